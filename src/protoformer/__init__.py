@@ -1,0 +1,1 @@
+"""Motion learning on prototypes."""

@@ -1,0 +1,89 @@
+"""Writing a file so that a reader sees either the old bytes or all of the new ones."""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from protoformer.errors import InputError
+from protoformer.files.reading import system_reason
+
+
+def checked_output(path: str | os.PathLike[str]) -> Path:
+    """Return `path` if a file can be written there, or raise `InputError`.
+
+    Nothing is created, so a program can ask before an expensive computation.
+    """
+    target = Path(path)
+    try:
+        _check_folder(_destination(target).parent)
+        _check_place(target)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{target} cannot be written ({system_reason(error)}); choose another path.") from None
+    return target
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write `data` to `path`, whole or not at all.
+
+    The bytes go to a temporary file in the same folder, reach the disk, and then take the name. A symbolic link is
+    followed. A new file gets the permissions of the process (umask); a replaced one keeps its own. On failure the old
+    file is left as it was, the temporary one is removed and `InputError` says why.
+    """
+    target = checked_output(path)
+    destination = _destination(target)
+    temporary = destination.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        _write_beside(temporary, destination, data)
+    except OSError as error:
+        raise InputError(
+            f"{target} could not be written ({system_reason(error)}), so nothing was changed; "
+            "check the disk and its permissions, or choose another folder."
+        ) from None
+
+
+def _write_beside(temporary: Path, destination: Path, data: bytes) -> None:
+    """Write the temporary file, then rename it; whatever goes wrong, even an interrupt, leaves no file behind."""
+    try:
+        # Mode "x" creates the file with 0666 less the umask; the tempfile module would make it 0600.
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if destination.exists():
+            temporary.chmod(stat.S_IMODE(destination.stat().st_mode))
+        os.replace(temporary, destination)  # noqa: PTH105 - the same call, and the one a test can make fail
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _destination(target: Path) -> Path:
+    """Follow symbolic links, so that the link stays a link and its target is replaced."""
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise `InputError` unless files can be created in `folder`."""
+    if not folder.exists():
+        raise InputError(f"the folder {folder} does not exist; create it or choose another.")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder; choose another place for the output.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {folder} is not writable; change its permissions or choose another.")
+
+
+def _check_place(target: Path) -> None:
+    """Raise `InputError` where something that must not be replaced stands at `target`."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise InputError(f"{target} is a folder; give the name of a file to write.")
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{target} is a device or pipe, which cannot be replaced; give the name of a file to write.")
+    if not os.access(target, os.W_OK):
+        raise InputError(f"{target} is write-protected; change its permissions or choose another name.")

@@ -1,0 +1,211 @@
+"""Images from disk as float RGB, and pictures to disk as png or jpeg."""
+
+import os
+from io import BytesIO
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from protoformer.errors import InputError
+from protoformer.files.atomic import write_atomically
+from protoformer.files.png import SIGNATURE, check_picture_shape, check_png, decode_png16, encode_png
+from protoformer.files.quiet_pillow import quiet_pillow
+from protoformer.files.reading import MAX_PIXELS, check_pixel_count, read_image_bytes
+
+# Pillow's raster formats. Left out: those that run another program (EPS), only identify a file (HDF5, MPEG) or
+# recognise too little of it to tell it from text.
+_FORMATS = (
+    *("AVIF", "BMP", "DDS", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "PCX", "PNG"),
+    *("PPM", "PSD", "QOI", "SGI", "SUN", "TGA", "TIFF", "WEBP"),
+)
+_JPEG_QUALITY = 95
+
+_EXIF_ORIENTATION = 0x0112
+_TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES, _TIFF_EXTRA_SAMPLES = 258, 262, 284, 338
+
+FloatPixels = npt.NDArray[np.float32]
+
+
+def read_image(path: str | os.PathLike[str]) -> FloatPixels:
+    """Read an image as float32 HxWx3 RGB in [0, 1], upright (EXIF orientation applied), C-contiguous.
+
+    Grey is repeated in the three channels; transparency is composited over black; CMYK is converted without a colour
+    profile; the first frame of an animation is taken. 8-bit samples are value / 255; 16-bit ones keep all their bits
+    as value / 65535; float samples must already lie in [0, 1]. Images of more than `MAX_PIXELS` are refused.
+    """
+    data = read_image_bytes(path)
+    # Pillow would let a png with a damaged or missing end pass.
+    deep_png = data.startswith(SIGNATURE) and check_png(data, path).bit_depth == 16
+    with quiet_pillow():
+        image = _identified(data, path)
+        check_pixel_count(image.width, image.height, path)
+        wide_ppm = _wide_ppm_place(image)
+        try:
+            image.load()
+            orientation = _orientation(image)
+            if deep_png:
+                pixels = _over_black(_alpha_of_grey(decode_png16(data, path), image), 65535)
+            elif wide_ppm is not None:
+                pixels = _wide_ppm(data, image, *wide_ppm)
+            elif image.format == "TIFF" and image.mode in ("RGB", "RGBA") and 16 in _tiff_bits(image):
+                pixels = _deep_tiff(data, image, path)
+            else:
+                pixels = _from_pillow(image, path)
+        except InputError:
+            raise
+        except Exception as error:  # decoders raise nearly anything on damaged bytes
+            raise InputError(f"{path} is damaged or cut short ({error}); make or download it again.") from None
+    return np.ascontiguousarray(_upright(pixels, orientation), dtype=np.float32)
+
+
+def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8]) -> None:
+    """Write uint8 pixels, HxWx3 (RGB) or HxW (grey), as png or jpeg (quality 95) by the suffix of `path`."""
+    if pixels.dtype != np.uint8:
+        raise InputError(f"the pixels for {path} are {pixels.dtype}; convert them to uint8 first.")
+    suffix = Path(path).suffix.lower()
+    if suffix == ".png":
+        write_atomically(path, encode_png(pixels))
+    elif suffix in (".jpg", ".jpeg"):
+        write_atomically(path, _encode_jpeg(pixels))
+    else:
+        raise InputError(f"{path} does not end in .png, .jpg or .jpeg; choose one of these suffixes.")
+
+
+def _identified(data: bytes, path: str | os.PathLike[str]) -> Image.Image:
+    """Read the header alone; no pixel is decoded yet."""
+    Image.init()
+    try:
+        return Image.open(BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
+    except Image.DecompressionBombError:
+        raise InputError(f"{path} is over the limit of {MAX_PIXELS} pixels; scale it down first.") from None
+    except UnidentifiedImageError:
+        raise InputError(
+            f"{path} is not an image of a known format, or its header is damaged; "
+            "give a png, jpeg, ppm, bmp, tiff, webp or gif file."
+        ) from None
+    except Exception as error:  # see read_image: a damaged header can raise nearly anything
+        raise InputError(f"{path} has a damaged header ({error}); make or download it again.") from None
+
+
+def _orientation(image: Image.Image) -> int:
+    """Read the EXIF orientation, 1 (upright) .. 8; TIFF comes out of `load` already upright."""
+    try:
+        return int(image.getexif().get(_EXIF_ORIENTATION, 1))
+    except Exception:  # damaged metadata does not make the pixels unreadable
+        return 1
+
+
+def _upright(pixels: FloatPixels, orientation: int) -> FloatPixels:
+    """Undo an EXIF orientation on HxWxC pixels."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def _from_pillow(image: Image.Image, path: str | os.PathLike[str]) -> FloatPixels:
+    """Convert a loaded image of any mode that Pillow holds without loss: float32 HxWx3 in [0, 1]."""
+    if image.mode.startswith("I;16"):
+        return _over_black(_deep_grey(image), 65535)
+    if image.mode == "F":
+        return _over_black(_checked_float(np.asarray(image), path), 1)
+    if image.mode == "I":
+        if image.format != "PPM":
+            raise InputError(f"{path} has 32-bit integer samples, whose white is unknown; save it with 8 or 16 bits.")
+        return _over_black(np.asarray(image), 65535)  # Pillow scales deep grey ppm to this range
+    if image.mode == "LAB":
+        raise InputError(f"{path} holds Lab colours, which are not supported; save it as RGB.")
+    return _over_black(np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB")), 255)
+
+
+def _over_black(samples: npt.NDArray[np.generic], white: int) -> FloatPixels:
+    """Scale HxW, HxWx3 or HxWx4 samples (0 .. white) to float32 HxWx3 in [0, 1], alpha composited over black."""
+    scaled = samples.astype(np.float32)
+    scaled /= white
+    if scaled.ndim == 2:
+        return np.repeat(scaled[..., None], 3, axis=2)
+    if scaled.shape[2] == 4:
+        return scaled[..., :3] * scaled[..., 3:]
+    return scaled
+
+
+def _checked_float(samples: npt.NDArray[np.float32], path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+    """Pass float samples that are finite and in [0, 1]; nothing says how to scale others."""
+    if not np.isfinite(samples).all():
+        raise InputError(f"{path} contains NaN or infinite samples; replace them first.")
+    low, high = float(samples.min()), float(samples.max())
+    if low < 0 or high > 1:
+        raise InputError(f"{path} has float samples in [{low:g}, {high:g}]; scale them to [0, 1] first.")
+    return samples
+
+
+def _deep_grey(image: Image.Image) -> npt.NDArray[np.float32]:
+    """Take 9- to 16-bit grey as float32 HxW scaled so that 65535 is white."""
+    samples = np.asarray(image).astype(np.float32)
+    if image.format != "TIFF":
+        return samples
+    bits = _tiff_bits(image)[0]
+    if bits < 16:
+        samples *= np.float32(65535 / (2**bits - 1))
+    white_is_zero = getattr(image, "tag_v2", {}).get(_TIFF_PHOTOMETRIC) == 0
+    return 65535 - samples if white_is_zero else samples
+
+
+def _alpha_of_grey(samples: npt.NDArray[np.uint16], image: Image.Image) -> npt.NDArray[np.uint16]:
+    """Black out the one transparent value that a deep grey png may name; the decoder does so only for colour."""
+    transparent = image.info.get("transparency")
+    if samples.ndim == 2 and isinstance(transparent, int):
+        return np.where(samples == transparent, 0, samples).astype(np.uint16)
+    return samples
+
+
+def _wide_ppm_place(image: Image.Image) -> tuple[int, int] | None:
+    """Find (first byte, white) of a binary RGB ppm of more than 8 bits, which Pillow would cut to 8."""
+    if image.format != "PPM" or image.mode != "RGB":
+        return None
+    tile = image.tile[0]  # type: ignore[attr-defined]
+    if tile.codec_name != "ppm" or tile.args[1] <= 255:
+        return None
+    return tile.offset, tile.args[1]
+
+
+def _wide_ppm(data: bytes, image: Image.Image, first: int, white: int) -> FloatPixels:
+    """Decode the big-endian 16-bit samples of a ppm whose length Pillow has verified."""
+    samples = np.frombuffer(data, ">u2", count=image.width * image.height * 3, offset=first)
+    return _over_black(np.minimum(samples, white).reshape(image.height, image.width, 3), white)
+
+
+def _tiff_bits(image: Image.Image) -> tuple[int, ...]:
+    """Read the bits of each sample of a TIFF."""
+    bits: tuple[int, ...] = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (1,))
+    return bits
+
+
+def _deep_tiff(data: bytes, image: Image.Image, path: str | os.PathLike[str]) -> FloatPixels:
+    """Decode a 16-bit RGB or RGBA TIFF, which Pillow would cut to 8 bits; OpenCV applies its orientation itself."""
+    tags = getattr(image, "tag_v2", {})
+    if tags.get(_TIFF_PLANES, 1) != 1:
+        raise InputError(f"{path} is a 16-bit tiff with separate colour planes; save it with interleaved channels.")
+    samples = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if samples is None or samples.dtype != np.uint16 or samples.ndim != 3:
+        raise InputError(f"{path} is a 16-bit tiff of an unsupported kind; save it as a 16-bit png.")
+    # Extra samples of 2, or undeclared ones, are alpha to multiply by; 0 is not alpha, and 1 is already multiplied.
+    plain = samples.shape[2] == 3 or tags.get(_TIFF_EXTRA_SAMPLES, (2,))[0] != 2
+    return _over_black(samples[..., [2, 1, 0] if plain else [2, 1, 0, 3]], 65535)
+
+
+def _encode_jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """Encode uint8 HxW or HxWx3 RGB pixels as a jpeg."""
+    check_picture_shape(pixels.shape)
+    buffer = BytesIO()
+    try:
+        Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "JPEG", quality=_JPEG_QUALITY)
+    except (OSError, ValueError):
+        raise InputError(f"pixels of shape {pixels.shape} do not fit in a jpeg; write a png.") from None
+    return buffer.getvalue()

@@ -1,0 +1,67 @@
+"""Opening files that come from outside: every failure is one sentence that names the path."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from protoformer.errors import InputError
+
+MAX_PIXELS = 2**27
+"""The most pixels (width x height) of an image that is decoded; a larger header is refused unread."""
+
+# Four channels of four bytes is the widest pixel any supported format stores uncompressed.
+MAX_IMAGE_BYTES = 16 * MAX_PIXELS
+
+
+def checked_input(path: str | os.PathLike[str]) -> Path:
+    """Return the path of an existing, non-empty regular file, or raise `InputError`."""
+    source = Path(path)
+    try:
+        status = source.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{source} does not exist; check the path.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source} cannot be read ({system_reason(error)}); check the path.") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise InputError(f"{source} is a folder; give a file inside it.")
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{source} is not a regular file; save its content to a file and give that.")
+    if status.st_size == 0:
+        raise InputError(f"{source} is an empty file; make or download it again.")
+    return source
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a checked file for reading; a failure to open or read it becomes `InputError`."""
+    source = checked_input(path)
+    try:
+        with source.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise InputError(
+            f"{source} cannot be read ({system_reason(error)}); check its permissions and the disk."
+        ) from None
+
+
+def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Read a whole image file, refusing one too large to be an image of `MAX_PIXELS`."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_IMAGE_BYTES:
+            raise InputError(f"{path} is {size} bytes long, too large for an image; give a smaller one.")
+        return file.read()
+
+
+def check_pixel_count(width: int, height: int, path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` where a header declares more than `MAX_PIXELS` pixels."""
+    if width * height > MAX_PIXELS:
+        raise InputError(f"{path} is {width}x{height}, over the limit of {MAX_PIXELS} pixels; scale it down first.")
+
+
+def system_reason(error: Exception) -> str:
+    """Give the system's own words for an error, without the path it repeats."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

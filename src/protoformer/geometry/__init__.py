@@ -1,0 +1,19 @@
+"""Pure functions on tensors: pixel grids, padding, warps, upsampling."""
+
+from protoformer.geometry.grids import cell_of_pixel, cells, grid_shape, pixel_grid
+from protoformer.geometry.padding import Padding
+from protoformer.geometry.upsampling import convex_upsample
+from protoformer.geometry.warps import carry_forward, occlusion_by_consistency, sample, warp_back
+
+__all__ = [
+    "Padding",
+    "carry_forward",
+    "cell_of_pixel",
+    "cells",
+    "convex_upsample",
+    "grid_shape",
+    "occlusion_by_consistency",
+    "pixel_grid",
+    "sample",
+    "warp_back",
+]

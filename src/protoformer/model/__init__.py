@@ -1,0 +1,23 @@
+"""The paper: prototyping, synchronization, encoder, a decoder per task, presets."""
+
+from protoformer.model.config import PRESETS, ModelConfig, preset
+from protoformer.model.encoder import Encoder, EncoderOutput
+from protoformer.model.flow import FlowNetwork, FlowPrediction, build_flow
+from protoformer.model.prototyping import UPDATE_RULES, Prototypes, Prototyping
+from protoformer.model.synchronization import SYNCHRONIZATIONS, nearest_prototype
+
+__all__ = [
+    "PRESETS",
+    "SYNCHRONIZATIONS",
+    "UPDATE_RULES",
+    "Encoder",
+    "EncoderOutput",
+    "FlowNetwork",
+    "FlowPrediction",
+    "ModelConfig",
+    "Prototypes",
+    "Prototyping",
+    "build_flow",
+    "nearest_prototype",
+    "preset",
+]

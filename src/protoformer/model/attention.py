@@ -1,0 +1,50 @@
+"""Multi-head attention in the shapes that the flow decoders need."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention from `queries` to `memory`, without ever storing the matrix of weights."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(channels, channels)
+        self.key = nn.Linear(channels, channels)
+        self.value = nn.Linear(channels, channels)
+        self.output = nn.Linear(channels, channels)
+
+    def forward(self, queries: Tensor, memory: Tensor, values: Tensor | None = None) -> Tensor:
+        """queries: B x n x C; memory: B x m x C, keys and (unless `values` differ) values; returns B x n x C."""
+        heads = (self.heads, -1)
+        query = self.query(queries).unflatten(2, heads).transpose(1, 2)
+        key = self.key(memory).unflatten(2, heads).transpose(1, 2)
+        value = self.value(memory if values is None else values).unflatten(2, heads).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        return result
+
+
+class FeedForward(nn.Sequential):
+    """Pre-norm two-layer perceptron; the residual is the caller's."""
+
+    def __init__(self, channels: int, ratio: int = 4) -> None:
+        super().__init__(
+            nn.LayerNorm(channels),
+            nn.Linear(channels, ratio * channels),
+            nn.GELU(),
+            nn.Linear(ratio * channels, channels),
+        )
+
+
+def sine_positions(positions: Tensor, channels: int) -> Tensor:
+    """Sines and cosines of positions at geometrically spaced wavelengths, 2 to 2^8 in the unit given.
+
+    positions: ... x 2, pixels; returns ... x channels (a multiple of 4).
+    """
+    waves = channels // 4
+    frequencies = torch.pi * torch.logspace(0, -7, waves, base=2, device=positions.device)
+    angles = (positions[..., None] * frequencies).flatten(-2)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)

@@ -1,0 +1,141 @@
+"""What a network is made of, in one flat record, and the named records that people start from."""
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from protoformer.errors import InputError
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "embedding": ("patches", "convolutions"),
+    "components": ("both", "cap", "ls", "base"),
+    "update": ("cap", "cosine", "cross_attention", "criss_cross", "k_means"),
+    "synchronization": ("ls", "fc_similarity", "fc", "none"),
+    "decoder": ("memory", "recurrent"),
+    "aggregation": ("pixels", "prototypes"),
+}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Every choice a network is built from; each row of the paper's ablations differs from a preset in one field.
+
+    Encoder
+        embedding: how a stage starts, "patches" (the paper's) or "convolutions".
+        widths, depths: channels and blocks of the two stages, at 1/4 and 1/8 of the image.
+        head_width: channels of an attention head.
+        prototypes: K. iterations: N, the steps of EM.
+        update: how prototypes are updated; normalize: by means, not sums; residual: added to, not replaced.
+        synchronization: how pixels take their prototype up.
+        components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
+            "base", pooled prototypes handed back to their cells.
+        shared_encoder: one encoder for features and context instead of two.
+    Flow decoder
+        decoder: "memory" (the paper's, after FlowFormer) or "recurrent" (look-ups in a correlation pyramid).
+        aggregation: motion gathered over the image by attention between all "pixels" or through "prototypes".
+        feature_width, hidden_width: channels that are correlated; channels of the recurrent state and of the context.
+        levels, radius: of the correlation pyramid's look-ups, (2 radius + 1)^2 costs a level.
+        memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
+        updates_training, updates: recurrent updates in training and in use.
+    """
+
+    embedding: str = "patches"
+    widths: tuple[int, int] = (128, 256)
+    depths: tuple[int, int] = (2, 2)
+    head_width: int = 32
+    prototypes: int = 100
+    iterations: int = 3
+    update: str = "cap"
+    normalize: bool = True
+    residual: bool = True
+    synchronization: str = "ls"
+    components: str = "both"
+    shared_encoder: bool = False
+    decoder: str = "memory"
+    aggregation: str = "pixels"
+    feature_width: int = 256
+    hidden_width: int = 128
+    levels: int = 4
+    radius: int = 4
+    memory_tokens: int = 8
+    memory_width: int = 128
+    memory_layers: int = 3
+    updates_training: int = 12
+    updates: int = 32
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(known)}")
+        for width in (*self.widths, self.hidden_width, self.memory_width):
+            if width % self.head_width:
+                raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}")
+        least = {"prototypes": 1, "iterations": 0, "levels": 1, "radius": 1, "updates_training": 1, "updates": 1}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise InputError(f"{name} is {getattr(self, name)}, but it must be {bound} or more")
+
+    def changed(self, **fields: Any) -> "ModelConfig":
+        """The same configuration with some fields changed; an unknown field is an error that names the nearest."""
+        return dataclasses.replace(self, **_known(fields))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for json."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "ModelConfig":
+        """The inverse of `as_dict`."""
+        return cls(**_known(fields))
+
+
+def _known(fields: dict[str, Any]) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    for name in fields:
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
+            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest!r}")
+    # json knows no tuples
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+PRESETS: dict[str, ModelConfig] = {
+    "paper": ModelConfig(),
+    "fast": ModelConfig(
+        embedding="convolutions",
+        widths=(64, 192),
+        shared_encoder=True,
+        decoder="recurrent",
+        aggregation="prototypes",
+        feature_width=192,
+        updates_training=8,
+        updates=12,
+    ),
+    "tiny": ModelConfig(
+        embedding="convolutions",
+        widths=(32, 64),
+        depths=(1, 1),
+        prototypes=16,
+        iterations=2,
+        shared_encoder=True,
+        decoder="recurrent",
+        aggregation="prototypes",
+        feature_width=64,
+        hidden_width=32,
+        levels=2,
+        memory_tokens=4,
+        memory_width=32,
+        memory_layers=1,
+        updates_training=4,
+        updates=6,
+    ),
+}
+
+
+def preset(name: str, **fields: Any) -> ModelConfig:
+    """The named configuration, with some fields changed."""
+    if name not in PRESETS:
+        raise InputError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name].changed(**fields)

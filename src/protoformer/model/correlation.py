@@ -1,0 +1,108 @@
+"""Similarity of every pixel of one map to every pixel of another, read in windows around a moving estimate.
+
+Two sources of the same numbers: `StoredCorrelation` keeps the all-pairs volume, (HW)^2 values; `OnDemandCorrelation` keeps
+only the feature maps and computes the values that a window asks for.
+"""
+
+import abc
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GATHER_LIMIT = 2**24
+"""How many feature values an on-demand look-up gathers at a time; it bounds the memory, not the result."""
+
+
+class Correlation(abc.ABC):
+    """Look-ups in the correlation of a source and a target map, B x C x H x W each, over a pyramid of the target.
+
+    A value is the dot product of two features divided by sqrt(C). Level l averages the target over 2^l x 2^l pixels.
+    """
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
+        # In half precision neighbouring costs round to the same number, and sub-pixel motion is lost.
+        self.source = source.float().flatten(2).transpose(1, 2) * source.shape[1] ** -0.5
+        self.size = (source.shape[2], source.shape[3])
+        self.pyramid = [target.float()]
+        for _ in range(levels - 1):
+            self.pyramid.append(F.avg_pool2d(self.pyramid[-1], 2, ceil_mode=True))
+
+    def windows(self, centres: Tensor, radius: int) -> Tensor:
+        """Costs in a square window around each pixel's estimate, on every level, zero outside the target.
+
+        centres: B x 2 x H x W, where in the target (x, y; pixels of level 0) each source pixel is looked for.
+        Returns B x (levels (2 radius + 1)^2) x H x W; a window is read row by row.
+        """
+        centres = centres.float().flatten(2).transpose(1, 2)
+        found = []
+        for level, target in enumerate(self.pyramid):
+            # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
+            at_level = (centres + 0.5) / 2**level - 0.5
+            corner = at_level.floor()
+            costs = self._integer_windows(level, corner.long() - radius, 2 * radius + 2, target)
+            found.append(_interpolate(costs, at_level - corner))
+        return torch.cat(found, dim=-1).transpose(1, 2).unflatten(2, self.size)
+
+    @abc.abstractmethod
+    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
+        """Costs at whole pixels, from `corners` (B x HW x 2, top left) on: B x HW x side x side."""
+
+
+class StoredCorrelation(Correlation):
+    """All costs computed once and kept."""
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
+        super().__init__(source, target, levels)
+        with torch.autocast(source.device.type, enabled=False):
+            self.volumes = [self.source @ level.flatten(2) for level in self.pyramid]
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
+        index, within = _window_index(corners, side, target)
+        return self.volumes[level].gather(2, index).mul(within).unflatten(2, (side, side))
+
+
+class OnDemandCorrelation(Correlation):
+    """Costs computed where they are looked for: memory grows with the pixels, not with their square."""
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
+        batch, channels = target.shape[:2]
+        step = max(1, GATHER_LIMIT // (batch * side * side * channels))
+        flat = target.flatten(2).transpose(1, 2)
+        rows = torch.arange(batch, device=target.device).view(-1, 1, 1)
+        found = []
+        for source, some in zip(self.source.split(step, dim=1), corners.split(step, dim=1), strict=True):
+            index, within = _window_index(some, side, target)
+            with torch.autocast(target.device.type, enabled=False):
+                costs = (flat[rows, index] @ source[..., None]).squeeze(-1)
+            found.append(costs * within)
+        return torch.cat(found, dim=1).unflatten(2, (side, side))
+
+
+def _window_index(corners: Tensor, side: int, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Flat indices of the pixels of each window, clamped to the target, and which of them lie on it: B x n x side^2."""
+    height, width = target.shape[2:]
+    offsets = torch.arange(side, device=corners.device)
+    x, y = corners[..., :1] + offsets, corners[..., 1:] + offsets
+    within = ((y >= 0) & (y < height))[..., :, None] & ((x >= 0) & (x < width))[..., None, :]
+    index = y.clamp(0, height - 1)[..., :, None] * width + x.clamp(0, width - 1)[..., None, :]
+    return index.flatten(2), within.flatten(2).to(target.dtype)
+
+
+def _interpolate(costs: Tensor, fraction: Tensor) -> Tensor:
+    """Bilinear values of windows that all lie `fraction` (B x n x 2) past whole pixels.
+
+    One fraction serves a whole window, so (side - 1)^2 values come from side^2 reads: B x n x (side - 1)^2.
+    """
+    x, y = fraction[..., :1, None], fraction[..., 1:, None]
+    rows = torch.lerp(costs[..., :-1, :], costs[..., 1:, :], y)
+    return torch.lerp(rows[..., :-1], rows[..., 1:], x).flatten(2)
+
+
+def all_pairs_bytes(size: tuple[int, int], levels: int, batch: int = 1) -> int:
+    """Bytes that StoredCorrelation keeps for maps of (H, W)."""
+    (height, width), total = size, 0
+    for _ in range(levels):
+        total += height * width
+        height, width = -(-height // 2), -(-width // 2)
+    return 4 * batch * size[0] * size[1] * total

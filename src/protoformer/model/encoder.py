@@ -1,0 +1,128 @@
+"""The encoder: a pyramid of two stages whose attention layers are prototyping and synchronization."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from protoformer.geometry import Padding
+from protoformer.model.config import ModelConfig
+from protoformer.model.embedding import EMBEDDINGS
+from protoformer.model.prototyping import Prototypes, Prototyping
+from protoformer.model.synchronization import SYNCHRONIZATIONS
+
+STRIDES = (4, 8)
+LEAST_SIDE = 16
+"""Instance norm needs more than one pixel at the last stage, so smaller images are padded to this."""
+
+
+@dataclass(frozen=True)
+class EncoderOutput:
+    """features: per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
+
+    prototypes: per stage, the prototypes of each block; empty unless asked for. Their maps are those of the padded image.
+    """
+
+    features: tuple[Tensor, ...]
+    prototypes: tuple[tuple[Prototypes, ...], ...]
+
+
+class Mixer(nn.Module):
+    """What stands in the place of attention: find the prototypes, then synchronize the features with them."""
+
+    def __init__(self, prototyping: Prototyping, synchronization: nn.Module) -> None:
+        super().__init__()
+        self.prototyping = prototyping
+        self.synchronization = synchronization
+
+    def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
+        """tokens: B x HW x C; returns what to add to them and the prototypes."""
+        prototypes = self.prototyping(tokens, size)
+        return self.synchronization(tokens, prototypes), prototypes
+
+
+class Block(nn.Module):
+    """Pre-norm mixer and pre-norm MLP, each with its residual."""
+
+    def __init__(self, channels: int, mixer: Mixer, mlp_ratio: int = 4) -> None:
+        super().__init__()
+        self.mixer_norm = nn.LayerNorm(channels)
+        self.mixer = mixer
+        self.mlp_norm = nn.LayerNorm(channels)
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, mlp_ratio * channels), nn.GELU(), nn.Linear(mlp_ratio * channels, channels)
+        )
+
+    def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
+        """tokens: B x HW x C; returns the new tokens and the prototypes that were found."""
+        mixed, prototypes = self.mixer(self.mixer_norm(tokens), size)
+        tokens = tokens + mixed
+        return tokens + self.mlp(self.mlp_norm(tokens)), prototypes
+
+
+class Stage(nn.Module):
+    """An embedding, blocks, and a 3x3 depthwise convolution after the first block that tells pixels where they are."""
+
+    def __init__(self, embedding: nn.Module, channels: int, blocks: list[Block]) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.blocks = nn.ModuleList(blocks)
+        self.position = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, tuple[Prototypes, ...]]:
+        """B x C_in x H x W to B x C x H/stride x W/stride, and the prototypes of every block."""
+        maps = self.embedding(maps)
+        size = (maps.shape[2], maps.shape[3])
+        tokens = maps.flatten(2).transpose(1, 2)
+        found = []
+        for index, block in enumerate(self.blocks):
+            tokens, prototypes = block(tokens, size)
+            found.append(prototypes)
+            if index == 0:
+                maps = tokens.transpose(1, 2).unflatten(2, size)
+                tokens = (maps + self.position(maps)).flatten(2).transpose(1, 2)
+        return self.norm(tokens).transpose(1, 2).unflatten(2, size), tuple(found)
+
+
+class Encoder(nn.Module):
+    """Features of an image at 1/4 and 1/8 of its size, whatever that is: it pads the image and crops the features."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        embed = EMBEDDINGS[config.embedding]
+        widths_in, reductions = (3, config.widths[0]), (STRIDES[0], STRIDES[1] // STRIDES[0])
+        self.widths = config.widths
+        self.stages = nn.ModuleList(
+            Stage(embed(width_in, width, reduction), width, [block(config, width) for _ in range(depth)])
+            for width_in, width, reduction, depth in zip(
+                widths_in, config.widths, reductions, config.depths, strict=True
+            )
+        )
+
+    def forward(self, images: Tensor, prototypes: bool = False) -> EncoderOutput:
+        """images: B x 3 x H x W in [-1, 1]; `prototypes` asks for those of every block as well."""
+        padding = Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[-1], LEAST_SIDE)
+        maps = padding.pad(images)
+        features, found = [], []
+        for stage, stride in zip(self.stages, STRIDES, strict=True):
+            maps, of_blocks = stage(maps)
+            features.append(padding.crop(maps, stride))
+            found.append(of_blocks)
+        return EncoderOutput(tuple(features), tuple(found) if prototypes else ())
+
+
+def block(config: ModelConfig, channels: int) -> Block:
+    """One block as the configuration describes it."""
+    heads = channels // config.head_width
+    with_cap, with_ls = config.components in ("both", "cap"), config.components in ("both", "ls")
+    prototyping = Prototyping(
+        channels,
+        heads,
+        prototypes=config.prototypes,
+        iterations=config.iterations if with_cap else 0,
+        update=config.update,
+        normalize=config.normalize,
+        residual=config.residual,
+    )
+    synchronization = SYNCHRONIZATIONS[config.synchronization if with_ls else "none"]
+    return Block(channels, Mixer(prototyping, synchronization(channels, heads)))

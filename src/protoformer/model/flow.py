@@ -1,0 +1,147 @@
+"""Optical flow: encoder, context and decoder put together."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protoformer.geometry import Padding
+from protoformer.model.aggregation import PixelAggregation, PrototypeAggregation
+from protoformer.model.config import ModelConfig
+from protoformer.model.correlation import all_pairs_bytes
+from protoformer.model.cost_memory import CostMemory
+from protoformer.model.encoder import Encoder
+from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts
+from protoformer.model.prototyping import Prototypes, Prototyping
+from protoformer.model.update import FACTOR, UpdateBlock
+
+LEAST_SIDE = 64
+"""Smaller images are padded to this, so that every level of the correlation pyramid has pixels."""
+STORED_LIMIT = 2**30
+"""Bytes of all-pairs costs beyond which a network in use computes them on demand, unless told which to do."""
+
+
+@dataclass(frozen=True)
+class FlowPrediction:
+    """What the network says of a batch of pairs, at the images' size.
+
+    flows, log_scales: as in FlowSequence, the best estimate last.
+    prototypes: per stage and block, those of the first images; empty unless asked for.
+    """
+
+    flows: tuple[Tensor, ...]
+    log_scales: tuple[Tensor, ...]
+    prototypes: tuple[tuple[Prototypes, ...], ...]
+
+
+class FlowNetwork(nn.Module):
+    """Motion from a first to a second image.
+
+    features: Encoder of both images. context: Encoder of the first image, or None to read the context off its features.
+    match, describe: the last features to what is correlated, and to the recurrent state and context.
+    decoder: takes these and returns a FlowSequence.
+    """
+
+    def __init__(
+        self,
+        features: Encoder,
+        context: Encoder | None,
+        match: nn.Module,
+        describe: nn.Module,
+        decoder: FlowDecoder,
+        config: ModelConfig,
+    ) -> None:
+        super().__init__()
+        self.features = features
+        self.context = context
+        self.match = match
+        self.describe = describe
+        self.decoder = decoder
+        self.config = config
+
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor,
+        updates: int | None = None,
+        start: Tensor | None = None,
+        every: bool = False,
+        low_memory: bool | None = None,
+        prototypes: bool = False,
+    ) -> FlowPrediction:
+        """first, second: B x 3 x H x W in [-1, 1].
+
+        updates: how many, by default as configured for training or use. start: B x 2 x H x W, a flow in pixels to refine.
+        every: return the estimate of every update. low_memory: never store all pairs of costs; None decides by size.
+        prototypes: return those of the first images as well.
+        """
+        if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
+            raise ValueError(
+                f"two batches of the same shape B x 3 x H x W are needed, not {tuple(first.shape)} and {tuple(second.shape)}"
+            )
+        padding = Padding.to_multiple(first.shape[2], first.shape[3], FACTOR, LEAST_SIDE)
+        first, second = padding.pad(first), padding.pad(second)
+        encoded = self.features(torch.cat((first, second)), prototypes)
+        ours, theirs = encoded.features[-1].chunk(2)
+        described = ours if self.context is None else self.context(first).features[-1]
+        state, context = self.describe(described).chunk(2, dim=1)
+        if updates is None:
+            updates = self.config.updates_training if self.training else self.config.updates
+        if low_memory is None:
+            low_memory = not torch.is_grad_enabled() and self._stored_bytes(ours) > STORED_LIMIT
+        sequence = self.decoder(
+            self.match(ours),
+            self.match(theirs),
+            torch.tanh(state),
+            F.relu(context),
+            updates,
+            None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR,
+            every,
+            low_memory,
+        )
+        return FlowPrediction(
+            tuple(padding.crop(flow) for flow in sequence.flows),
+            tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
+            tuple(tuple(_first_half(found) for found in stage) for stage in encoded.prototypes),
+        )
+
+    def _stored_bytes(self, features: Tensor) -> int:
+        return all_pairs_bytes((features.shape[2], features.shape[3]), self.config.levels, len(features))
+
+
+def _first_half(found: Prototypes) -> Prototypes:
+    half = len(found.centres) // 2
+    return Prototypes(found.centres[:half], found.memberships[:half], found.size)
+
+
+def build_flow(config: ModelConfig) -> FlowNetwork:
+    """The flow network that a configuration describes, with fresh random weights."""
+    hidden, heads = config.hidden_width, config.hidden_width // config.head_width
+    costs: CorrelationCosts | MemoryCosts
+    if config.decoder == "memory":
+        memory_heads = config.memory_width // config.head_width
+        memory = CostMemory(
+            config.memory_tokens, config.memory_width, config.memory_layers, memory_heads, context_width=hidden
+        )
+        costs = MemoryCosts(memory, config.memory_width, memory_heads, config.radius)
+    else:
+        costs = CorrelationCosts(config.levels, config.radius)
+    aggregation: nn.Module
+    if config.aggregation == "pixels":
+        aggregation = PixelAggregation(hidden)
+    else:
+        aggregation = PrototypeAggregation(
+            hidden, Prototyping(hidden, heads, config.prototypes, max(1, config.iterations))
+        )
+    match = nn.Conv2d(config.widths[-1], config.feature_width, 1)
+    # Features keep their length on the way into the correlation: costs that start small take long to be heard.
+    nn.init.orthogonal_(match.weight)
+    return FlowNetwork(
+        features=Encoder(config),
+        context=None if config.shared_encoder else Encoder(config),
+        match=match,
+        describe=nn.Conv2d(config.widths[-1], 2 * hidden, 1),
+        decoder=FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation)),
+        config=config,
+    )

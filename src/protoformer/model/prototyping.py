@@ -1,0 +1,173 @@
+"""Cross-Attention Prototyping: the prototypes of an image, found by a few steps of expectation and maximization."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protoformer.geometry import cell_of_pixel, cells, grid_shape
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """What prototyping finds in a batch of images.
+
+    centres: B x K x C, the prototypes.
+    memberships: B x heads x K x HW, how much of each pixel (row by row) belongs to each prototype. They are those of the
+        last expectation, from which `centres` were made.
+    size: (H, W) of the map that was prototyped.
+    """
+
+    centres: Tensor
+    memberships: Tensor
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where pixels and prototypes lie: the (H, W) of the map and the (rows, columns) of the prototypes' cells."""
+
+    size: tuple[int, int]
+    grid: tuple[int, int]
+
+
+UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
+"""The expectation: queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
+
+
+def similarities(queries: Tensor, keys: Tensor) -> Tensor:
+    """Scaled dot products, queries x keys: B x heads x K x HW."""
+    return (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
+
+
+def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+    """The paper's rule: prototypes compete for each pixel, so a pixel's memberships sum to 1."""
+    return similarities(queries, keys).softmax(dim=-2)
+
+
+def cosine(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+    """As `cap`, by direction alone: sqrt(d) cos(q, k), which has the spread of a scaled product of unit normals.
+
+    Between unit keys this is the expectation of a mixture of von Mises-Fisher distributions.
+    """
+    width = queries.shape[-1]
+    return similarities(F.normalize(queries, dim=-1) * width, F.normalize(keys, dim=-1)).softmax(dim=-2)
+
+
+def cross_attention(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+    """Vanilla cross-attention: pixels compete for each prototype, so a prototype's memberships sum to 1."""
+    return similarities(queries, keys).softmax(dim=-1)
+
+
+def criss_cross(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+    """Cross-attention of each prototype to the rows and the columns that pass through its cell, and nothing else."""
+    (height, width), (rows, columns) = layout.size, layout.grid
+    in_rows = cells(height, rows, queries.device).view(rows, 1, height, 1)
+    in_columns = cells(width, columns, queries.device).view(1, columns, 1, width)
+    reached = (in_rows | in_columns).view(rows * columns, height * width)
+    return similarities(queries, keys).masked_fill(~reached, -torch.inf).softmax(dim=-1)
+
+
+def k_means(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+    """Each pixel belongs to the most similar prototype alone (0 or 1).
+
+    The choice has no gradient, so the backward pass takes that of `cap`'s soft memberships.
+    """
+    soft = similarities(queries, keys).softmax(dim=-2)
+    hard = torch.zeros_like(soft).scatter_(-2, soft.argmax(dim=-2, keepdim=True), 1.0)
+    return hard + soft - soft.detach() if soft.requires_grad else hard
+
+
+UPDATE_RULES: dict[str, UpdateRule] = {
+    "cap": cap,
+    "cosine": cosine,
+    "cross_attention": cross_attention,
+    "criss_cross": criss_cross,
+    "k_means": k_means,
+}
+
+
+def maximize(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
+    """The maximization: sums of values weighted by memberships, or, with `normalize`, their means.
+
+    memberships: B x heads x K x HW; values: B x heads x HW x d; returns B x heads x K x d. A prototype without members
+    has the sum, and the mean, zero.
+    """
+    sums = memberships @ values
+    if not normalize:
+        return sums
+    mass = memberships.sum(dim=-1, keepdim=True, dtype=torch.float32)
+    return sums / mass.clamp_min(1e-6)
+
+
+class Prototyping(nn.Module):
+    """K prototypes of a feature map by N steps of EM, written as cross-attention from prototypes to pixels.
+
+    The start is the mean of each of K cells. Keys and values are projected once; queries come from the current
+    prototypes through the same weights in every step. With no iterations the prototypes stay as pooled, each pixel
+    belongs to its cell, and the module has no parameters.
+
+    update: a name in UPDATE_RULES. normalize: maximize by the mean (EM), not the sum (the paper's equation 5).
+    residual: add what a step finds to the prototype rather than put it in its place.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        prototypes: int = 100,
+        iterations: int = 3,
+        update: str = "cap",
+        normalize: bool = True,
+        residual: bool = True,
+    ) -> None:
+        super().__init__()
+        if channels % heads:
+            raise ValueError(f"{channels} channels cannot be split into {heads} heads")
+        if iterations < 0:
+            raise ValueError(f"EM cannot run {iterations} iterations")
+        self.heads = heads
+        self.grid = grid_shape(prototypes)
+        self.iterations = iterations
+        self.memberships_of = UPDATE_RULES[update]
+        self.normalize = normalize
+        self.residual = residual
+        if iterations:
+            self.query = nn.Linear(channels, channels)
+            self.key = nn.Linear(channels, channels)
+            self.value = nn.Linear(channels, channels)
+
+    def forward(self, features: Tensor, size: tuple[int, int], start: Tensor | None = None) -> Prototypes:
+        """features: B x HW x C of a map of (H, W) = size; start: B x K x C instead of the pooled prototypes."""
+        centres = self.pool(features, size) if start is None else start
+        if not self.iterations:
+            return Prototypes(centres, self._cell_memberships(features, size), size)
+        keys, values = self.split(self.key(features)), self.split(self.value(features))
+        for _ in range(self.iterations):
+            centres, memberships = self.step(centres, keys, values, size)
+        return Prototypes(centres, memberships, size)
+
+    def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        """The starting prototypes, the mean of each cell: B x K x C."""
+        maps = features.transpose(1, 2).unflatten(2, size)
+        return F.adaptive_avg_pool2d(maps, self.grid).flatten(2).transpose(1, 2)
+
+    def step(self, centres: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """One expectation and one maximization: the new centres (B x K x C) and the memberships they come from.
+
+        keys, values: B x heads x HW x d, as `split` gives them.
+        """
+        memberships = self.memberships_of(self.split(self.query(centres)), keys, Layout(size, self.grid))
+        update = maximize(memberships, values, self.normalize).transpose(1, 2).flatten(2)
+        return (centres + update if self.residual else update), memberships
+
+    def split(self, tokens: Tensor) -> Tensor:
+        """B x n x C into heads: B x heads x n x d."""
+        return tokens.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+    def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        cell = cell_of_pixel(size, self.grid, features.device)
+        one_hot = F.one_hot(cell, self.grid[0] * self.grid[1]).T.to(features.dtype)
+        return one_hot.expand(features.shape[0], 1, -1, -1)

@@ -1,0 +1,94 @@
+"""The recurrent update that both flow decoders share: costs and flow in, a better flow and its uncertainty out."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FACTOR = 8
+"""The decoders work at 1/8 of the image."""
+
+
+class MotionEncoder(nn.Module):
+    """Costs and the current flow to motion features, the flow itself kept as the last two channels."""
+
+    def __init__(self, cost_channels: int, channels: int) -> None:
+        super().__init__()
+        self.costs = nn.Sequential(
+            nn.Conv2d(cost_channels, 2 * channels, 1),
+            nn.ReLU(),
+            nn.Conv2d(2 * channels, channels + channels // 2, 3, padding=1),
+            nn.ReLU(),
+        )
+        self.flow = nn.Sequential(
+            nn.Conv2d(2, channels, 7, padding=3),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels // 2, 3, padding=1),
+            nn.ReLU(),
+        )
+        self.joint = nn.Conv2d(2 * channels, channels - 2, 3, padding=1)
+
+    def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
+        """costs: B x cost_channels x H x W; flow: B x 2 x H x W, pixels of this map; returns B x channels x H x W."""
+        joint = F.relu(self.joint(torch.cat((self.costs(costs), self.flow(flow)), dim=1)))
+        return torch.cat((joint, flow.to(joint.dtype)), dim=1)
+
+
+class SeparableGRU(nn.Module):
+    """A convolutional GRU with a 1x5 and then a 5x1 kernel."""
+
+    def __init__(self, hidden: int, inputs: int) -> None:
+        super().__init__()
+        shapes = (((1, 5), (0, 2)), ((5, 1), (2, 0)))
+        self.gates = nn.ModuleList(nn.Conv2d(hidden + inputs, 2 * hidden, k, padding=p) for k, p in shapes)
+        self.candidates = nn.ModuleList(nn.Conv2d(hidden + inputs, hidden, k, padding=p) for k, p in shapes)
+
+    def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
+        """state: B x hidden x H x W; inputs: B x inputs x H x W; returns the new state."""
+        for gates, candidate in zip(self.gates, self.candidates, strict=True):
+            update, reset = torch.sigmoid(gates(torch.cat((state, inputs), dim=1))).chunk(2, dim=1)
+            proposal = torch.tanh(candidate(torch.cat((reset * state, inputs), dim=1)))
+            state = (1 - update) * state + update * proposal
+        return state
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update at 1/8 of the image: state B x hidden x H x W, change of flow B x 2 x H x W, log_scale B x 1 x H x W."""
+
+    state: Tensor
+    change: Tensor
+    log_scale: Tensor
+
+
+class UpdateBlock(nn.Module):
+    """Motion encoder, aggregation over the image, GRU, and the heads that read the state."""
+
+    def __init__(self, cost_channels: int, hidden: int, aggregation: nn.Module) -> None:
+        super().__init__()
+        self.motion = MotionEncoder(cost_channels, hidden)
+        self.aggregation = aggregation
+        self.gru = SeparableGRU(hidden, 3 * hidden)
+        self.change = nn.Sequential(
+            nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * hidden, 3, 3, padding=1)
+        )
+        # The first updates then stay near the start, where costs mean something.
+        nn.init.normal_(self.change[-1].weight, std=1e-3)
+        self.weights = nn.Sequential(
+            nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * hidden, 9 * FACTOR**2, 1)
+        )
+
+    def forward(self, state: Tensor, context: Tensor, costs: Tensor, flow: Tensor, prepared: object) -> Step:
+        """context: B x hidden x H x W; costs: B x cost_channels x H x W; prepared: from `aggregation.prepare`."""
+        motion = self.motion(costs, flow)
+        gathered = self.aggregation(motion, prepared)
+        state = self.gru(state, torch.cat((context, motion, gathered), dim=1))
+        change, log_scale = self.change(state).float().split((2, 1), dim=1)
+        return Step(state, change, log_scale)
+
+    def upsampling_weights(self, state: Tensor) -> Tensor:
+        """Logits of the convex upsampling: B x (9 * 64) x H x W."""
+        # The gradient through the softmax would swamp that of the flow; a quarter balances them, as in RAFT.
+        weights: Tensor = 0.25 * self.weights(state)
+        return weights

@@ -1,0 +1,60 @@
+"""The codecs read the public benchmarks' own files."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from protoformer.files import flow_to_color, known_flow, read_flo, read_image, read_kitti_flow
+
+
+def sample(benchmarks: Path, name: str) -> Path:
+    path = benchmarks / name
+    if not path.is_file():
+        pytest.skip(f"{name} is not among the benchmark samples")
+    return path
+
+
+def test_sintel_flow_and_frame_have_one_size(benchmarks: Path) -> None:
+    flow = read_flo(sample(benchmarks, "Sintel/training/flow/alley_1/frame_0002.flo"))
+    image = read_image(sample(benchmarks, "Sintel/training/clean/alley_1/frame_0002.png"))
+    assert flow.shape == (436, 1024, 2)
+    assert image.shape == (436, 1024, 3)
+    assert known_flow(flow).all()
+
+
+def test_middlebury_marks_unknown_motion_which_is_painted_black(benchmarks: Path) -> None:
+    flow = read_flo(sample(benchmarks, "Middlebury/other-gt-flow/RubberWhale/flow10.flo"))
+    known = known_flow(flow)
+    assert 0.9 < known.mean() < 1
+    assert np.abs(flow[known]).max() < 20
+    picture = flow_to_color(flow)
+    np.testing.assert_array_equal((picture == 0).all(axis=-1), ~known)
+
+
+def test_kitti_flow_is_sparse_and_plausible(benchmarks: Path) -> None:
+    path = sample(benchmarks, "KITTI-2012/training/flow_occ/000027_10.png")
+    read = read_kitti_flow(path)
+    image = read_image(sample(benchmarks, "KITTI-2012/training/image_0/000027_10.png"))
+    assert read.valid.shape == image.shape[:2]
+    assert 0.05 < read.valid.mean() < 0.9
+    assert 1 < np.abs(read.flow[read.valid]).max() < 512
+    stored = cv2.imread(str(path), cv2.IMREAD_UNCHANGED).astype(int)
+    row, column = np.argwhere(read.valid)[1000]
+    _, green, red = stored[row, column]
+    assert read.flow[row, column].tolist() == [(red - 32768) / 64, (green - 32768) / 64]
+
+
+def test_a_grey_kitti_frame_has_three_equal_channels(benchmarks: Path) -> None:
+    image = read_image(sample(benchmarks, "KITTI-2012/training/image_0/000138_10.png"))
+    np.testing.assert_array_equal(image[..., 0], image[..., 1])
+    np.testing.assert_array_equal(image[..., 0], image[..., 2])
+
+
+def test_a_flyingchairs_pair_is_read_from_ppm(benchmarks: Path) -> None:
+    image = read_image(sample(benchmarks, "FlyingChairs/data/00001_img1.ppm"))
+    flow = read_flo(sample(benchmarks, "FlyingChairs/data/00001_flow.flo"))
+    assert image.shape == (384, 512, 3)
+    assert flow.shape == (384, 512, 2)
+    assert 0 <= image.min() < image.max() <= 1
