@@ -1,1 +1,18 @@
-"""Motion learning on prototypes."""
+"""Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns."""
+
+from protoformer.errors import InputError
+from protoformer.inference import FlowModel, FlowResult, UntrainedWarning, load
+from protoformer.model import PRESETS, ModelConfig, preset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PRESETS",
+    "FlowModel",
+    "FlowResult",
+    "InputError",
+    "ModelConfig",
+    "UntrainedWarning",
+    "load",
+    "preset",
+]

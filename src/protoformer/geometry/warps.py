@@ -20,7 +20,8 @@ def sample(image: Tensor, positions: Tensor) -> Tensor:
 
 def warp_back(second: Tensor, flow: Tensor) -> Tensor:
     """The second image seen from the first: pixel p of the result is second(p + flow(p)), N x C x H x W."""
-    return sample(second, pixel_grid(*flow.shape[-2:], device=flow.device) + flow)
+    height, width = flow.shape[-2:]
+    return sample(second, pixel_grid(height, width, flow.device) + flow)
 
 
 def inside(positions: Tensor, height: int, width: int) -> Tensor:
@@ -35,11 +36,12 @@ def occlusion_by_consistency(forward: Tensor, backward: Tensor) -> Tensor:
     A visible pixel comes back to where it started: |f(p) + b(p + f(p))|^2 <= 0.01 (|f|^2 + |b|^2) + 0.5, the criterion
     of Sundaram, Brox and Keutzer (2010). Pixels that leave the image count as occluded. Flows: N x 2 x H x W, pixels.
     """
-    target = pixel_grid(*forward.shape[-2:], device=forward.device) + forward
+    height, width = forward.shape[-2:]
+    target = pixel_grid(height, width, forward.device) + forward
     returned = sample(backward, target)
     length = forward.square().sum(dim=1, keepdim=True) + returned.square().sum(dim=1, keepdim=True)
     gap = (forward + returned).square().sum(dim=1, keepdim=True)
-    return (gap > 0.01 * length + 0.5) | ~inside(target, *forward.shape[-2:])
+    return (gap > 0.01 * length + 0.5) | ~inside(target, height, width)
 
 
 def carry_forward(flow: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.model.prototyping import Prototyping, maximize
+from protoformer.model.tokens import maps_of, merge_heads, size_of, split_heads, tokens_of
 
 
 class PixelAggregation(nn.Module):
@@ -19,17 +20,13 @@ class PixelAggregation(nn.Module):
 
     def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """What stays the same over the updates of a pair: queries and keys, B x 1 x HW x C."""
-        return _tokens(self.query(context)), _tokens(self.key(context))
+        return split_heads(tokens_of(self.query(context)), 1), split_heads(tokens_of(self.key(context)), 1)
 
     def forward(self, motion: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         """motion: B x C x H x W; returns it with what its like see added."""
         query, key = prepared
-        gathered = F.scaled_dot_product_attention(query, key, _tokens(self.value(motion)))
-        return motion + self.strength * gathered.squeeze(1).transpose(1, 2).unflatten(2, motion.shape[2:])
-
-
-def _tokens(maps: Tensor) -> Tensor:
-    return maps.flatten(2).transpose(1, 2)[:, None]
+        gathered = F.scaled_dot_product_attention(query, key, split_heads(tokens_of(self.value(motion)), 1))
+        return motion + self.strength * maps_of(merge_heads(gathered), size_of(motion))
 
 
 class PrototypeAggregation(nn.Module):
@@ -46,13 +43,12 @@ class PrototypeAggregation(nn.Module):
 
     def prepare(self, context: Tensor) -> Tensor:
         """What stays the same over the updates of a pair: memberships, B x heads x K x HW."""
-        tokens = context.flatten(2).transpose(1, 2)
-        memberships: Tensor = self.prototyping(tokens, (context.shape[2], context.shape[3])).memberships
+        memberships: Tensor = self.prototyping(tokens_of(context), size_of(context)).memberships
         return memberships
 
     def forward(self, motion: Tensor, prepared: Tensor) -> Tensor:
         """motion: B x C x H x W; returns it with what its group sees added."""
-        values = self.value(motion).flatten(2).transpose(1, 2).unflatten(2, (prepared.shape[1], -1)).transpose(1, 2)
+        values = split_heads(tokens_of(self.value(motion)), prepared.shape[1])
         groups = maximize(prepared, values, normalize=True)
-        shared = (prepared.transpose(-2, -1) @ groups.to(prepared.dtype)).transpose(1, 2).flatten(2)
-        return motion + self.strength * shared.transpose(1, 2).unflatten(2, motion.shape[2:])
+        shared = merge_heads(prepared.transpose(-2, -1) @ groups.to(prepared.dtype))
+        return motion + self.strength * maps_of(shared, size_of(motion))

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.tokens import merge_heads, split_heads
+
 
 class Attention(nn.Module):
     """Scaled dot-product attention from `queries` to `memory`, without ever storing the matrix of weights."""
@@ -18,12 +20,10 @@ class Attention(nn.Module):
 
     def forward(self, queries: Tensor, memory: Tensor, values: Tensor | None = None) -> Tensor:
         """queries: B x n x C; memory: B x m x C, keys and (unless `values` differ) values; returns B x n x C."""
-        heads = (self.heads, -1)
-        query = self.query(queries).unflatten(2, heads).transpose(1, 2)
-        key = self.key(memory).unflatten(2, heads).transpose(1, 2)
-        value = self.value(memory if values is None else values).unflatten(2, heads).transpose(1, 2)
-        attended = F.scaled_dot_product_attention(query, key, value)
-        result: Tensor = self.output(attended.transpose(1, 2).flatten(2))
+        query = split_heads(self.query(queries), self.heads)
+        key = split_heads(self.key(memory), self.heads)
+        value = split_heads(self.value(memory if values is None else values), self.heads)
+        result: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value)))
         return result
 
 

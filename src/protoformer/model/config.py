@@ -110,8 +110,9 @@ PRESETS: dict[str, ModelConfig] = {
         decoder="recurrent",
         aggregation="prototypes",
         feature_width=192,
+        hidden_width=96,
         updates_training=8,
-        updates=12,
+        updates=8,
     ),
     "tiny": ModelConfig(
         embedding="convolutions",

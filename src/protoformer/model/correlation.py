@@ -1,14 +1,17 @@
 """Similarity of every pixel of one map to every pixel of another, read in windows around a moving estimate.
 
-Two sources of the same numbers: `StoredCorrelation` keeps the all-pairs volume, (HW)^2 values; `OnDemandCorrelation` keeps
-only the feature maps and computes the values that a window asks for.
+Two sources of the same numbers: `StoredCorrelation` keeps the all-pairs volume, (HW)^2 values; `OnDemandCorrelation`
+keeps only the feature maps and computes the values that a window asks for.
 """
 
 import abc
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 GATHER_LIMIT = 2**24
 """How many feature values an on-demand look-up gathers at a time; it bounds the memory, not the result."""
@@ -22,8 +25,8 @@ class Correlation(abc.ABC):
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
         # In half precision neighbouring costs round to the same number, and sub-pixel motion is lost.
-        self.source = source.float().flatten(2).transpose(1, 2) * source.shape[1] ** -0.5
-        self.size = (source.shape[2], source.shape[3])
+        self.source = tokens_of(source.float()) * source.shape[1] ** -0.5
+        self.size = size_of(source)
         self.pyramid = [target.float()]
         for _ in range(levels - 1):
             self.pyramid.append(F.avg_pool2d(self.pyramid[-1], 2, ceil_mode=True))
@@ -34,7 +37,7 @@ class Correlation(abc.ABC):
         centres: B x 2 x H x W, where in the target (x, y; pixels of level 0) each source pixel is looked for.
         Returns B x (levels (2 radius + 1)^2) x H x W; a window is read row by row.
         """
-        centres = centres.float().flatten(2).transpose(1, 2)
+        centres = tokens_of(centres.float())
         found = []
         for level, target in enumerate(self.pyramid):
             # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
@@ -42,7 +45,7 @@ class Correlation(abc.ABC):
             corner = at_level.floor()
             costs = self._integer_windows(level, corner.long() - radius, 2 * radius + 2, target)
             found.append(_interpolate(costs, at_level - corner))
-        return torch.cat(found, dim=-1).transpose(1, 2).unflatten(2, self.size)
+        return maps_of(torch.cat(found, dim=-1), self.size)
 
     @abc.abstractmethod
     def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
@@ -54,12 +57,13 @@ class StoredCorrelation(Correlation):
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
         super().__init__(source, target, levels)
-        with torch.autocast(source.device.type, enabled=False):
+        with _full_precision(source):
             self.volumes = [self.source @ level.flatten(2) for level in self.pyramid]
 
     def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
         index, within = _window_index(corners, side, target)
-        return self.volumes[level].gather(2, index).mul(within).unflatten(2, (side, side))
+        costs: Tensor = self.volumes[level].gather(2, index) * within
+        return costs.view(*index.shape[:2], side, side)
 
 
 class OnDemandCorrelation(Correlation):
@@ -68,15 +72,20 @@ class OnDemandCorrelation(Correlation):
     def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
         batch, channels = target.shape[:2]
         step = max(1, GATHER_LIMIT // (batch * side * side * channels))
-        flat = target.flatten(2).transpose(1, 2)
+        flat = tokens_of(target)
         rows = torch.arange(batch, device=target.device).view(-1, 1, 1)
         found = []
         for source, some in zip(self.source.split(step, dim=1), corners.split(step, dim=1), strict=True):
             index, within = _window_index(some, side, target)
-            with torch.autocast(target.device.type, enabled=False):
+            with _full_precision(target):
                 costs = (flat[rows, index] @ source[..., None]).squeeze(-1)
             found.append(costs * within)
-        return torch.cat(found, dim=1).unflatten(2, (side, side))
+        return torch.cat(found, dim=1).view(batch, -1, side, side)
+
+
+def _full_precision(tensor: Tensor) -> AbstractContextManager[object]:
+    """No autocast for products of this tensor's kind; on shapes alone there is none to turn off."""
+    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
 
 
 def _window_index(corners: Tensor, side: int, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry import Padding, pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
+from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 PATCH = 8
 """Side of the patches that a cost map is cut into, in pixels of the map."""
@@ -40,10 +41,11 @@ class CostTokens(nn.Module):
         rows, columns = maps.shape[2:]
         centres = pixel_grid(rows, columns, costs.device) * PATCH + (PATCH - 1) / 2
         places = sine_positions(centres.flatten(1).T, self.width // 2).expand(len(costs), -1, -1)
-        memory = self.placed(torch.cat((maps.flatten(2).transpose(1, 2), places), dim=-1))
+        memory = self.placed(torch.cat((tokens_of(maps), places), dim=-1))
         latents = self.latents.expand(len(costs), -1, -1)
-        tokens = latents + self.attention(latents, memory)
-        return tokens + self.feed_forward(tokens)
+        tokens: Tensor = latents + self.attention(latents, memory)
+        summary: Tensor = tokens + self.feed_forward(tokens)
+        return summary
 
 
 class LocalAttention(nn.Module):
@@ -66,7 +68,7 @@ class LocalAttention(nn.Module):
 
 
 def _windows(maps: Tensor) -> Tensor:
-    """n x C x H x W (multiples of WINDOW) to (windows) x WINDOW^2 x C."""
+    """Cut maps of N x C x H x W (multiples of WINDOW) into (windows) x WINDOW^2 x C."""
     count, channels, height, width = maps.shape
     tiles = maps.view(count, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW)
     return tiles.permute(0, 2, 4, 3, 5, 1).reshape(-1, WINDOW * WINDOW, channels)
@@ -81,10 +83,8 @@ class GlobalAttention(nn.Module):
 
     def forward(self, values: Tensor, keys: Tensor) -> Tensor:
         """values, keys: n x C x H x W, what is attended to and by what; returns n x C x H x W."""
-        size = values.shape[2:]
-        pooled = [F.avg_pool2d(maps, POOLING, ceil_mode=True).flatten(2).transpose(1, 2) for maps in (keys, values)]
-        attended: Tensor = self.attention(keys.flatten(2).transpose(1, 2), *pooled)
-        return attended.transpose(1, 2).unflatten(2, size)
+        pooled = [tokens_of(F.avg_pool2d(maps, POOLING, ceil_mode=True)) for maps in (keys, values)]
+        return maps_of(self.attention(tokens_of(keys), *pooled), size_of(values))
 
 
 class MemoryLayer(nn.Module):
@@ -111,14 +111,15 @@ class MemoryLayer(nn.Module):
         of_pixel = of_pixel + self.within(normed, normed)
         of_pixel = of_pixel + self.within_feed_forward(of_pixel)
 
-        size = context.shape[2:]
+        size = size_of(context)
         hint = self.context(context).repeat_interleave(count, dim=0)
         token = of_pixel.view(batch, pixels, count, width).transpose(1, 2).flatten(0, 1)
         for norm, attention in zip(self.across_norms, self.across, strict=True):
-            maps = norm(token).transpose(1, 2).unflatten(2, size)
-            token = token + attention(maps, maps + hint).flatten(2).transpose(1, 2)
+            maps = maps_of(norm(token), size)
+            token = token + tokens_of(attention(maps, maps + hint))
         token = token + self.across_feed_forward(token)
-        return token.view(batch, count, pixels, width).transpose(1, 2)
+        agreed: Tensor = token.view(batch, count, pixels, width).transpose(1, 2)
+        return agreed
 
 
 class CostMemory(nn.Module):
@@ -133,11 +134,11 @@ class CostMemory(nn.Module):
         """source, target: B x C x H x W features; context: B x D x H x W; returns the memory, B x HW x T x width."""
         batch, channels, height, width = source.shape
         tokens = []
-        pixels = (source * channels**-0.5).flatten(2).transpose(1, 2)
+        pixels = tokens_of(source * channels**-0.5)
         at_once = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
         for some in pixels.split(max(1, at_once // batch), dim=1):
             costs = (some @ target.flatten(2)).view(-1, height, width)
-            tokens.append(self.tokens(costs).unflatten(0, (batch, -1)))
+            tokens.append(self.tokens(costs).view(batch, some.shape[1], -1, self.tokens.width))
         memory = torch.cat(tokens, dim=1)
         for layer in self.layers:
             memory = layer(memory, context)

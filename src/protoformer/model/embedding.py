@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.initialization import for_relu
+
 
 class ChannelNorm(nn.Module):
     """Layer normalisation over the channels of each pixel of a B x C x H x W map."""
@@ -45,16 +47,19 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
     Stride 4 (from pixels): 7x7 of stride 2, a residual block, and one of stride 2. Stride 2: one residual block.
     """
     if stride == 2:
-        return nn.Sequential(ResidualBlock(channels_in, channels, stride=2), ChannelNorm(channels))
-    half = channels // 2
-    return nn.Sequential(
-        nn.Conv2d(channels_in, half, 7, stride=2, padding=3),
-        nn.InstanceNorm2d(half),
-        nn.ReLU(),
-        ResidualBlock(half, half),
-        ResidualBlock(half, channels, stride=2),
-        ChannelNorm(channels),
-    )
+        layers: list[nn.Module] = [ResidualBlock(channels_in, channels, stride=2)]
+    else:
+        half = channels // 2
+        layers = [
+            nn.Conv2d(channels_in, half, 7, stride=2, padding=3),
+            nn.InstanceNorm2d(half),
+            nn.ReLU(),
+            ResidualBlock(half, half),
+            ResidualBlock(half, channels, stride=2),
+        ]
+    stem = nn.Sequential(*layers, ChannelNorm(channels))
+    for_relu(stem)
+    return stem
 
 
 EMBEDDINGS = {"patches": patches, "convolutions": convolutions}

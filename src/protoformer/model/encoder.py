@@ -9,6 +9,7 @@ from protoformer.model.config import ModelConfig
 from protoformer.model.embedding import EMBEDDINGS
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.synchronization import SYNCHRONIZATIONS
+from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 STRIDES = (4, 8)
 LEAST_SIDE = 16
@@ -17,9 +18,10 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """features: per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
+    """What the encoder sees in a batch of images.
 
-    prototypes: per stage, the prototypes of each block; empty unless asked for. Their maps are those of the padded image.
+    features: per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
+    prototypes: per stage, those of each block, over the map of the padded image; empty unless asked for.
     """
 
     features: tuple[Tensor, ...]
@@ -72,16 +74,15 @@ class Stage(nn.Module):
     def forward(self, maps: Tensor) -> tuple[Tensor, tuple[Prototypes, ...]]:
         """B x C_in x H x W to B x C x H/stride x W/stride, and the prototypes of every block."""
         maps = self.embedding(maps)
-        size = (maps.shape[2], maps.shape[3])
-        tokens = maps.flatten(2).transpose(1, 2)
+        size, tokens = size_of(maps), tokens_of(maps)
         found = []
         for index, block in enumerate(self.blocks):
             tokens, prototypes = block(tokens, size)
             found.append(prototypes)
             if index == 0:
-                maps = tokens.transpose(1, 2).unflatten(2, size)
-                tokens = (maps + self.position(maps)).flatten(2).transpose(1, 2)
-        return self.norm(tokens).transpose(1, 2).unflatten(2, size), tuple(found)
+                maps = maps_of(tokens, size)
+                tokens = tokens_of(maps + self.position(maps))
+        return maps_of(self.norm(tokens), size), tuple(found)
 
 
 class Encoder(nn.Module):

@@ -14,6 +14,7 @@ from protoformer.model.cost_memory import CostMemory
 from protoformer.model.encoder import Encoder
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts
 from protoformer.model.prototyping import Prototypes, Prototyping
+from protoformer.model.tokens import size_of
 from protoformer.model.update import FACTOR, UpdateBlock
 
 LEAST_SIDE = 64
@@ -72,14 +73,13 @@ class FlowNetwork(nn.Module):
     ) -> FlowPrediction:
         """first, second: B x 3 x H x W in [-1, 1].
 
-        updates: how many, by default as configured for training or use. start: B x 2 x H x W, a flow in pixels to refine.
+        updates: how many, by default as configured for training or use. start: B x 2 x H x W, pixels, a flow to refine.
         every: return the estimate of every update. low_memory: never store all pairs of costs; None decides by size.
         prototypes: return those of the first images as well.
         """
         if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
-            raise ValueError(
-                f"two batches of the same shape B x 3 x H x W are needed, not {tuple(first.shape)} and {tuple(second.shape)}"
-            )
+            shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
+            raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
         padding = Padding.to_multiple(first.shape[2], first.shape[3], FACTOR, LEAST_SIDE)
         first, second = padding.pad(first), padding.pad(second)
         encoded = self.features(torch.cat((first, second)), prototypes)
@@ -103,16 +103,11 @@ class FlowNetwork(nn.Module):
         return FlowPrediction(
             tuple(padding.crop(flow) for flow in sequence.flows),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
-            tuple(tuple(_first_half(found) for found in stage) for stage in encoded.prototypes),
+            tuple(tuple(found.first(len(first)) for found in stage) for stage in encoded.prototypes),
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
-        return all_pairs_bytes((features.shape[2], features.shape[3]), self.config.levels, len(features))
-
-
-def _first_half(found: Prototypes) -> Prototypes:
-    half = len(found.centres) // 2
-    return Prototypes(found.centres[:half], found.memberships[:half], found.size)
+        return all_pairs_bytes(size_of(features), self.config.levels, len(features))
 
 
 def build_flow(config: ModelConfig) -> FlowNetwork:

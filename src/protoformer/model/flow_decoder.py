@@ -101,9 +101,10 @@ class FlowDecoder(nn.Module):
         every: bool = False,
         low_memory: bool = False,
     ) -> FlowSequence:
-        """source, target: B x C x H x W features; state, context: B x hidden x H x W; start: B x 2 x H x W, pixels of H x W.
+        """source, target: B x C x H x W features; state, context: B x hidden x H x W.
 
-        every: return all estimates (for training), not the last alone. low_memory: never store all pairs of costs.
+        start: B x 2 x H x W, in pixels of these maps, a flow to refine. every: return all estimates (for training), not
+        the last alone. low_memory: never store all pairs of costs.
         """
         read = self.costs.prepare(source, target, context, low_memory)
         prepared = self.update.aggregation.prepare(context)  # type: ignore[operator]

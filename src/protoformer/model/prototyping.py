@@ -1,5 +1,6 @@
 """Cross-Attention Prototyping: the prototypes of an image, found by a few steps of expectation and maximization."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry import cell_of_pixel, cells, grid_shape
+from protoformer.model.tokens import maps_of, merge_heads, split_heads, tokens_of
 
 
 @dataclass(frozen=True)
@@ -15,14 +17,22 @@ class Prototypes:
     """What prototyping finds in a batch of images.
 
     centres: B x K x C, the prototypes.
-    memberships: B x heads x K x HW, how much of each pixel (row by row) belongs to each prototype. They are those of the
-        last expectation, from which `centres` were made.
+    memberships: B x heads x K x HW, how much of each pixel (row by row) belongs to each prototype, by the last
+        expectation, from which `centres` were made.
     size: (H, W) of the map that was prototyped.
     """
 
     centres: Tensor
     memberships: Tensor
     size: tuple[int, int]
+
+    def first(self, count: int) -> "Prototypes":
+        """Those of the first images of the batch."""
+        return Prototypes(self.centres[:count], self.memberships[:count], self.size)
+
+    def cpu(self) -> "Prototypes":
+        """The same in main memory."""
+        return Prototypes(self.centres.cpu(), self.memberships.cpu(), self.size)
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,14 @@ UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
 
 def similarities(queries: Tensor, keys: Tensor) -> Tensor:
     """Scaled dot products, queries x keys: B x heads x K x HW."""
-    return (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
+    width = queries.shape[-1]
+    return queries / math.sqrt(width) @ keys.transpose(-2, -1)
+
+
+def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
+    """By direction alone, sqrt(d) cos(q, k), which has the spread of a scaled product of unit normals."""
+    width = queries.shape[-1]
+    return similarities(F.normalize(queries, dim=-1) * width, F.normalize(keys, dim=-1))
 
 
 def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
@@ -48,12 +65,8 @@ def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
 
 
 def cosine(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """As `cap`, by direction alone: sqrt(d) cos(q, k), which has the spread of a scaled product of unit normals.
-
-    Between unit keys this is the expectation of a mixture of von Mises-Fisher distributions.
-    """
-    width = queries.shape[-1]
-    return similarities(F.normalize(queries, dim=-1) * width, F.normalize(keys, dim=-1)).softmax(dim=-2)
+    """As `cap`, by direction alone: the expectation of a mixture of von Mises-Fisher distributions over unit keys."""
+    return cosine_similarities(queries, keys).softmax(dim=-2)
 
 
 def cross_attention(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
@@ -131,7 +144,7 @@ class Prototyping(nn.Module):
         self.heads = heads
         self.grid = grid_shape(prototypes)
         self.iterations = iterations
-        self.memberships_of = UPDATE_RULES[update]
+        self.update = update
         self.normalize = normalize
         self.residual = residual
         if iterations:
@@ -144,28 +157,29 @@ class Prototyping(nn.Module):
         centres = self.pool(features, size) if start is None else start
         if not self.iterations:
             return Prototypes(centres, self._cell_memberships(features, size), size)
-        keys, values = self.split(self.key(features)), self.split(self.value(features))
+        keys, values = self.keys_and_values(features)
         for _ in range(self.iterations):
             centres, memberships = self.step(centres, keys, values, size)
         return Prototypes(centres, memberships, size)
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """The starting prototypes, the mean of each cell: B x K x C."""
-        maps = features.transpose(1, 2).unflatten(2, size)
-        return F.adaptive_avg_pool2d(maps, self.grid).flatten(2).transpose(1, 2)
+        return tokens_of(F.adaptive_avg_pool2d(maps_of(features, size), self.grid))
+
+    def keys_and_values(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Projections of the pixels, which serve every step: B x heads x HW x d each."""
+        return split_heads(self.key(features), self.heads), split_heads(self.value(features), self.heads)
 
     def step(self, centres: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """One expectation and one maximization: the new centres (B x K x C) and the memberships they come from.
 
-        keys, values: B x heads x HW x d, as `split` gives them.
+        keys, values: B x heads x HW x d, as `keys_and_values` gives them.
         """
-        memberships = self.memberships_of(self.split(self.query(centres)), keys, Layout(size, self.grid))
-        update = maximize(memberships, values, self.normalize).transpose(1, 2).flatten(2)
+        memberships = UPDATE_RULES[self.update](
+            split_heads(self.query(centres), self.heads), keys, Layout(size, self.grid)
+        )
+        update = merge_heads(maximize(memberships, values, self.normalize))
         return (centres + update if self.residual else update), memberships
-
-    def split(self, tokens: Tensor) -> Tensor:
-        """B x n x C into heads: B x heads x n x d."""
-        return tokens.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         cell = cell_of_pixel(size, self.grid, features.device)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.model.prototyping import Prototypes
+from protoformer.model.tokens import merge_heads, split_heads
 
 
 @torch.no_grad()
@@ -50,12 +51,12 @@ class LatentSynchronization(nn.Module):
 
     def attend(self, features: Tensor, centres: Tensor, assignment: Tensor) -> Tensor:
         """The gated value of the prototype that `assignment` (B x HW) gives each pixel: B x HW x C."""
-        queries = self.query(features).unflatten(2, (self.heads, -1))
-        keys = take(self.key(centres), assignment).unflatten(2, (self.heads, -1))
-        values = take(self.value(centres), assignment).unflatten(2, (self.heads, -1))
+        queries = split_heads(self.query(features), self.heads)
+        keys = split_heads(take(self.key(centres), assignment), self.heads)
+        values = split_heads(take(self.value(centres), assignment), self.heads)
         similarity = F.cosine_similarity(queries, keys, dim=-1)
-        gate = torch.sigmoid(self.alpha * similarity + self.beta)
-        return (gate[..., None] * values).flatten(2)
+        gate = torch.sigmoid(self.alpha[:, None] * similarity + self.beta[:, None])
+        return merge_heads(gate[..., None] * values)
 
 
 class SimilarityLayer(nn.Module):
@@ -99,8 +100,8 @@ class Broadcast(nn.Module):
         memberships = prototypes.memberships
         # Rules in which pixels compete leave a pixel's memberships with any sum; a pixel is to receive a mean.
         shares = memberships / memberships.sum(dim=-2, keepdim=True).clamp_min(1e-6)
-        centres = prototypes.centres.unflatten(2, (memberships.shape[1], -1)).transpose(1, 2)
-        return (shares.transpose(-2, -1) @ centres).transpose(1, 2).flatten(2)
+        centres = split_heads(prototypes.centres, memberships.shape[1])
+        return merge_heads(shares.transpose(-2, -1) @ centres)
 
 
 SYNCHRONIZATIONS: dict[str, type[nn.Module]] = {

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.initialization import for_gates, for_relu
+
 FACTOR = 8
 """The decoders work at 1/8 of the image."""
 
@@ -28,6 +30,7 @@ class MotionEncoder(nn.Module):
             nn.ReLU(),
         )
         self.joint = nn.Conv2d(2 * channels, channels - 2, 3, padding=1)
+        for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
         """costs: B x cost_channels x H x W; flow: B x 2 x H x W, pixels of this map; returns B x channels x H x W."""
@@ -43,6 +46,7 @@ class SeparableGRU(nn.Module):
         shapes = (((1, 5), (0, 2)), ((5, 1), (2, 0)))
         self.gates = nn.ModuleList(nn.Conv2d(hidden + inputs, 2 * hidden, k, padding=p) for k, p in shapes)
         self.candidates = nn.ModuleList(nn.Conv2d(hidden + inputs, hidden, k, padding=p) for k, p in shapes)
+        for_gates(self)
 
     def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
         """state: B x hidden x H x W; inputs: B x inputs x H x W; returns the new state."""
@@ -55,7 +59,7 @@ class SeparableGRU(nn.Module):
 
 @dataclass(frozen=True)
 class Step:
-    """One update at 1/8 of the image: state B x hidden x H x W, change of flow B x 2 x H x W, log_scale B x 1 x H x W."""
+    """One update: state, B x hidden x H x W; change of the flow, B x 2 x H x W, pixels; log_scale, B x 1 x H x W."""
 
     state: Tensor
     change: Tensor
@@ -70,14 +74,15 @@ class UpdateBlock(nn.Module):
         self.motion = MotionEncoder(cost_channels, hidden)
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 3 * hidden)
-        self.change = nn.Sequential(
-            nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * hidden, 3, 3, padding=1)
-        )
-        # The first updates then stay near the start, where costs mean something.
-        nn.init.normal_(self.change[-1].weight, std=1e-3)
+        to_change = nn.Conv2d(2 * hidden, 3, 3, padding=1)
+        self.change = nn.Sequential(nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), to_change)
         self.weights = nn.Sequential(
             nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * hidden, 9 * FACTOR**2, 1)
         )
+        for_relu(self.change[0])
+        for_relu(self.weights[0])
+        # The first updates then stay near the start, where costs mean something.
+        nn.init.normal_(to_change.weight, std=1e-3)
 
     def forward(self, state: Tensor, context: Tensor, costs: Tensor, flow: Tensor, prepared: object) -> Step:
         """context: B x hidden x H x W; costs: B x cost_channels x H x W; prepared: from `aggregation.prepare`."""

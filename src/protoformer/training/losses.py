@@ -13,7 +13,7 @@ LONGEST = 400.0
 
 @dataclass(frozen=True)
 class FlowLoss:
-    """total: the scalar to minimise; distance and surprise: its two parts; epe: end-point error of the last estimate."""
+    """Scalars: the total to minimise, its two parts, and the end-point error (pixels) of the last estimate."""
 
     total: Tensor
     distance: Tensor
@@ -33,13 +33,13 @@ def laplace_surprise(error: Tensor, log_scale: Tensor) -> Tensor:
 
 
 def flow_loss(
-    prediction: FlowPrediction, flow: Tensor, valid: Tensor, gamma: float = 0.8, confidence: float = 0.02
+    prediction: FlowPrediction, flow: Tensor, valid: Tensor, gamma: float = 0.8, confidence: float = 0.1
 ) -> FlowLoss:
     """The sum over updates i of n of gamma^(n - i - 1) |flow_i - truth|_1, and as much of the scales' surprise.
 
     flow: N x 2 x H x W, pixels; valid: N x 1 x H x W, bool. Means are over valid pixels that move less than 400 px.
-    The surprise is weighted by `confidence`, and the error enters it as a given: estimating how wrong a flow is must not
-    change the flow.
+    The surprise is weighted by `confidence`, and the error enters it as a given: estimating how wrong a flow is must
+    not change the flow.
     """
     counted = (valid & (flow.norm(dim=1, keepdim=True) < LONGEST)).to(flow.dtype)
     pixels = counted.sum().clamp_min(1)

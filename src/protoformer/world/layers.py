@@ -29,7 +29,7 @@ class Layer:
     power: float = 2.0
 
     def coverage(self, positions: Tensor) -> Tensor:
-        """Signed distance to the outline in pixels, about, positive inside: H x W. positions: 2 x H x W, first image."""
+        """About the distance to the outline, pixels, positive inside: H x W. positions: 2 x H x W, first image."""
         if self.radii is None:
             return torch.full(positions.shape[1:], math.inf)
         x, y = positions[0] - self.centre[0], positions[1] - self.centre[1]
@@ -116,34 +116,25 @@ def motion_about(centre: tuple[float, float], shift: tuple[float, float], turn: 
     return torch.cat((linear, offset[:, None]), dim=1)
 
 
-def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: float = 12.0) -> LayeredScene:
-    """A background and some shapes, shifted by up to `motion` pixels, a little turned and zoomed. The seed is all."""
+def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: float = 8.0) -> LayeredScene:
+    """A background and some shapes, shifted by up to `motion` pixels either way, a little turned and zoomed."""
     generator = torch.Generator().manual_seed(seed)
     height, width = size
 
     def between(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand((), generator=generator))
 
-    def moved(centre: tuple[float, float], longest: float, turn: float, zoom: float) -> Tensor:
-        length, heading = longest * between(0, 1), between(0, 2 * math.pi)
-        shift = (length * math.cos(heading), length * math.sin(heading))
+    def moved(centre: tuple[float, float], turn: float, zoom: float) -> Tensor:
+        shift = (between(-motion, motion), between(-motion, motion))
         return motion_about(centre, shift, between(-turn, turn), 1 + between(-zoom, zoom))
 
     def texture() -> Tensor:
-        return noise(height, width, generator, coarsest=2 ** round(between(3, 6)), falloff=between(0.5, 1.0))
+        return noise(height, width, generator, coarsest=2 ** round(between(4, 6)), falloff=between(0.4, 0.7))
 
-    layers = [Layer(texture(), moved((width / 2, height / 2), motion / 2, 0.02, 0.02))]
+    layers = [Layer(texture(), moved((width / 2, height / 2), 0.01, 0.01))]
     for _ in range(shapes):
         centre = (between(0, width), between(0, height))
-        radii = (between(0.08, 0.25) * min(size), between(0.08, 0.25) * min(size))
-        layers.append(
-            Layer(
-                texture(),
-                moved(centre, motion, 0.1, 0.05),
-                centre,
-                radii,
-                angle=between(0, math.pi),
-                power=2 ** between(1, 3),
-            )
-        )
+        radii = (between(0.12, 0.35) * min(size), between(0.12, 0.35) * min(size))
+        turned, power = between(0, math.pi), 2 ** between(1, 3)
+        layers.append(Layer(texture(), moved(centre, 0.05, 0.02), centre, radii, turned, power))
     return LayeredScene(tuple(layers), size)

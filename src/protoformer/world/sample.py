@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -19,3 +20,14 @@ class FlowSample:
     flow: Tensor
     valid: Tensor
     occlusion: Tensor
+
+    @classmethod
+    def join(cls, samples: "list[FlowSample]") -> "FlowSample":
+        """One batch of several, all of the same size."""
+        return cls(
+            first=torch.cat([sample.first for sample in samples]),
+            second=torch.cat([sample.second for sample in samples]),
+            flow=torch.cat([sample.flow for sample in samples]),
+            valid=torch.cat([sample.valid for sample in samples]),
+            occlusion=torch.cat([sample.occlusion for sample in samples]),
+        )

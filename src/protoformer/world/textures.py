@@ -18,7 +18,9 @@ def noise(height: int, width: int, generator: torch.Generator, coarsest: int = 6
         fine = F.interpolate(knots, size=size, mode="bicubic", align_corners=False)[0]
         total += strength * fine[:, spacing // 2 :, spacing // 2 :][:, :height, :width]
         strength, spacing = strength * falloff, spacing // 2
-    contrast = 0.2 / total.std(dim=(1, 2), keepdim=True).clamp_min(1e-6)
-    tint = 0.3 + 0.4 * torch.rand(3, 1, 1, generator=generator)
-    centred = total - total.mean(dim=(1, 2), keepdim=True)
+    # Things vary more in brightness than in colour.
+    shaded = 0.75 * total.mean(dim=0, keepdim=True) + 0.25 * total
+    centred = shaded - shaded.mean(dim=(1, 2), keepdim=True)
+    contrast = 0.2 / centred.std(dim=(1, 2), keepdim=True).clamp_min(1e-6)
+    tint = 0.25 + 0.5 * torch.rand(3, 1, 1, generator=generator)
     return (centred * contrast + tint).clamp(0, 1)

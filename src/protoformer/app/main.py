@@ -1,0 +1,61 @@
+"""The command `protoformer`."""
+
+import sys
+import warnings
+
+import typer
+from rich.console import Console
+
+from protoformer.app.demo_command import demo
+from protoformer.app.flow_command import flow
+from protoformer.app.models_command import models
+from protoformer.errors import InputError
+from protoformer.inference import UntrainedWarning
+
+app = typer.Typer(
+    name="protoformer",
+    help="Motion from video on one prototype-based encoder.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.command()(flow)
+app.command()(models)
+app.command()(demo)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    """Motion from video on one prototype-based encoder."""
+    if version:
+        from protoformer import __version__
+
+        print(f"protoformer {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; bad input ends it with one sentence and exit code 2."""
+    notices = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if issubclass(category, UntrainedWarning):
+            notices.print("note:", str(message), style="yellow", markup=False)
+
+    warnings.showwarning = show
+    try:
+        app()
+    except InputError as error:
+        notices.print("protoformer:", str(error), style="red", markup=False)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        notices.print("protoformer: the memory ran out; make the images smaller or close other programs", style="red")
+        sys.exit(2)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text

@@ -1,0 +1,18 @@
+"""The one progress bar."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from protoformer.inference.flow import Progress as Told
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Told]:
+    """A bar on standard error that goes when it is done; yields what to call with (done, total)."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,7 @@
+"""Networks made into tools: any image size, units, devices, files."""
+
+from protoformer.inference.flow import FlowModel
+from protoformer.inference.loading import UntrainedWarning, load
+from protoformer.inference.results import FlowResult
+
+__all__ = ["FlowModel", "FlowResult", "UntrainedWarning", "load"]

@@ -1,0 +1,57 @@
+"""What models there are, with the figures people choose by."""
+
+from dataclasses import dataclass
+
+import torch
+
+from protoformer.inference.loading import TASKS
+from protoformer.inference.weights import packaged_weights
+from protoformer.model import PRESETS, build_flow
+from protoformer.model.count import flow_operations, parts
+
+SIZE = (440, 1024)
+"""Height and width at which operations are counted: Sintel's, rounded up to multiples of 8."""
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One preset.
+
+    tasks: what it does. default_for: the tasks that load it by their name. parameters: all, and of each part.
+    gflops: billions of floating-point operations for a pair of 440x1024 images at `updates` updates. weights: "none",
+    or the file in the package. licence: of code and weights.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    default_for: tuple[str, ...]
+    parameters: int
+    parts: dict[str, int]
+    gflops: float
+    updates: int
+    weights: str
+    licence: str
+
+
+def catalogue() -> list[ModelEntry]:
+    """Every preset; nothing is computed but shapes."""
+    return [_entry(name) for name in PRESETS]
+
+
+def _entry(name: str) -> ModelEntry:
+    config = PRESETS[name]
+    with torch.device("meta"):
+        counts = parts(build_flow(config))
+    serves = tuple(task for task, preset in TASKS.items() if preset == name)
+    stored = [path.name for task in serves if (path := packaged_weights(task)) is not None]
+    return ModelEntry(
+        name=name,
+        tasks=("flow",),
+        default_for=serves,
+        parameters=sum(counts.values()),
+        parts=counts,
+        gflops=round(flow_operations(config, *SIZE) / 1e9, 1),
+        updates=config.updates,
+        weights=", ".join(stored) or "none",
+        licence="Apache-2.0",
+    )

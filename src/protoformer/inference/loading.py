@@ -1,0 +1,56 @@
+"""From a name to a model that is ready."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protoformer.errors import InputError
+from protoformer.inference.flow import FlowModel
+from protoformer.inference.weights import load_weights, packaged_weights
+from protoformer.model import PRESETS, build_flow, preset
+
+TASKS = {"flow": "fast"}
+"""Each task, and the preset that serves it."""
+UNTRAINED = (
+    "{name} has no trained weights in this version of the package: "
+    "it runs with random ones, and its results mean nothing"
+)
+
+
+class UntrainedWarning(UserWarning):
+    """A model was loaded whose weights are random."""
+
+
+def load(name: str = "flow", device: str | torch.device | None = None, **fields: Any) -> FlowModel:
+    """A model by the name of a task ("flow"), of a preset ("paper", "fast", "tiny"), or by a path to its weights.
+
+    A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
+    its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
+    """
+    on = _device(device)
+    stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
+    if stored is not None:
+        if fields:
+            raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead")
+        return FlowModel(load_weights(stored).network, trained=True, device=on)
+    if name not in TASKS and name not in PRESETS:
+        known = ", ".join((*TASKS, *PRESETS))
+        raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file")
+    warnings.warn(UNTRAINED.format(name=name), UntrainedWarning, stacklevel=2)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build_flow(preset(TASKS.get(name, name), **fields))
+    return FlowModel(network, trained=False, device=on)
+
+
+def _device(device: str | torch.device | None) -> torch.device | None:
+    if device is None:
+        return None
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU") from None
+    return chosen

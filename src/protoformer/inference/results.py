@@ -1,0 +1,67 @@
+"""What a model returns: frozen records in plain units, which know how to become files and pictures."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.files import checked_output, encode_png, flow_to_color, write_atomically, write_flo, write_kitti_flow
+from protoformer.model import Prototypes
+
+FLOW_FORMATS = ("flo", "kitti", "picture")
+
+
+def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
+    """What to write at a path: as named, or by its suffix, .flo or .png (a picture). Errors are about bad input."""
+    if named is not None and named not in FLOW_FORMATS:
+        raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}")
+    suffix = Path(path).suffix.lower()
+    expected = {"flo": ".flo", "kitti": ".png", "picture": ".png"}
+    if named is None:
+        named = {".flo": "flo", ".png": "picture"}.get(suffix)
+    if named is None or suffix != expected[named]:
+        wanted = "one ending in .flo or .png" if named is None else f"one ending in {expected[named]}"
+        raise InputError(f"flow cannot be written to {path} by that suffix; give {wanted}")
+    return named
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """Motion from a first to a second image of H x W pixels.
+
+    flow: 2 x H x W, pixels, (u right, v down). confidence: 1 x H x W in [0, 1], how likely the model holds it that u,
+    and likewise v, is right to a pixel. occlusion: 1 x H x W, bool, pixels that the second image does not show, or None
+    if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for.
+    trained: whether the weights were; if not, the flow means nothing.
+    """
+
+    flow: Tensor
+    confidence: Tensor
+    occlusion: Tensor | None = None
+    prototypes: tuple[tuple[Prototypes, ...], ...] = ()
+    trained: bool = True
+
+    def save(self, path: str | os.PathLike[str], format: str | None = None) -> None:
+        """Write the flow, whole or not at all: "flo", "kitti" (16-bit png) or "picture" (colours, png).
+
+        Without a format the suffix decides: .flo, or .png for a picture.
+        """
+        chosen, target = flow_format(path, format), checked_output(path)
+        if chosen == "flo":
+            write_flo(target, self.numpy())
+        elif chosen == "kitti":
+            write_kitti_flow(target, self.numpy())
+        else:
+            write_atomically(target, encode_png(flow_to_color(self.numpy())))
+
+    def picture(self, max_motion: float | None = None) -> Image.Image:
+        """The flow in colours: hue is direction, strength speed, full at `max_motion` px (None: 99th percentile)."""
+        return Image.fromarray(flow_to_color(self.numpy(), max_motion))
+
+    def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        """The flow as float32 H x W x 2."""
+        return np.ascontiguousarray(self.flow.detach().float().cpu().numpy().transpose(1, 2, 0))

@@ -1,0 +1,58 @@
+"""Weights as safetensors files that say which network they belong to."""
+
+import json
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from protoformer.errors import InputError
+from protoformer.files import checked_input, write_atomically
+from protoformer.model import FlowNetwork, ModelConfig, build_flow
+
+KEY = "protoformer"
+"""The entry of the file's metadata that holds our json."""
+
+
+@dataclass(frozen=True)
+class StoredNetwork:
+    """A network read from a file, and the name of the task it was trained for."""
+
+    network: FlowNetwork
+    task: str
+
+
+def packaged_weights(task: str) -> Path | None:
+    """The weights of a task that came with the package, or None if it brings none."""
+    path = Path(str(resources.files("protoformer") / "weights" / f"{task}.safetensors"))
+    return path if path.is_file() else None
+
+
+def save_weights(network: FlowNetwork, path: str | os.PathLike[str], task: str = "flow") -> None:
+    """Write a network's weights and configuration, whole or not at all."""
+    about = json.dumps({"task": task, "config": network.config.as_dict()})
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    write_atomically(path, save(tensors, metadata={KEY: about}))
+
+
+def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
+    """Read what `save_weights` wrote; never runs code from the file."""
+    data = checked_input(path).read_bytes()
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        about = json.loads(header["__metadata__"][KEY])
+        config, task = ModelConfig.from_dict(about["config"]), str(about["task"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} does not hold weights of this package ({error}); give a file that it wrote") from None
+    with torch.random.fork_rng(devices=[]):  # weights that are overwritten at once must not use up random numbers
+        network = build_flow(config)
+    try:
+        network.load_state_dict(tensors)
+    except RuntimeError:
+        raise InputError(f"{path} does not fit the network it describes; give a file that this version wrote") from None
+    return StoredNetwork(network, task)

@@ -1,0 +1,44 @@
+"""How large a network is, and how much work it does."""
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from protoformer.model.config import ModelConfig
+from protoformer.model.flow import FlowNetwork, build_flow
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers training sets."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def parts(network: FlowNetwork) -> dict[str, int]:
+    """Parameters of each part of a flow network; they add up to all of them."""
+    decoder = network.decoder
+    named: dict[str, nn.Module] = {
+        "feature encoder": network.features,
+        **({"context encoder": network.context} if network.context is not None else {}),
+        "matching projection": network.match,
+        "context projection": network.describe,
+        "costs": decoder.costs,
+        "motion encoder": decoder.update.motion,
+        "motion aggregation": decoder.update.aggregation,
+        "recurrent unit": decoder.update.gru,
+        "flow and confidence head": decoder.update.change,
+        "upsampling head": decoder.update.weights,
+    }
+    return {name: parameters(module) for name, module in named.items()}
+
+
+def flow_operations(config: ModelConfig, height: int, width: int) -> int:
+    """Floating-point operations of one pair at the configured updates: matrix products and convolutions, 2 a product.
+
+    Nothing is computed: the network runs on shapes alone.
+    """
+    with torch.device("meta"):
+        network = build_flow(config).eval().requires_grad_(False)
+        image = torch.empty(1, 3, height, width)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(image, image, low_memory=False)
+    return int(counter.get_total_flops())

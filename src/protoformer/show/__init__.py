@@ -1,0 +1,7 @@
+"""Results as pictures and pages."""
+
+from protoformer.show.page import Figure, Page, Section
+from protoformer.show.plots import Curve, line_plot
+from protoformer.show.prototypes import assignment_picture, grey_picture, picture
+
+__all__ = ["Curve", "Figure", "Page", "Section", "assignment_picture", "grey_picture", "line_plot", "picture"]

@@ -1,0 +1,63 @@
+"""Line plots as svg, drawn without a plotting library so that a page needs none."""
+
+import math
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 480, 260
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 44
+COLOURS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named line through points (x, y)."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+def line_plot(curves: list[Curve], x_name: str, y_name: str, log_y: bool = False) -> str:
+    """An svg picture of curves over common axes; with log_y the vertical axis is logarithmic (positive values only)."""
+    scaled = [Curve(curve.name, tuple((x, _height(y, log_y)) for x, y in curve.points)) for curve in curves]
+    xs = [x for curve in scaled for x, _ in curve.points]
+    ys = [y for curve in scaled for _, y in curve.points]
+    (x_low, x_high), (y_low, y_high) = _span(xs), _span(ys)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
+        down = HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
+        return across, down
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_name)} over {escape(x_name)}">']
+    for value in (y_low + (y_high - y_low) * step / 4 for step in range(5)):
+        _, down = place(x_low, value)
+        shown = 10**value if log_y else value
+        parts.append(f'<line x1="{LEFT}" y1="{down:.1f}" x2="{WIDTH - RIGHT}" y2="{down:.1f}" class="grid"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{shown:.3g}</text>')
+    for value in sorted(set(xs)) if len(set(xs)) <= 12 else [x_low, (x_low + x_high) / 2, x_high]:
+        across, _ = place(value, y_low)
+        parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
+    for index, curve in enumerate(scaled):
+        colour = COLOURS[index % len(COLOURS)]
+        points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in curve.points)
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 * index + 4}" text-anchor="end" style="fill: {colour}">'
+            f"{escape(curve.name)}</text>"
+        )
+    parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
+    middle = (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(y_name)}</text>'
+    )
+    return "".join((*parts, "</svg>"))
+
+
+def _height(y: float, log_y: bool) -> float:
+    return math.log10(max(y, 1e-12)) if log_y else y
+
+
+def _span(values: list[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)

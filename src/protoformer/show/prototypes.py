@@ -1,0 +1,57 @@
+"""Images, maps and prototypes as pixels to look at."""
+
+import colorsys
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.model import Prototypes
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def picture(image: Tensor) -> Pixels:
+    """An image, 3 x H x W in [0, 1], as uint8 H x W x 3."""
+    return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+
+
+def grey_picture(values: Tensor) -> Pixels:
+    """A map, H x W in [0, 1], as uint8 H x W: 0 is black and 1 white."""
+    return (values.clamp(0, 1) * 255).round().byte().cpu().numpy()
+
+
+def distinct_colours(count: int) -> Tensor:
+    """`count` colours that neighbours can be told apart by, always the same ones: count x 3 in [0, 1]."""
+    # Steps of the golden ratio around the hues never come close to an earlier one; lightness alternates besides.
+    colours = [
+        colorsys.hls_to_rgb((index * 0.61803399) % 1, (0.42, 0.58, 0.72)[index % 3], 0.75) for index in range(count)
+    ]
+    return torch.tensor(colours)
+
+
+def assignment_picture(prototypes: Prototypes, image: Tensor, strength: float = 0.65) -> Pixels:
+    """The first image of a batch with every pixel tinted by the prototype it belongs to most: uint8 H x W x 3.
+
+    image: 3 x H x W in [0, 1], the one that was prototyped. Memberships are averaged over heads.
+    """
+    height, width = image.shape[1:]
+    owner = prototypes.memberships[0].mean(dim=0).argmax(dim=0).view(prototypes.size)
+    # The network saw the image with padding, so the map may reach past it.
+    stride = max(1, round(max(height / prototypes.size[0], width / prototypes.size[1])))
+    fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()
+    tint = distinct_colours(prototypes.centres.shape[1])[fine].permute(2, 0, 1)
+    grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
+    edge = _edges(fine)
+    mixed = torch.lerp(grey, tint, strength)
+    return picture(torch.where(edge, mixed * 0.4, mixed))
+
+
+def _edges(labels: Tensor) -> Tensor:
+    """Pixels whose right or lower neighbour has another label: H x W, bool."""
+    edge = torch.zeros_like(labels, dtype=torch.bool)
+    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    edge[:-1] |= labels[:-1] != labels[1:]
+    return edge
