@@ -1,0 +1,36 @@
+import pytest
+import torch
+
+import protoformer as pf
+from protoformer.world import FlowSample, random_scene
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tests run beside each other, and threads of one would wait for those of another."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> pf.FlowModel:
+    """The smallest network, with its random weights."""
+    with pytest.warns(pf.UntrainedWarning):
+        return pf.load("tiny", device="cpu")
+
+
+@pytest.fixture(scope="session")
+def scene() -> FlowSample:
+    """A pair of 61x37 images."""
+    return random_scene((37, 61), seed=1, motion=4.0).render()
+
+
+@pytest.fixture(scope="session")
+def result(tiny: pf.FlowModel, scene: FlowSample) -> pf.FlowResult:
+    """What the smallest network says of the pair."""
+    return tiny.flow(scene.first, scene.second)
+
+
+@pytest.fixture
+def clip() -> list[torch.Tensor]:
+    """Three images of 40x24 pixels."""
+    return list(torch.rand(3, 3, 24, 40, generator=torch.Generator().manual_seed(3)))

@@ -1,0 +1,101 @@
+"""Costs around an estimate: what they are, and that storing them or not makes no difference."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protoformer.geometry import pixel_grid
+from protoformer.model import correlation
+from protoformer.model.correlation import OnDemandCorrelation, StoredCorrelation, all_pairs_bytes
+
+
+def maps(height: int, width: int, channels: int = 8, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    source, target = torch.randn(2, batch, channels, height, width, generator=generator)
+    return source, target
+
+
+def estimates(height: int, width: int, spread: float, batch: int = 2, seed: int = 0) -> torch.Tensor:
+    wander = torch.randn(batch, 2, height, width, generator=torch.Generator().manual_seed(seed))
+    return pixel_grid(height, width) + spread * wander
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 20), st.integers(2, 20), st.sampled_from([0.0, 1.0, 30.0]), st.integers(1, 4), st.integers(0, 9))
+def test_stored_and_on_demand_agree(height, width, spread, levels, seed):
+    source, target = maps(height, width)
+    centres = estimates(height, width, spread, seed=seed)
+    stored = StoredCorrelation(source, target, levels).windows(centres, 4)
+    on_demand = OnDemandCorrelation(source, target, levels).windows(centres, 4)
+    assert stored.shape == (2, levels * 81, height, width)
+    assert torch.allclose(stored, on_demand, atol=1e-4)
+
+
+def test_they_agree_in_their_gradients_too():
+    centres = estimates(9, 11, 1.0)
+    gradients = []
+    for kind in (StoredCorrelation, OnDemandCorrelation):
+        source, target = (each.clone().requires_grad_() for each in maps(9, 11))
+        kind(source, target, 2).windows(centres, 3).square().sum().backward()
+        gradients.append((source.grad, target.grad))
+    for stored, on_demand in zip(*gradients, strict=True):
+        assert torch.allclose(stored, on_demand, atol=1e-3)
+
+
+def test_looking_up_in_small_pieces_changes_nothing(monkeypatch):
+    source, target = maps(9, 11)
+    centres = estimates(9, 11, 1.0)
+    whole = OnDemandCorrelation(source, target, 2).windows(centres, 4)
+    monkeypatch.setattr(correlation, "GATHER_LIMIT", 5000)
+    assert torch.equal(OnDemandCorrelation(source, target, 2).windows(centres, 4), whole)
+
+
+def test_on_demand_never_holds_all_pairs():
+    held = OnDemandCorrelation(*maps(30, 40, channels=4, batch=1), levels=4)
+    tensors = [value for value in vars(held).values() if isinstance(value, torch.Tensor)] + held.pyramid
+    assert max(tensor.numel() for tensor in tensors) == 4 * 30 * 40
+
+
+def test_the_middle_of_a_window_is_the_scaled_product_at_the_estimate():
+    source, target = maps(6, 7)
+    window = StoredCorrelation(source, target, 1).windows(estimates(6, 7, 0.0), 4)
+    assert torch.allclose(window[:, 40], (source * target).sum(dim=1) / 8**0.5, atol=1e-5)
+
+
+def test_a_window_is_read_row_by_row_and_is_zero_outside_the_target():
+    source, target = maps(6, 7)
+    window = StoredCorrelation(source, target, 1).windows(estimates(6, 7, 0.0), 1)
+    right = (source[:, :, :, :-1] * target[:, :, :, 1:]).sum(dim=1) / 8**0.5
+    below = (source[:, :, :-1] * target[:, :, 1:]).sum(dim=1) / 8**0.5
+    assert torch.allclose(window[:, 5, :, :-1], right, atol=1e-5)
+    assert torch.allclose(window[:, 7, :-1], below, atol=1e-5)
+    assert (window[:, 5, :, -1] == 0).all()
+    assert (window[:, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_levels_are_bilinear_samples_of_the_averaged_target(level):
+    """Against grid_sample on the pooled target: pixel i of a level is centred on the pixels that it averages."""
+    source, target = maps(8, 12, batch=1)
+    centres = estimates(8, 12, 2.0, batch=1)
+    window = StoredCorrelation(source, target, 3).windows(centres, 4)[:, 81 * level + 40]
+    pooled = F.avg_pool2d(target, 2**level) if level else target
+    size = torch.tensor([12.0, 8.0]).view(1, 2, 1, 1)
+    where = ((centres + 0.5) / size * 2 - 1).permute(0, 2, 3, 1)
+    sampled = F.grid_sample(pooled, where, align_corners=False)
+    assert torch.allclose(window, (source * sampled).sum(dim=1) / 8**0.5, atol=1e-4)
+
+
+def test_the_best_match_of_a_shifted_map_is_at_the_shift():
+    _, target = maps(12, 12, channels=32, batch=1)
+    source = target.roll((-2, -1), dims=(2, 3))  # source(p) is target(p + (1, 2))
+    window = StoredCorrelation(source, target, 1).windows(estimates(12, 12, 0.0, batch=1), 4)
+    best = window[0, :, 4:8, 4:8].argmax(dim=0)
+    assert (best == (4 + 2) * 9 + (4 + 1)).all()
+
+
+def test_the_bytes_of_all_pairs_are_those_of_the_stored_volumes():
+    stored = StoredCorrelation(*maps(13, 18), levels=3)
+    assert all_pairs_bytes((13, 18), 3, batch=2) == sum(4 * volume.numel() for volume in stored.volumes)

@@ -1,0 +1,139 @@
+"""The encoder: any image in, features at 1/4 and 1/8 out, each image by itself."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protoformer.errors import InputError
+from protoformer.model import PRESETS, Encoder, ModelConfig, preset
+from protoformer.model.config import CHOICES
+from protoformer.model.embedding import ResidualBlock
+
+TINY = preset("tiny")
+TINY_PATCHES = preset("tiny", embedding="patches")
+
+
+def image(height: int, width: int, seed: int = 0, batch: int = 1) -> torch.Tensor:
+    return 2 * torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(seed)) - 1
+
+
+def encoder(config: ModelConfig) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(config).eval()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 70), st.integers(1, 70), st.sampled_from([TINY, TINY_PATCHES]))
+def test_features_are_a_quarter_and_an_eighth_of_any_image_rounded_up(height, width, config):
+    with torch.no_grad():
+        output = encoder(config)(image(height, width))
+    assert output.features[0].shape == (1, 32, -(-height // 4), -(-width // 4))
+    assert output.features[1].shape == (1, 64, -(-height // 8), -(-width // 8))
+    assert all(feature.isfinite().all() for feature in output.features)
+    assert output.prototypes == ()
+
+
+@pytest.mark.parametrize("name", ["paper", "fast", "tiny"])
+def test_an_images_features_do_not_depend_on_what_else_is_in_the_batch(name):
+    network = encoder(preset(name))
+    ours, theirs = image(48, 64, seed=1), image(48, 64, seed=2)
+    with torch.no_grad():
+        alone = network(ours).features
+        among = network(torch.cat((theirs, ours, 0 * theirs))).features
+    for one, several in zip(alone, among, strict=True):
+        assert torch.allclose(one[0], several[1], atol=1e-4)
+
+
+def test_prototypes_of_every_block_come_on_request():
+    config = preset("tiny", depths=(2, 1))
+    with torch.no_grad():
+        found = encoder(config)(image(30, 50, batch=2), prototypes=True).prototypes
+    assert [len(stage) for stage in found] == [2, 1]
+    assert found[0][0].centres.shape == (2, 16, 32)
+    assert found[0][1].size == (8, 14)  # of the padded image, 32 x 56
+    assert found[1][0].memberships.shape == (2, 2, 16, 4 * 7)
+
+
+def test_the_papers_encoder_is_the_papers():
+    built = encoder(preset("paper"))
+    first, second = built.stages
+    assert (first.embedding[0].kernel_size, first.embedding[0].stride) == ((4, 4), (4, 4))
+    assert (second.embedding[0].kernel_size, second.embedding[0].stride) == ((2, 2), (2, 2))
+    assert [len(stage.blocks) for stage in built.stages] == [2, 2]
+    for stage, channels, heads in ((first, 128, 4), (second, 256, 8)):
+        mixer = stage.blocks[0].mixer
+        assert (mixer.prototyping.heads, mixer.prototyping.grid, mixer.prototyping.iterations) == (heads, (10, 10), 3)
+        assert (mixer.prototyping.normalize, mixer.prototyping.residual) == (True, True)
+        assert stage.blocks[0].mlp[0].out_features == 4 * channels
+        assert (stage.position.kernel_size, stage.position.groups) == ((3, 3), channels)
+
+
+def test_fast_starts_with_convolutions():
+    stem = encoder(preset("fast")).stages[0].embedding
+    assert stem[0].kernel_size == (7, 7)
+    assert any(isinstance(part, ResidualBlock) for part in stem)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"components": value} for value in CHOICES["components"]),
+        *({"update": value} for value in CHOICES["update"]),
+        *({"synchronization": value} for value in CHOICES["synchronization"]),
+        *({"iterations": value} for value in (1, 2, 3, 4)),
+        *({"prototypes": value} for value in (10, 50, 100, 200)),
+    ],
+    ids=str,
+)
+def test_every_row_of_the_ablations_is_one_field_away_from_a_preset_and_learns(change):
+    network = Encoder(preset("tiny", **change))
+    features = network(image(32, 40)).features
+    sum(feature.square().mean() for feature in features).backward()
+    silent = [name for name, parameter in network.named_parameters() if parameter.grad is None]
+    assert silent == []
+
+
+def test_components_switch_em_and_assignment_off():
+    mixers = {
+        name: encoder(preset("tiny", components=name)).stages[0].blocks[0].mixer for name in CHOICES["components"]
+    }
+    kinds = {
+        name: (mixer.prototyping.iterations, type(mixer.synchronization).__name__) for name, mixer in mixers.items()
+    }
+    assert kinds == {
+        "both": (2, "LatentSynchronization"),
+        "cap": (2, "Broadcast"),
+        "ls": (0, "LatentSynchronization"),
+        "base": (0, "Broadcast"),
+    }
+
+
+def test_configurations_are_frozen_and_survive_json():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PRESETS["paper"].prototypes = 50
+    for config in PRESETS.values():
+        assert ModelConfig.from_dict({**config.as_dict(), "widths": list(config.widths)}) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prototype": 50}, "no field 'prototype'; the nearest one is 'prototypes'"),
+        ({"update": "kmeans"}, "update is 'kmeans', but it must be one of cap, cosine"),
+        ({"components": "all"}, "must be one of both, cap, ls, base"),
+        ({"iterations": -1}, "must be 0 or more"),
+        ({"prototypes": 0}, "must be 1 or more"),
+        ({"widths": (30, 64)}, "not a multiple of head_width"),
+    ],
+)
+def test_a_wrong_field_is_an_error_that_says_what_is_right(change, words):
+    with pytest.raises(InputError, match=words):
+        preset("tiny", **change)
+
+
+def test_an_unknown_preset_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(InputError, match="choose one of paper, fast, tiny"):
+        preset("huge")

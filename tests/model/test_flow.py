@@ -1,0 +1,120 @@
+"""The flow network: two decoders, one interface."""
+
+import pytest
+import torch
+
+from protoformer.model import PRESETS, build_flow, preset
+from protoformer.model.count import flow_operations, parameters, parts
+
+DECODERS = ("recurrent", "memory")
+
+
+def pair(height: int, width: int, batch: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    first, second = 2 * torch.rand(2, batch, 3, height, width, generator=generator) - 1
+    return first, second
+
+
+def network(decoder: str, **fields: object) -> torch.nn.Module:
+    torch.manual_seed(0)
+    built = build_flow(preset("tiny", decoder=decoder, **fields)).eval()
+    # The last layer starts near zero, which would hide most differences.
+    torch.nn.init.normal_(built.decoder.update.change[-1].weight, std=0.05)
+    torch.nn.init.constant_(built.decoder.update.aggregation.strength, 1.0)
+    return built
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("size", [(1, 1), (15, 15), (40, 130), (131, 67)])
+def test_flow_and_its_scale_have_the_images_size(decoder, size):
+    with torch.no_grad():
+        prediction = network(decoder)(*pair(*size, batch=2))
+    assert prediction.flows[-1].shape == (2, 2, *size)
+    assert prediction.log_scales[-1].shape == (2, 1, *size)
+    assert prediction.flows[-1].isfinite().all()
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("aggregation", ["pixels", "prototypes"])
+def test_storing_all_pairs_or_not_gives_the_same_flow(decoder, aggregation):
+    built = network(decoder, aggregation=aggregation)
+    with torch.no_grad():
+        stored, lean = (built(*pair(72, 80), low_memory=low).flows[-1] for low in (False, True))
+    assert stored.abs().max() > 0.1
+    assert torch.allclose(stored, lean, atol=1e-3)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_pairs_flow_does_not_depend_on_what_else_is_in_the_batch(decoder):
+    built, (first, second) = network(decoder), pair(64, 72, batch=3)
+    with torch.no_grad():
+        together = built(first, second).flows[-1]
+        alone = built(first[1:2], second[1:2]).flows[-1]
+    assert torch.allclose(together[1:2], alone, atol=1e-3)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_every_update_is_returned_on_request_and_the_last_alone_otherwise(decoder):
+    built = network(decoder)
+    with torch.no_grad():
+        every = built(*pair(64, 64), updates=3, every=True)
+        last = built(*pair(64, 64), updates=3)
+    assert (len(every.flows), len(last.flows)) == (3, 1)
+    assert torch.equal(every.flows[-1], last.flows[-1])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_warm_start_is_where_refinement_begins(decoder):
+    built = network(decoder)
+    torch.nn.init.zeros_(built.decoder.update.change[-1].weight)
+    torch.nn.init.zeros_(built.decoder.update.change[-1].bias)
+    start = torch.tensor([5.0, -3.0]).view(1, 2, 1, 1).expand(1, 2, 50, 70)
+    with torch.no_grad():
+        flow = built(*pair(50, 70), start=start).flows[-1]
+    assert torch.allclose(flow, start, atol=1e-4)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_training_reaches_every_parameter(decoder):
+    built = network(decoder).train()
+    prediction = built(*pair(64, 64), every=True)
+    total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
+    total.backward()
+    assert [name for name, parameter in built.named_parameters() if parameter.grad is None] == []
+
+
+def test_prototypes_of_the_first_image_come_on_request():
+    first, second = pair(64, 64)
+    with torch.no_grad():
+        built = network("recurrent")
+        asked = built(first, second, prototypes=True).prototypes
+        alone = built.features(first, prototypes=True).prototypes
+    assert torch.allclose(asked[0][0].centres, alone[0][0].centres, atol=1e-4)
+    assert asked[0][0].centres.shape[0] == 1
+
+
+def test_batches_that_do_not_match_are_refused():
+    with pytest.raises(ValueError, match=r"one shape, B x 3 x H x W, not \(1, 3, 8, 8\) and \(1, 3, 8, 9\)"):
+        network("recurrent")(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 9))
+
+
+def test_the_papers_network_has_two_unshared_encoders_and_11_9_million_parameters():
+    with torch.device("meta"):
+        built = build_flow(PRESETS["paper"])
+    counts = parts(built)
+    assert abs(parameters(built) - 11.9e6) < 0.3e6
+    assert sum(counts.values()) == parameters(built)
+    assert counts["feature encoder"] == counts["context encoder"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_parts_of_a_network_add_up(name):
+    with torch.device("meta"):
+        built = build_flow(PRESETS[name])
+    assert sum(parts(built).values()) == parameters(built)
+
+
+def test_operations_are_counted_from_shapes_alone():
+    """Encoder and look-ups are linear in the pixels; only the all-pairs costs grow faster."""
+    small, large = (flow_operations(preset("tiny"), 128 * k, 256 * k) for k in (1, 2))
+    assert 4.0 < large / small < 16.0

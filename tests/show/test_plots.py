@@ -1,0 +1,83 @@
+"""Curves as svg."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from protoformer.show import Curve, line_plot
+from protoformer.show.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+
+
+def drawn(*curves: Curve, log_y: bool = False) -> ElementTree.Element:
+    return ElementTree.fromstring(line_plot(list(curves), "step", "pixels", log_y))
+
+
+def lines(plot: ElementTree.Element) -> list[list[tuple[float, float]]]:
+    """Each curve's points, in pixels of the picture."""
+    return [
+        [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+        for line in plot.iter("polyline")
+    ]
+
+
+def texts(plot: ElementTree.Element) -> list[str]:
+    return [text.text for text in plot.iter("text")]
+
+
+def test_the_corners_of_the_data_are_those_of_the_plot() -> None:
+    plot = drawn(Curve("rising", ((2.0, 10.0), (3.0, 15.0), (4.0, 20.0))))
+    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    assert lines(plot) == [[(left, bottom), ((left + right) / 2, (top + bottom) / 2), (right, top)]]
+
+
+def test_curves_share_their_axes() -> None:
+    low, high = lines(drawn(Curve("low", ((0.0, 0.0), (1.0, 1.0))), Curve("high", ((0.0, 2.0), (2.0, 4.0)))))
+    assert low[0][1] == HEIGHT - BOTTOM and high[1][1] == TOP
+    assert low[1][0] < high[1][0] == WIDTH - RIGHT
+
+
+def test_equal_factors_are_equal_distances_on_a_logarithmic_axis() -> None:
+    (points,) = lines(drawn(Curve("falling", ((0.0, 1.0), (1.0, 0.1), (2.0, 0.01))), log_y=True))
+    heights = [y for _, y in points]
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.11)
+
+
+def test_a_logarithmic_axis_is_labelled_by_values() -> None:
+    labels = texts(drawn(Curve("falling", ((0.0, 1.0), (2.0, 0.0001))), log_y=True))
+    assert labels[:5] == ["0.0001", "0.001", "0.01", "0.1", "1"]
+
+
+def test_names_of_curves_and_axes_are_written() -> None:
+    labels = texts(drawn(Curve("one", ((0.0, 0.0), (1.0, 1.0))), Curve("two", ((0.0, 1.0), (1.0, 0.0)))))
+    assert {"one", "two", "step", "pixels"} <= set(labels)
+
+
+def test_names_are_never_markup() -> None:
+    hostile = "<b>\"a\" & 'b'</b>"
+    plot = ElementTree.fromstring(line_plot([Curve(hostile, ((0.0, 1.0), (1.0, 2.0)))], hostile, hostile))
+    assert texts(plot).count(hostile) == 3
+    assert plot.attrib["aria-label"] == f"{hostile} over {hostile}"
+
+
+@pytest.mark.parametrize("points", [((1.0, 5.0),), ((0.0, 3.0), (9.0, 3.0)), ((4.0, 0.0), (4.0, 7.0))])
+def test_a_curve_without_extent_is_still_drawn_inside(points: tuple[tuple[float, float], ...]) -> None:
+    for x, y in lines(drawn(Curve("flat", points)))[0]:
+        assert LEFT <= x <= WIDTH - RIGHT and TOP <= y <= HEIGHT - BOTTOM
+
+
+def test_few_positions_are_all_labelled_and_many_are_not() -> None:
+    few = texts(drawn(Curve("few", tuple((float(n), float(n)) for n in range(5)))))
+    many = texts(drawn(Curve("many", tuple((float(n), 1000.0 + n) for n in range(101)))))
+    assert few[5:10] == ["0", "1", "2", "3", "4"]
+    assert many[5:8] == ["0", "50", "100"]
+
+
+def test_zero_has_a_place_on_a_logarithmic_axis() -> None:
+    plot = line_plot([Curve("gone", ((0.0, 1.0), (1.0, 0.0)))], "step", "share", log_y=True)
+    assert not re.search("nan|inf", plot)
+
+
+def test_curves_differ_in_colour() -> None:
+    plot = drawn(*(Curve(str(n), ((0.0, float(n)), (1.0, float(n)))) for n in range(5)))
+    assert len({line.attrib["stroke"] for line in plot.iter("polyline")}) == 5

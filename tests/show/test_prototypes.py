@@ -1,0 +1,84 @@
+"""Which pixel belongs to which prototype, in colours."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from protoformer.geometry import cell_of_pixel
+from protoformer.model import Prototypes
+from protoformer.show import assignment_picture, grey_picture, picture
+from protoformer.show.prototypes import distinct_colours
+
+
+def belonging(owner: torch.Tensor, count: int, heads: int = 1) -> Prototypes:
+    """Prototypes of which each pixel of a map (H x W) belongs wholly to one."""
+    memberships = F.one_hot(owner.flatten(), count).T.float().expand(1, heads, -1, -1)
+    return Prototypes(torch.zeros(1, count, 4), memberships, (owner.shape[0], owner.shape[1]))
+
+
+def test_colours_are_always_the_same() -> None:
+    assert torch.equal(distinct_colours(20), distinct_colours(20))
+    assert torch.equal(distinct_colours(200)[:20], distinct_colours(20))
+
+
+@pytest.mark.parametrize("count", [1, 16, 100, 200])
+def test_colours_are_distinct_even_in_bytes(count: int) -> None:
+    colours = distinct_colours(count)
+    assert colours.shape == (count, 3)
+    assert colours.min() >= 0 and colours.max() <= 1
+    assert len((255 * colours).round().unique(dim=0)) == count
+
+
+def test_successive_colours_are_far_apart() -> None:
+    colours = distinct_colours(100)
+    assert (colours[1:] - colours[:-1]).norm(dim=1).min() > 0.3
+
+
+def test_an_image_becomes_bytes() -> None:
+    image = torch.tensor([0.0, 0.5, 1.0, 1.5, -1.0]).view(1, 1, 5).expand(3, 2, 5)
+    assert picture(image).tolist() == [[[value] * 3 for value in (0, 128, 255, 255, 0)]] * 2
+    assert grey_picture(image[0]).tolist() == [[0, 128, 255, 255, 0]] * 2
+
+
+@pytest.mark.parametrize("stride", [1, 4, 8])
+def test_every_region_has_its_own_colour_and_a_dark_rim(stride: int) -> None:
+    owner = cell_of_pixel((8, 12), (2, 3)).view(8, 12)
+    height, width = 8 * stride, 12 * stride
+    shown = assignment_picture(belonging(owner, 6), torch.zeros(3, height, width), strength=1.0)
+    assert shown.shape == (height, width, 3) and shown.dtype == np.uint8
+    cell = cell_of_pixel((height, width), (2, 3)).view(height, width)
+    colours = (255 * distinct_colours(6)).round().byte()
+    rim = torch.zeros(height, width, dtype=torch.bool)
+    rim[height // 2 - 1] = True
+    rim[:, [width // 3 - 1, 2 * width // 3 - 1]] = True
+    painted = torch.from_numpy(shown)
+    assert torch.equal(painted[~rim], colours[cell][~rim])
+    assert torch.equal(painted[rim], (0.4 * 255 * distinct_colours(6)).round().byte()[cell][rim])
+
+
+def test_one_prototype_for_all_has_one_colour() -> None:
+    shown = assignment_picture(belonging(torch.zeros(4, 4, dtype=torch.long), 3), torch.zeros(3, 32, 32), strength=1.0)
+    assert (shown == shown[0, 0]).all()
+
+
+def test_the_image_shows_through_in_grey() -> None:
+    owner = torch.zeros(4, 4, dtype=torch.long)
+    image = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
+    shown = assignment_picture(belonging(owner, 2), image, strength=0.0)
+    assert np.array_equal(shown, picture(image.mean(dim=0).expand(3, -1, -1)))
+
+
+def test_padding_at_the_bottom_and_right_is_cut_off() -> None:
+    # 93 x 121 pixels padded to 96 x 128, at 1/8.
+    owner = cell_of_pixel((12, 16), (3, 4)).view(12, 16)
+    whole = assignment_picture(belonging(owner, 12), torch.zeros(3, 96, 128))
+    cut = assignment_picture(belonging(owner, 12), torch.zeros(3, 93, 121))
+    assert cut.shape == (93, 121, 3)
+    assert np.array_equal(cut[:-1, :-1], whole[:92, :120])
+
+
+def test_heads_are_averaged() -> None:
+    memberships = torch.tensor([[[0.6], [0.4]], [[0.1], [0.9]]])[None]  # the second head is the surer one
+    shown = assignment_picture(Prototypes(torch.zeros(1, 2, 4), memberships, (1, 1)), torch.zeros(3, 1, 1), strength=1.0)
+    assert shown[0, 0].tolist() == (255 * distinct_colours(2)[1]).round().int().tolist()

@@ -1,0 +1,61 @@
+"""Both decoders learn what motion is."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from protoformer.model import build_flow, preset
+from protoformer.training import fit_flow
+from protoformer.world import FlowSample, Layer, LayeredScene, noise
+from protoformer.world.layers import motion_about
+
+SIZE = (64, 64)
+FARTHEST = 6.0
+
+
+def pan(seed: int, shift: tuple[float, float] | None = None) -> FlowSample:
+    """A camera pan over a texture of its own; without a shift, one of up to 6 px either way."""
+    generator = torch.Generator().manual_seed(seed)
+    texture = noise(*SIZE, generator, falloff=0.5)
+    u, v = shift or (FARTHEST * (2 * torch.rand(2, generator=generator) - 1)).tolist()
+    return LayeredScene((Layer(texture, motion_about((0.0, 0.0), (u, v), 0.0, 1.0)),), SIZE).render()
+
+
+def pans(batch: int = 8) -> Iterator[FlowSample]:
+    seed = 1000
+    while True:
+        yield FlowSample.join([pan(seed + index) for index in range(batch)])
+        seed += batch
+
+
+@pytest.mark.parametrize(("decoder", "steps"), [("recurrent", 260), ("memory", 260)])
+def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder, steps):
+    torch.manual_seed(0)
+    network = fit_flow(build_flow(preset("tiny", decoder=decoder)), pans(), steps, peak_rate=2e-3)
+    shifts = [(5.0, -3.0), (-4.0, 2.0), (2.5, 5.5), (0.0, 0.0)]
+    known = FlowSample.join([pan(seed, shift) for seed, shift in enumerate(shifts)])
+    with torch.no_grad():
+        prediction = network(2 * known.first - 1, 2 * known.second - 1)
+    errors = (prediction.flows[-1] - known.flow).norm(dim=1).mean(dim=(1, 2))
+    print(decoder, errors.tolist())
+    assert errors.max() < 1.5
+    assert errors.mean() < 1.0
+
+
+def test_the_same_seed_trains_the_same_network():
+    def trained() -> torch.Tensor:
+        torch.manual_seed(0)
+        network = fit_flow(build_flow(preset("tiny")), pans(batch=1), steps=2)
+        return torch.cat([parameter.flatten() for parameter in network.parameters()])
+
+    assert torch.equal(trained(), trained())
+
+
+def test_training_stops_after_the_steps_asked_for_and_reports_each():
+    seen = []
+    network = fit_flow(
+        build_flow(preset("tiny")), pans(batch=1), steps=3, after_step=lambda step, loss: seen.append((step, loss))
+    )
+    assert [step for step, _ in seen] == [0, 1, 2]
+    assert not network.training
