@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/protoformer demo -o out
 
 test: $(READY)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -51,7 +51,9 @@ def test_an_image_of_the_right_size_is_handed_on_as_it_is(size: tuple[int, int])
     assert padding.pad(image) is image
 
 
-@pytest.mark.parametrize(("size", "stride", "cut"), [((15, 15), 8, (2, 2)), ((16, 17), 8, (2, 3)), ((37, 61), 4, (10, 16))])
+@pytest.mark.parametrize(
+    ("size", "stride", "cut"), [((15, 15), 8, (2, 2)), ((16, 17), 8, (2, 3)), ((37, 61), 4, (10, 16))]
+)
 def test_a_crop_of_coarse_maps_keeps_every_cell_that_holds_a_pixel(
     size: tuple[int, int], stride: int, cut: tuple[int, int]
 ) -> None:

@@ -5,12 +5,6 @@ import protoformer as pf
 from protoformer.world import FlowSample, random_scene
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Tests run beside each other, and threads of one would wait for those of another."""
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def tiny() -> pf.FlowModel:
     """The smallest network, with its random weights."""

@@ -39,7 +39,17 @@ def test_a_path_is_read(tmp_path: Path, as_path) -> None:
         (COLOUR.astype(np.uint16) * 257).astype(">u2"),
         (COLOUR / 255).astype(">f4"),
     ],
-    ids=["uint8", "uint16", "uint32", "float64", "float32", "flipped", "fortran", "big-endian uint16", "big-endian float"],
+    ids=[
+        "uint8",
+        "uint16",
+        "uint32",
+        "float64",
+        "float32",
+        "flipped",
+        "fortran",
+        "big-endian uint16",
+        "big-endian float",
+    ],
 )
 def test_an_array_of_any_depth_and_layout_is_the_same_image(array: np.ndarray) -> None:
     assert same(as_image(array), EXPECTED)
@@ -120,17 +130,30 @@ def test_a_tensor_of_signed_integers_is_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 7, 2), (5, 7, 5), (3, 5, 7), (1, 5, 7, 3)])
 def test_arrays_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="is an array of shape .*; give H x W, or H x W x 1, 3 or 4"):
+    with pytest.raises(InputError, match=r"is an array of shape .*; give H x W, or H x W x 1, 3 or 4"):
         as_image(np.zeros(shape))
 
 
 @pytest.mark.parametrize("shape", [(), (5, 7), (1, 5, 7), (4, 5, 7), (5, 7, 3), (2, 3, 5, 7), (1, 1, 5, 7)])
 def test_tensors_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="is a tensor of shape .*; give 3 x H x W or 1 x 3 x H x W"):
+    with pytest.raises(InputError, match=r"is a tensor of shape .*; give 3 x H x W or 1 x 3 x H x W"):
         as_image(torch.zeros(shape))
 
 
-@pytest.mark.parametrize("empty", [np.zeros((0, 5, 3)), np.zeros((5, 0)), torch.zeros(3, 0, 4), torch.zeros(1, 3, 4, 0)])
+@pytest.mark.parametrize(
+    "empty", [np.zeros((0, 5, 3)), np.zeros((5, 0)), torch.zeros(3, 0, 4), torch.zeros(1, 3, 4, 0)]
+)
 def test_an_image_without_pixels_is_refused(empty: np.ndarray | torch.Tensor) -> None:
     with pytest.raises(InputError, match="has no pixels"):
         as_image(empty)
+
+
+def test_half_precision_tensors_are_images() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        assert same(as_image(torch.full((3, 2, 2), 0.5, dtype=dtype)), torch.full((1, 3, 2, 2), 0.5))
+
+
+@pytest.mark.parametrize("source", [[[1, 2]], 7, None])
+def test_other_things_are_refused_by_their_type(source: object) -> None:
+    with pytest.raises(InputError, match=f"the image is a {type(source).__name__}; give a path, an array or a tensor"):
+        as_image(source)  # type: ignore[arg-type]

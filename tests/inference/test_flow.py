@@ -42,7 +42,8 @@ def test_paths_arrays_and_tensors_give_one_flow(tiny: pf.FlowModel, scene: FlowS
     for path, array in zip(paths, arrays, strict=True):
         Image.fromarray(array).save(path)
     tensors = [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]
-    flows = [tiny.flow(*pair, updates=2).flow for pair in (arrays, paths, map(str, paths), tensors, (paths[0], tensors[1]))]
+    pairs = (arrays, paths, map(str, paths), tensors, (paths[0], tensors[1]))
+    flows = [tiny.flow(first, second, updates=2).flow for first, second in pairs]
     for flow in flows[1:]:
         torch.testing.assert_close(flow, flows[0], atol=1e-4, rtol=0)
 
@@ -53,8 +54,8 @@ def test_no_gradient_is_kept(result: pf.FlowResult) -> None:
 
 def test_images_of_two_sizes_are_refused_by_both_sizes(tiny: pf.FlowModel, tmp_path: Path) -> None:
     Image.new("RGB", (40, 24)).save(tmp_path / "wide.png")
-    expected = f"{tmp_path / 'wide.png'} is 40x24 pixels and the second image is 24x40; flow needs two images of the same"
-    with pytest.raises(InputError, match=re.escape(expected)):
+    sizes = f"{tmp_path / 'wide.png'} is 40x24 pixels and the second image is 24x40; "
+    with pytest.raises(InputError, match=re.escape(sizes)):
         tiny.flow(tmp_path / "wide.png", np.zeros((40, 24, 3)))
 
 
@@ -147,7 +148,11 @@ class TestUpdates:
     ) -> None:
         told: list[tuple[int, int]] = []
         tiny.flow(
-            clip[0], clip[1], updates=updates, occlusion=occlusion, progress=lambda done, total: told.append((done, total))
+            clip[0],
+            clip[1],
+            updates=updates,
+            occlusion=occlusion,
+            progress=lambda done, total: told.append((done, total)),
         )
         total = updates or tiny.network.config.updates
         assert told == [(done, total) for done in range(1, total + 1)]
@@ -177,14 +182,20 @@ class TestMemory:
         with pytest.raises(InputError, match=r"flow at 40x24 pixels takes about .* GiB .* make the images smaller"):
             tiny.flow(clip[0], clip[1], occlusion=occlusion)
 
-    def test_flow_both_ways_takes_twice_as_much(
-        self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_flow_both_ways_takes_twice_as_much(self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch) -> None:
         first, second = torch.rand(2, 3, 64, 64)
         monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL * 64 * 64)
         tiny.flow(first, second, updates=1)
         with pytest.raises(InputError, match="make the images smaller"):
             tiny.flow(first, second, updates=1, occlusion=True)
+
+    def test_a_thin_pair_takes_what_its_padding_takes(
+        self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One row of pixels is padded to 64 rows."""
+        monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL * 64 * 800 - 1)
+        with pytest.raises(InputError, match="flow at 800x1 pixels"):
+            tiny.flow(torch.rand(3, 1, 800), torch.rand(3, 1, 800))
 
     def test_where_nobody_can_tell_it_is_tried(
         self, tiny: pf.FlowModel, clip: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch

@@ -61,8 +61,14 @@ def test_fields_change_a_preset(tiny: pf.FlowModel) -> None:
     assert fresh(prototypes=9).network.config == tiny.network.config.changed(prototypes=9)
 
 
+@pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+def test_a_field_of_the_wrong_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="prototypes is '9', but it must be a whole number, 1 or more"):
+        pf.load("tiny", prototypes="9")
+
+
 def test_an_unknown_field_names_the_nearest() -> None:
-    with pytest.warns(pf.UntrainedWarning), pytest.raises(InputError, match="'prototype'; the nearest one is 'prototypes'"):
+    with pytest.raises(InputError, match="no field 'prototype'; the nearest one is 'prototypes'"):
         pf.load("tiny", prototype=9)
 
 
@@ -72,7 +78,7 @@ def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
         pf.load(name)
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "", "cpu:x"])
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "", "cpu:x", "meta", "hpu", "privateuseone"])
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     with pytest.raises(InputError, match=f"the device '{device}' is not there; choose cpu"):
         pf.load("tiny", device=device)
@@ -146,7 +152,9 @@ class TestWeights:
                 pf.load(str(tmp_path / f"{name}.safetensors"))
         assert not (tmp_path / "sprung").exists()
 
-    @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {KEY: "no json"}, {KEY: "[]"}, {KEY: '{"task": "flow"}'}])
+    @pytest.mark.parametrize(
+        "metadata", [None, {"format": "pt"}, {KEY: "no json"}, {KEY: "[]"}, {KEY: '{"task": "flow"}'}]
+    )
     def test_weights_of_another_package_are_refused(self, tmp_path: Path, metadata: dict[str, str] | None) -> None:
         (tmp_path / "w.safetensors").write_bytes(save({"conv.weight": torch.zeros(3)}, metadata=metadata))
         with pytest.raises(InputError, match=r"w\.safetensors does not hold weights of this package .* that it wrote"):
@@ -157,13 +165,42 @@ class TestWeights:
         with pytest.raises(InputError, match="does not fit the network it describes"):
             pf.load(str(weights))
 
-    @pytest.mark.parametrize("change", [{"widht": 3}, {"update": "magic"}, {"prototypes": 0}, {"head_width": 7}])
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"widht": 3},
+            {"update": "magic"},
+            {"prototypes": 0},
+            {"prototypes": 9.5},
+            {"prototypes": True},
+            {"head_width": 7},
+            {"head_width": 0},
+            {"widths": [32]},
+            {"depths": 3},
+            {"depths": None},
+            {"residual": 1},
+            {"feature_width": -3},
+        ],
+    )
     def test_an_impossible_configuration_is_refused(
         self, weights: Path, tiny: pf.FlowModel, change: dict[str, object]
     ) -> None:
         rewritten(weights, {"task": "flow", "config": tiny.network.config.as_dict() | change})
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
+
+    def test_a_description_that_is_none_is_refused(self, weights: Path) -> None:
+        rewritten(weights, {"task": "flow", "config": []})
+        with pytest.raises(InputError, match="does not hold weights of this package"):
+            pf.load(str(weights))
+
+    def test_a_claim_to_be_huge_is_refused_and_takes_no_memory(self, weights: Path, tiny: pf.FlowModel) -> None:
+        rewritten(weights, {"task": "flow", "config": tiny.network.config.as_dict() | {"widths": [2**20, 2**20]}})
+        with pytest.raises(InputError, match="does not fit the network it describes"):
+            pf.load(str(weights))
+
+    def test_a_path_may_be_an_object(self, weights: Path) -> None:
+        assert pf.load(weights).trained
 
     def test_an_unknown_task_has_no_weights_in_the_package(self) -> None:
         assert packaged_weights("juggling") is None

@@ -61,9 +61,9 @@ def test_a_picture_may_have_a_fixed_scale(made: pf.FlowResult) -> None:
         ("m.jpg", None, "give one ending in .flo or .png"),
         ("m", None, "give one ending in .flo or .png"),
         (".flo", None, "give one ending in .flo or .png"),
-        ("m.png", "flo", "give one ending in .flo$"),
-        ("m.flo", "kitti", "give one ending in .png$"),
-        ("m.flo", "picture", "give one ending in .png$"),
+        ("m.png", "flo", r"give one ending in \.flo\.$"),
+        ("m.flo", "kitti", r"give one ending in \.png\.$"),
+        ("m.flo", "picture", r"give one ending in \.png\.$"),
         ("m.flo", "flow", "no flow format 'flow'; choose one of flo, kitti, picture"),
         ("m.flo", "", "no flow format ''"),
         ("nowhere/m.flo", None, "nowhere does not exist"),
@@ -77,9 +77,7 @@ def test_a_name_that_does_not_fit_is_refused_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_leaves_the_old_file(
-    tmp_path: Path, made: pf.FlowResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, made: pf.FlowResult, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m.flo").write_bytes(b"old")
 
     def fail(_: int) -> None:

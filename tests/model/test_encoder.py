@@ -124,8 +124,8 @@ def test_configurations_are_frozen_and_survive_json():
         ({"prototype": 50}, "no field 'prototype'; the nearest one is 'prototypes'"),
         ({"update": "kmeans"}, "update is 'kmeans', but it must be one of cap, cosine"),
         ({"components": "all"}, "must be one of both, cap, ls, base"),
-        ({"iterations": -1}, "must be 0 or more"),
-        ({"prototypes": 0}, "must be 1 or more"),
+        ({"iterations": -1}, "must be a whole number, 0 or more"),
+        ({"prototypes": 0}, "must be a whole number, 1 or more"),
         ({"widths": (30, 64)}, "not a multiple of head_width"),
     ],
 )

@@ -72,7 +72,8 @@ def test_a_page_is_one_well_nested_document(page: Page) -> None:
 
 def test_a_page_refers_to_nothing_outside_itself(page: Page) -> None:
     html = page.html()
-    assert not re.search(r"https?:|//[a-z]|url\(|@import|<link|<script|<iframe", html.replace("base64", ""), re.IGNORECASE)
+    words = re.sub(r"base64,[^\"]*", "", html)
+    assert not re.search(r"https?:|//|url\(|@import|<link|<script|<iframe", words, re.IGNORECASE)
     sources = [value for _, name, value in Outline(html).attributes if name in ("src", "href", "srcset", "data")]
     assert len(sources) == 2
     assert all(source.startswith("data:image/png;base64,") for source in sources)

@@ -45,7 +45,7 @@ def test_an_image_becomes_bytes() -> None:
 def test_every_region_has_its_own_colour_and_a_dark_rim(stride: int) -> None:
     owner = cell_of_pixel((8, 12), (2, 3)).view(8, 12)
     height, width = 8 * stride, 12 * stride
-    shown = assignment_picture(belonging(owner, 6), torch.zeros(3, height, width), strength=1.0)
+    shown = assignment_picture(belonging(owner, 6), torch.zeros(3, height, width), stride, strength=1.0)
     assert shown.shape == (height, width, 3) and shown.dtype == np.uint8
     cell = cell_of_pixel((height, width), (2, 3)).view(height, width)
     colours = (255 * distinct_colours(6)).round().byte()
@@ -58,27 +58,40 @@ def test_every_region_has_its_own_colour_and_a_dark_rim(stride: int) -> None:
 
 
 def test_one_prototype_for_all_has_one_colour() -> None:
-    shown = assignment_picture(belonging(torch.zeros(4, 4, dtype=torch.long), 3), torch.zeros(3, 32, 32), strength=1.0)
+    shown = assignment_picture(
+        belonging(torch.zeros(4, 4, dtype=torch.long), 3), torch.zeros(3, 32, 32), 8, strength=1.0
+    )
     assert (shown == shown[0, 0]).all()
 
 
 def test_the_image_shows_through_in_grey() -> None:
     owner = torch.zeros(4, 4, dtype=torch.long)
     image = torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(0))
-    shown = assignment_picture(belonging(owner, 2), image, strength=0.0)
+    shown = assignment_picture(belonging(owner, 2), image, 4, strength=0.0)
     assert np.array_equal(shown, picture(image.mean(dim=0).expand(3, -1, -1)))
 
 
 def test_padding_at_the_bottom_and_right_is_cut_off() -> None:
     # 93 x 121 pixels padded to 96 x 128, at 1/8.
     owner = cell_of_pixel((12, 16), (3, 4)).view(12, 16)
-    whole = assignment_picture(belonging(owner, 12), torch.zeros(3, 96, 128))
-    cut = assignment_picture(belonging(owner, 12), torch.zeros(3, 93, 121))
+    whole = assignment_picture(belonging(owner, 12), torch.zeros(3, 96, 128), 8)
+    cut = assignment_picture(belonging(owner, 12), torch.zeros(3, 93, 121), 8)
     assert cut.shape == (93, 121, 3)
     assert np.array_equal(cut[:-1, :-1], whole[:92, :120])
 
 
+@pytest.mark.parametrize("side", [1, 15, 33, 40])
+def test_a_small_image_that_the_network_pads_a_lot_is_shown_in_its_own_pixels(side: int) -> None:
+    # The network pads it to 64 x 64, so that the map at 1/4 has 16 x 16 cells.
+    owner = torch.arange(256).view(16, 16)
+    shown = assignment_picture(belonging(owner, 256), torch.zeros(3, side, side), 4, strength=1.0)
+    assert shown.shape == (side, side, 3)
+    assert shown[0, 0].tolist() == (255 * distinct_colours(256)[0]).round().int().tolist()
+
+
 def test_heads_are_averaged() -> None:
     memberships = torch.tensor([[[0.6], [0.4]], [[0.1], [0.9]]])[None]  # the second head is the surer one
-    shown = assignment_picture(Prototypes(torch.zeros(1, 2, 4), memberships, (1, 1)), torch.zeros(3, 1, 1), strength=1.0)
+    shown = assignment_picture(
+        Prototypes(torch.zeros(1, 2, 4), memberships, (1, 1)), torch.zeros(3, 1, 1), 1, strength=1.0
+    )
     assert shown[0, 0].tolist() == (255 * distinct_colours(2)[1]).round().int().tolist()

@@ -7,6 +7,7 @@ import torch
 
 from protoformer.model import build_flow, preset
 from protoformer.training import fit_flow
+from protoformer.training.short import one_cycle
 from protoformer.world import FlowSample, Layer, LayeredScene, noise
 from protoformer.world.layers import motion_about
 
@@ -29,18 +30,16 @@ def pans(batch: int = 8) -> Iterator[FlowSample]:
         seed += batch
 
 
-@pytest.mark.parametrize(("decoder", "steps"), [("recurrent", 260), ("memory", 260)])
-def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder, steps):
+@pytest.mark.parametrize("decoder", ["memory", "recurrent"])
+def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder):
     torch.manual_seed(0)
-    network = fit_flow(build_flow(preset("tiny", decoder=decoder)), pans(), steps, peak_rate=2e-3)
+    network = fit_flow(build_flow(preset("tiny", decoder=decoder)), pans(), steps=260, peak_rate=2e-3)
     shifts = [(5.0, -3.0), (-4.0, 2.0), (2.5, 5.5), (0.0, 0.0)]
     known = FlowSample.join([pan(seed, shift) for seed, shift in enumerate(shifts)])
     with torch.no_grad():
         prediction = network(2 * known.first - 1, 2 * known.second - 1)
     errors = (prediction.flows[-1] - known.flow).norm(dim=1).mean(dim=(1, 2))
-    print(decoder, errors.tolist())
-    assert errors.max() < 1.5
-    assert errors.mean() < 1.0
+    assert errors.max() < 1.0
 
 
 def test_the_same_seed_trains_the_same_network():
@@ -50,6 +49,17 @@ def test_the_same_seed_trains_the_same_network():
         return torch.cat([parameter.flatten() for parameter in network.parameters()])
 
     assert torch.equal(trained(), trained())
+
+
+@pytest.mark.parametrize("steps", [1, 2, 19, 20, 300])
+def test_the_rate_rises_over_a_twentieth_of_the_steps_and_falls_to_the_end(steps):
+    rates = [one_cycle(step, steps) for step in range(steps)]
+    peak = max(1, round(0.05 * steps)) - 1
+    assert rates[peak] == 1
+    assert rates[: peak + 1] == sorted(rates[: peak + 1])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert 0 < rates[-1] <= 1
+    assert one_cycle(steps, steps) == 0
 
 
 def test_training_stops_after_the_steps_asked_for_and_reports_each():

@@ -42,7 +42,7 @@ def test_noise_that_falls_off_slowly_is_grainier() -> None:
     assert grain(made(0, 128, 128, falloff=0.9)) > 1.5 * grain(made(0, 128, 128, falloff=0.4))
 
 
-@pytest.mark.parametrize("size", [(1, 9), (2, 2), (7, 130), (130, 7)])
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 2), (7, 130), (130, 7)])
 def test_noise_comes_in_any_size(size: tuple[int, int]) -> None:
     image = made(0, *size)
     assert image.shape == (3, *size)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
@@ -16,8 +17,9 @@ from protoformer.inference import FlowModel, FlowResult
 from protoformer.inference.catalogue import catalogue
 from protoformer.model import build_flow, preset
 from protoformer.model.convergence import measure_convergence, plain_em
+from protoformer.model.encoder import STRIDES
 from protoformer.model.tokens import size_of, tokens_of
-from protoformer.show import Curve, Figure, Page, Section, assignment_picture, grey_picture, line_plot, picture
+from protoformer.show import Curve, Figure, Page, Pixels, Section, assignment_picture, grey_picture, line_plot, picture
 from protoformer.training import FlowLoss, fit_flow
 from protoformer.world import FlowSample, random_scene
 
@@ -45,17 +47,19 @@ def demo(
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the folder {output} cannot be made ({error.strerror}); choose another") from None
+        raise InputError(f"the folder {output} cannot be made ({error.strerror}); choose another.") from None
     errors: list[float] = []
     model = _trained(steps, errors)
     scene = random_scene((256, 384), SCENE, shapes=5, motion=MOTION).render()
     with torch.inference_mode():
         features = model.network.features(2 * scene.first - 1).features[0]
-    result = model.flow(scene.first[0], scene.second[0], occlusion=True, prototypes=True)
+    result = model.flow(scene.first[0], scene.second[0], prototypes=True)
     for name, image in (("first.png", scene.first[0]), ("second.png", scene.second[0])):
         write_image(output / name, picture(image))
     result.save(output / "motion.flo")
     result.save(output / "motion.png")
+    overview = (picture(scene.first[0]), _colours(scene.flow[0]), _colours(result.flow), _grouped(scene, result))
+    write_image(output / "overview.png", np.concatenate(overview, axis=1))
     page = Page(
         title="protoformer",
         lead="Motion on prototypes: what this version does, shown on images it made itself.",
@@ -93,11 +97,19 @@ def _batches(steps: int, batch: int = 8) -> Iterator[FlowSample]:
         yield FlowSample.join([random_scene((64, 64), seed, shapes, MOTION).render() for seed in seeds])
 
 
+def _colours(flow: Tensor) -> Pixels:
+    """A flow, 2 x H x W, on the page's one scale of colours."""
+    return flow_to_color(flow.permute(1, 2, 0).numpy(), FULL_COLOUR)
+
+
+def _grouped(scene: FlowSample, result: FlowResult) -> Pixels:
+    """The first image in the colours of its finest prototypes."""
+    return assignment_picture(result.prototypes[0][-1], scene.first[0], STRIDES[0])
+
+
 def _flow_section(scene: FlowSample, result: FlowResult, steps: int) -> Section:
-    truth = scene.flow[0].permute(1, 2, 0).numpy()
     error = (result.flow - scene.flow[0]).norm(dim=0)
     none = scene.flow[0].norm(dim=0).mean()
-    hidden = result.occlusion if result.occlusion is not None else torch.zeros_like(scene.occlusion[0])
     return Section(
         "Optical flow",
         "A background and five shapes, each moved in its own way; the true motion is known exactly. "
@@ -106,11 +118,10 @@ def _flow_section(scene: FlowSample, result: FlowResult, steps: int) -> Section:
         (
             Figure(picture(scene.first[0]), "first image"),
             Figure(picture(scene.second[0]), "second image"),
-            Figure(flow_to_color(truth, FULL_COLOUR), "true motion: hue is direction, strength is speed"),
-            Figure(flow_to_color(result.numpy(), FULL_COLOUR), "motion that the network found"),
+            Figure(_colours(scene.flow[0]), "true motion: hue is direction, strength is speed"),
+            Figure(_colours(result.flow), "motion that the network found"),
             Figure(grey_picture(result.confidence[0]), "its confidence: white is sure to a pixel"),
             Figure(grey_picture(error / FULL_COLOUR), f"its error: white is {FULL_COLOUR:g} px"),
-            Figure(grey_picture(hidden[0].float()), "what it holds to be hidden in the second image"),
             Figure(color_wheel_legend(256), f"the colours: the rim is {FULL_COLOUR:g} px"),
         ),
     )
@@ -130,9 +141,10 @@ def _learning(errors: list[float]) -> Section:
 def _prototypes(scene: FlowSample, result: FlowResult) -> Section:
     figures = [
         Figure(
-            assignment_picture(found, scene.first[0]), f"{found.centres.shape[1]} prototypes at 1/{stride} of the image"
+            assignment_picture(found, scene.first[0], stride),
+            f"{found.centres.shape[1]} prototypes at 1/{stride} of the image",
         )
-        for stride, stage in zip((4, 8), result.prototypes, strict=True)
+        for stride, stage in zip(STRIDES, result.prototypes, strict=True)
         for found in stage
     ]
     return Section(

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from protoformer.app.progress import progress_bar
+from protoformer.errors import InputError
 from protoformer.files import checked_input, checked_output
 from protoformer.inference import load
 from protoformer.inference.results import flow_format
@@ -38,7 +39,9 @@ def flow(
         flow_format(path, format)
         checked_output(path)
     for image in (first, second):
-        checked_input(image)
+        source = checked_input(image)
+        if any(path.exists() and path.samefile(source) for path in outputs):
+            raise InputError(f"the output {image} is also an input and would be lost; choose another name.")
     loaded = load(model, device)
     with progress_bar("flow", total=updates or loaded.network.config.updates) as told:
         result = loaded.flow(first, second, updates=updates, progress=told)

@@ -37,22 +37,22 @@ def about(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main() -> None:
     """Run the command line; bad input ends it with one sentence and exit code 2."""
-    notices = Console(stderr=True, soft_wrap=True, highlight=False)
+    notices = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         if issubclass(category, UntrainedWarning):
-            notices.print("note:", str(message), style="yellow", markup=False)
+            notices.print("note:", str(message), style="yellow")
 
     warnings.showwarning = show
     try:
         app()
     except InputError as error:
-        notices.print("protoformer:", str(error), style="red", markup=False)
+        notices.print("protoformer:", str(error), style="red")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        notices.print("protoformer: the memory ran out; make the images smaller or close other programs", style="red")
+        notices.print("protoformer: the memory ran out; make the images smaller or close other programs.", style="red")
         sys.exit(2)
 
 

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry import carry_forward, occlusion_by_consistency
+from protoformer.geometry import Padding, carry_forward, occlusion_by_consistency
 from protoformer.inference.images import ImageLike, as_image
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.results import FlowResult
 from protoformer.model import FlowNetwork
+from protoformer.model.flow import LEAST_SIDE
+from protoformer.model.update import FACTOR
 
 Progress = Callable[[int, int], None]
 """Called with how many updates are done, and of how many."""
@@ -49,7 +51,7 @@ class FlowModel:
         (None: decide by size). progress: told of every update.
         """
         if updates is not None and updates < 1:
-            raise InputError(f"{updates} updates cannot be run; give 1 or more")
+            raise InputError(f"{updates} updates cannot be run; give 1 or more.")
         images = self._pair(first, second, pairs=2 if occlusion else 1)
         start = None if previous is None else self._start(previous, images)
         if occlusion:
@@ -80,13 +82,15 @@ class FlowModel:
         if one.shape != two.shape:
             raise InputError(
                 f"{names[0]} is {width}x{height} pixels and {names[1]} is {other[1]}x{other[0]}; "
-                "flow needs two images of the same size, so scale or crop one of them"
+                "flow needs two images of the same size, so scale or crop one of them."
             )
-        needed, free = BYTES_PER_PIXEL * height * width * pairs, free_bytes(self.device)
+        padding = Padding.to_multiple(height, width, FACTOR, LEAST_SIDE)
+        pixels = (height + padding.bottom) * (width + padding.right)
+        needed, free = BYTES_PER_PIXEL * pixels * pairs, free_bytes(self.device)
         if free is not None and needed > free:
             raise InputError(
                 f"flow at {width}x{height} pixels takes about {needed / 2**30:.1f} GiB of memory "
-                f"and {free / 2**30:.1f} GiB are free; make the images smaller"
+                f"and {free / 2**30:.1f} GiB are free; make the images smaller."
             )
         return one.to(self.device), two.to(self.device)
 
@@ -94,7 +98,7 @@ class FlowModel:
         if previous.flow.shape[1:] != images[0].shape[2:]:
             raise InputError(
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
-                f"{images[0].shape[3]}x{images[0].shape[2]}; start from a flow of the same size"
+                f"{images[0].shape[3]}x{images[0].shape[2]}; start from a flow of the same size."
             )
         return carry_forward(previous.flow[None].to(self.device))
 

@@ -21,6 +21,8 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
         return _from_tensor(source, name)
     if isinstance(source, np.ndarray):
         return _from_array(source, name)
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"{name} is a {type(source).__name__}; give a path, an array or a tensor.")
     return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
 
 
@@ -29,7 +31,9 @@ def _from_tensor(tensor: Tensor, name: str) -> Tensor:
     if tensor.dim() == 4 and len(tensor) == 1:
         tensor = tensor[0]
     if tensor.dim() != 3 or tensor.shape[0] != 3:
-        raise InputError(f"{name} is a tensor of shape {tuple(tensor.shape)}; give 3 x H x W or 1 x 3 x H x W")
+        raise InputError(f"{name} is a tensor of shape {tuple(tensor.shape)}; give 3 x H x W or 1 x 3 x H x W.")
+    if tensor.is_floating_point():
+        tensor = tensor.float()  # numpy has no bfloat16
     return _in_range(tensor.cpu().numpy(), name)[None]
 
 
@@ -37,7 +41,7 @@ def _from_array(array: npt.NDArray[np.generic], name: str) -> Tensor:
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
-        raise InputError(f"{name} is an array of shape {array.shape}; give H x W, or H x W x 1, 3 or 4")
+        raise InputError(f"{name} is an array of shape {array.shape}; give H x W, or H x W x 1, 3 or 4.")
     pixels = _in_range(array, name).permute(2, 0, 1)
     if len(pixels) == 4:
         pixels = pixels[:3] * pixels[3:]
@@ -47,17 +51,17 @@ def _from_array(array: npt.NDArray[np.generic], name: str) -> Tensor:
 def _in_range(array: npt.NDArray[np.generic], name: str) -> Tensor:
     """Scale integers by their type's largest value; let floats in [0, 1] pass."""
     if not array.size:
-        raise InputError(f"{name} has no pixels (shape {array.shape}); give an image with at least one")
+        raise InputError(f"{name} has no pixels (shape {array.shape}); give an image with at least one.")
     if array.dtype == np.bool_:
         return torch.from_numpy(array.astype(np.float32))
     if np.issubdtype(array.dtype, np.unsignedinteger):
         largest = 2.0 ** (8 * array.dtype.itemsize) - 1
         return torch.from_numpy((array.astype(np.float64) / largest).astype(np.float32))
     if not np.issubdtype(array.dtype, np.floating):
-        raise InputError(f"{name} has values of type {array.dtype}; give unsigned integers, or floats in [0, 1]")
+        raise InputError(f"{name} has values of type {array.dtype}; give unsigned integers, or floats in [0, 1].")
     if not np.isfinite(array).all():
-        raise InputError(f"{name} contains NaN or infinite values; replace them first")
+        raise InputError(f"{name} contains NaN or infinite values; replace them first.")
     low, high = float(array.min()), float(array.max())
     if low < 0 or high > 1:
-        raise InputError(f"{name} has values from {low:g} to {high:g}; scale floats to [0, 1]")
+        raise InputError(f"{name} has values from {low:g} to {high:g}; scale floats to [0, 1].")
     return torch.from_numpy(array.astype(np.float32))

@@ -1,5 +1,6 @@
 """From a name to a model that is ready."""
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,25 +24,26 @@ class UntrainedWarning(UserWarning):
     """A model was loaded whose weights are random."""
 
 
-def load(name: str = "flow", device: str | torch.device | None = None, **fields: Any) -> FlowModel:
+def load(name: str | os.PathLike[str] = "flow", device: str | torch.device | None = None, **fields: Any) -> FlowModel:
     """A model by the name of a task ("flow"), of a preset ("paper", "fast", "tiny"), or by a path to its weights.
 
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
     """
-    on = _device(device)
+    on, name = _device(device), os.fspath(name)
     stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if stored is not None:
         if fields:
-            raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead")
+            raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead.")
         return FlowModel(load_weights(stored).network, trained=True, device=on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
-        raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file")
-    warnings.warn(UNTRAINED.format(name=name), UntrainedWarning, stacklevel=2)
+        raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file.")
+    config = preset(TASKS.get(name, name), **fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build_flow(preset(TASKS.get(name, name), **fields))
+        network = build_flow(config)
+    warnings.warn(UNTRAINED.format(name=name), UntrainedWarning, stacklevel=2)
     return FlowModel(network, trained=False, device=on)
 
 
@@ -50,7 +52,7 @@ def _device(device: str | torch.device | None) -> torch.device | None:
         return None
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError):
-        raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU") from None
+        torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
+    except (RuntimeError, AssertionError, ImportError):
+        raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.") from None
     return chosen

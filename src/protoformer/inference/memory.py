@@ -12,10 +12,21 @@ def free_bytes(device: torch.device) -> int | None:
     """Memory that is free on a device now, or None where that cannot be told."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if device.type != "cpu" or not meminfo.exists():
+    if device.type != "cpu":
         return None
-    for line in meminfo.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return None
+    known = [free for free in (_machine_free(), _container_free()) if free is not None]
+    return min(known, default=None)
+
+
+def _machine_free() -> int | None:
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _container_free() -> int | None:
+    """What a container's own limit leaves, which the machine's figures do not show."""
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if not (limit.exists() and used.exists()) or not limit.read_text().strip().isdigit():
+        return None
+    return int(limit.read_text()) - int(used.read_text())

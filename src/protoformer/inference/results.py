@@ -18,14 +18,14 @@ FLOW_FORMATS = ("flo", "kitti", "picture")
 def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     """What to write at a path: as named, or by its suffix, .flo or .png (a picture). Errors are about bad input."""
     if named is not None and named not in FLOW_FORMATS:
-        raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}")
+        raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")
     suffix = Path(path).suffix.lower()
     expected = {"flo": ".flo", "kitti": ".png", "picture": ".png"}
     if named is None:
         named = {".flo": "flo", ".png": "picture"}.get(suffix)
     if named is None or suffix != expected[named]:
         wanted = "one ending in .flo or .png" if named is None else f"one ending in {expected[named]}"
-        raise InputError(f"flow cannot be written to {path} by that suffix; give {wanted}")
+        raise InputError(f"flow cannot be written to {path} by that suffix; give {wanted}.")
     return named
 
 

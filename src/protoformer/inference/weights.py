@@ -47,12 +47,16 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = json.loads(header["__metadata__"][KEY])
         config, task = ModelConfig.from_dict(about["config"]), str(about["task"])
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} does not hold weights of this package ({error}); give a file that it wrote") from None
-    with torch.random.fork_rng(devices=[]):  # weights that are overwritten at once must not use up random numbers
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} does not hold weights of this package ({error}); give a file that it wrote."
+        ) from None
+    with torch.device("meta"):  # shapes alone, so that a false description cannot claim memory
         network = build_flow(config)
     try:
-        network.load_state_dict(tensors)
+        network.load_state_dict(tensors, assign=True)
     except RuntimeError:
-        raise InputError(f"{path} does not fit the network it describes; give a file that this version wrote") from None
-    return StoredNetwork(network, task)
+        raise InputError(
+            f"{path} does not fit the network it describes; give a file that this version wrote."
+        ) from None
+    return StoredNetwork(network.float(), task)

@@ -65,17 +65,13 @@ class ModelConfig:
     updates: int = 32
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            value = getattr(self, name)
-            if value not in known:
-                raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(known)}")
+        for field in dataclasses.fields(self):
+            wanted = _wanted(field.name, getattr(self, field.name), field.default)
+            if wanted:
+                raise InputError(f"{field.name} is {getattr(self, field.name)!r}, but it must be {wanted}.")
         for width in (*self.widths, self.hidden_width, self.memory_width):
             if width % self.head_width:
-                raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}")
-        least = {"prototypes": 1, "iterations": 0, "levels": 1, "radius": 1, "updates_training": 1, "updates": 1}
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise InputError(f"{name} is {getattr(self, name)}, but it must be {bound} or more")
+                raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
 
     def changed(self, **fields: Any) -> "ModelConfig":
         """The same configuration with some fields changed; an unknown field is an error that names the nearest."""
@@ -91,12 +87,29 @@ class ModelConfig:
         return cls(**_known(fields))
 
 
+def _wanted(name: str, value: object, default: object) -> str:
+    """What a field's value must be, if it is not; else nothing. A value has the type of the field's default."""
+    if name in CHOICES:
+        return "" if value in CHOICES[name] else f"one of {', '.join(CHOICES[name])}"
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, tuple):
+        right = isinstance(value, tuple) and len(value) == 2 and all(_whole(each, 1) for each in value)
+        return "" if right else "two whole numbers, 1 or more"
+    least = 0 if name == "iterations" else 1
+    return "" if _whole(value, least) else f"a whole number, {least} or more"
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _known(fields: dict[str, Any]) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name not in names:
             nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest!r}")
+            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest!r}.")
     # json knows no tuples
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
@@ -138,5 +151,5 @@ PRESETS: dict[str, ModelConfig] = {
 def preset(name: str, **fields: Any) -> ModelConfig:
     """The named configuration, with some fields changed."""
     if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise InputError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name].changed(**fields)

@@ -34,11 +34,14 @@ def parts(network: FlowNetwork) -> dict[str, int]:
 def flow_operations(config: ModelConfig, height: int, width: int) -> int:
     """Floating-point operations of one pair at the configured updates: matrix products and convolutions, 2 a product.
 
-    Nothing is computed: the network runs on shapes alone.
+    Nothing is computed: the network runs on shapes alone, for one update and for two, as every further one is the same.
     """
     with torch.device("meta"):
         network = build_flow(config).eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network(image, image, low_memory=False)
-    return int(counter.get_total_flops())
+    counts = []
+    for updates in (1, 2):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network(image, image, updates=updates, low_memory=False)
+        counts.append(int(counter.get_total_flops()))
+    return counts[0] + (config.updates - 1) * (counts[1] - counts[0])

@@ -12,6 +12,7 @@ from protoformer.model.synchronization import SYNCHRONIZATIONS
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 STRIDES = (4, 8)
+"""How much smaller than the image the maps of each stage are."""
 LEAST_SIDE = 16
 """Instance norm needs more than one pixel at the last stage, so smaller images are padded to this."""
 

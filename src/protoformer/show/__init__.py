@@ -2,6 +2,16 @@
 
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
-from protoformer.show.prototypes import assignment_picture, grey_picture, picture
+from protoformer.show.prototypes import Pixels, assignment_picture, grey_picture, picture
 
-__all__ = ["Curve", "Figure", "Page", "Section", "assignment_picture", "grey_picture", "line_plot", "picture"]
+__all__ = [
+    "Curve",
+    "Figure",
+    "Page",
+    "Pixels",
+    "Section",
+    "assignment_picture",
+    "grey_picture",
+    "line_plot",
+    "picture",
+]

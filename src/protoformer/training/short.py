@@ -9,6 +9,12 @@ from protoformer.training.losses import FlowLoss, flow_loss
 from protoformer.world import FlowSample
 
 
+def one_cycle(step: int, steps: int, warm_up: float = 0.05) -> float:
+    """The share of the peak rate at a step: a straight rise over `warm_up` of the steps, then down to nothing."""
+    rise = max(1, round(warm_up * steps))
+    return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
+
+
 def fit_flow(
     network: FlowNetwork,
     batches: Iterable[FlowSample],
@@ -21,9 +27,7 @@ def fit_flow(
     after_step: called with the number of the step and its loss.
     """
     optimizer = torch.optim.AdamW(network.parameters(), lr=peak_rate, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, peak_rate, total_steps=steps + 1, pct_start=0.05, anneal_strategy="linear", cycle_momentum=False
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
     network.train()
     for step, batch in zip(range(steps), batches, strict=False):
         prediction = network(2 * batch.first - 1, 2 * batch.second - 1, every=True)

@@ -47,7 +47,7 @@ class Layer:
 
 def _mirror(position: Tensor, length: int) -> Tensor:
     """Fold any coordinate back into 0 .. length - 1 by reflection."""
-    period = 2 * (length - 1)
+    period = max(1, 2 * (length - 1))
     folded = position % period
     return torch.minimum(folded, period - folded)
 

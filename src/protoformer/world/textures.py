@@ -21,6 +21,6 @@ def noise(height: int, width: int, generator: torch.Generator, coarsest: int = 6
     # Things vary more in brightness than in colour.
     shaded = 0.75 * total.mean(dim=0, keepdim=True) + 0.25 * total
     centred = shaded - shaded.mean(dim=(1, 2), keepdim=True)
-    contrast = 0.2 / centred.std(dim=(1, 2), keepdim=True).clamp_min(1e-6)
+    contrast = 0.2 / centred.std(dim=(1, 2), keepdim=True, correction=0).clamp_min(1e-6)
     tint = 0.25 + 0.5 * torch.rand(3, 1, 1, generator=generator)
     return (centred * contrast + tint).clamp(0, 1)
