@@ -53,10 +53,15 @@ def test_names_of_curves_and_axes_are_written() -> None:
     assert {"one", "two", "step", "pixels"} <= set(labels)
 
 
+def test_a_single_curve_needs_no_name() -> None:
+    assert "one" not in texts(drawn(Curve("one", ((0.0, 0.0), (1.0, 1.0)))))
+
+
 def test_names_are_never_markup() -> None:
     hostile = "<b>\"a\" & 'b'</b>"
-    plot = ElementTree.fromstring(line_plot([Curve(hostile, ((0.0, 1.0), (1.0, 2.0)))], hostile, hostile))
-    assert texts(plot).count(hostile) == 3
+    curve = Curve(hostile, ((0.0, 1.0), (1.0, 2.0)))
+    plot = ElementTree.fromstring(line_plot([curve, curve], hostile, hostile))
+    assert texts(plot).count(hostile) == 4
     assert plot.attrib["aria-label"] == f"{hostile} over {hostile}"
 
 

@@ -25,7 +25,7 @@ from protoformer.world import FlowSample, random_scene
 
 SCENE = 3
 MOTION = 8.0
-FULL_COLOUR = 12.0
+FULL_COLOUR = 14.0
 """Speed, in pixels, at which colours are strongest: a shift of MOTION both ways, and a little more."""
 NOTICE = (
     "This version of the package brings no trained weights. So that there is something true to look at, the "

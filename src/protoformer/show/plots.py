@@ -18,7 +18,10 @@ class Curve:
 
 
 def line_plot(curves: list[Curve], x_name: str, y_name: str, log_y: bool = False) -> str:
-    """An svg picture of curves over common axes; with log_y the vertical axis is logarithmic (positive values only)."""
+    """An svg picture of curves over common axes; their names stand in it if there are several.
+
+    log_y: the vertical axis is logarithmic (positive values only).
+    """
     scaled = [Curve(curve.name, tuple((x, _height(y, log_y)) for x, y in curve.points)) for curve in curves]
     xs = [x for curve in scaled for x, _ in curve.points]
     ys = [y for curve in scaled for _, y in curve.points]
@@ -42,10 +45,11 @@ def line_plot(curves: list[Curve], x_name: str, y_name: str, log_y: bool = False
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in curve.points)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 * index + 4}" text-anchor="end" style="fill: {colour}">'
-            f"{escape(curve.name)}</text>"
-        )
+        if len(curves) > 1:
+            parts.append(
+                f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 * index + 4}" text-anchor="end" style="fill: {colour}">'
+                f"{escape(curve.name)}</text>"
+            )
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
