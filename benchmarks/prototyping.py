@@ -36,6 +36,7 @@ from protoformer.inference.images import as_image
 from protoformer.model import Prototyping, build_flow, preset
 from protoformer.model.attention import Attention
 from protoformer.model.convergence import Convergence, measure_convergence, plain_em
+from protoformer.model.flow import normalised
 from protoformer.model.tokens import size_of, tokens_of
 from protoformer.world import random_scene
 
@@ -150,7 +151,7 @@ def features_of_image(path: str | None) -> tuple[nn.Module, Tensor]:
     encoder = build_flow(preset("fast")).eval().features
     image = random_scene((256, 384), seed=3).render().first if path is None else as_image(path)
     with torch.inference_mode():
-        features: Tensor = encoder(2 * image - 1).features[0]
+        features: Tensor = encoder(normalised(image)).features[0]
     return encoder, features.clone()
 
 

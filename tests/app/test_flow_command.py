@@ -71,10 +71,18 @@ def test_random_weights_are_noted_once_on_standard_error(folder: Path, protoform
 
 def test_stored_weights_are_taken_by_their_path_and_need_no_note(folder: Path, protoformer) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        save_weights(pf.load("tiny").network, "w.safetensors")
+        save_weights(pf.load("tiny").network, "w.safetensors", trained=True)
     outcome = protoformer("flow", "a.png", "b.png", "--model", "w.safetensors", "--json")
     assert outcome.code == 0 and outcome.notes == []
     assert json.loads(outcome.out)["trained"] is True
+
+
+def test_random_weights_from_a_file_are_announced_as_well(folder: Path, protoformer) -> None:
+    with pytest.warns(pf.UntrainedWarning):
+        pf.load("tiny").save("w.safetensors")
+    outcome = protoformer("flow", "a.png", "b.png", "--model", "w.safetensors", "--json")
+    assert outcome.code == 0 and "w.safetensors holds random weights" in outcome.notes[0]
+    assert json.loads(outcome.out)["trained"] is False
 
 
 def test_grey_has_the_flow_of_three_equal_channels(folder: Path, protoformer) -> None:

@@ -288,6 +288,15 @@ def test_a_written_png_reads_back_exactly(tmp_path: Path, suffix: str, pixels: n
     np.testing.assert_array_equal(read_image(str(tmp_path / f"a{suffix}")), scaled(pixels, 255))
 
 
+@pytest.mark.parametrize("pixels", [GREY16, RGB16, RGB16[::-1, ::2]])
+def test_a_written_16_bit_png_reads_back_exactly(tmp_path: Path, pixels: np.ndarray) -> None:
+    write_image(tmp_path / "a.png", pixels)
+    read = read_image(tmp_path / "a.png")
+    np.testing.assert_array_equal(read, scaled(pixels, 65535))
+    again = np.rint(read * 65535).astype(np.uint16)
+    np.testing.assert_array_equal(again, pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=-1))
+
+
 @pytest.mark.parametrize("suffix", [".jpg", ".jpeg", ".JPG"])
 def test_a_written_jpeg_is_a_jpeg_close_to_its_pixels(tmp_path: Path, suffix: str) -> None:
     pixels = np.broadcast_to(np.array([30, 140, 220], dtype=np.uint8), (16, 16, 3))
@@ -335,7 +344,8 @@ def test_what_a_png_cannot_hold_is_refused(pixels: np.ndarray, message: str) -> 
     [
         ("a.bmp", RGB8, r"a\.bmp does not end in \.png, \.jpg or \.jpeg"),
         ("a", RGB8, "does not end in"),
-        ("a.png", RGB16, r"a\.png are uint16; convert them to uint8"),
+        ("a.jpg", RGB16, r"a\.jpg are uint16; convert them to uint8 first"),
+        ("a.png", RGB8 / 255, r"a\.png are float64; convert them to uint8 or uint16 first"),
         ("a.jpg", np.zeros((2, 2, 2), dtype=np.uint8), "HxW or HxWx3"),
         ("a.jpg", np.zeros((1, 70000), dtype=np.uint8), "do not fit in a jpeg; write a png"),
     ],

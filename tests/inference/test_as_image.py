@@ -148,6 +148,12 @@ def test_an_image_without_pixels_is_refused(empty: np.ndarray | torch.Tensor) ->
         as_image(empty)
 
 
+def test_a_picture_of_pillows_is_an_image() -> None:
+    pixels = np.array([[[255, 0, 0, 255], [255, 255, 255, 51]]], dtype=np.uint8)
+    assert same(as_image(Image.fromarray(pixels[..., :3])), torch.tensor([[1.0, 1], [0, 1], [0, 1]]).view(1, 3, 1, 2))
+    assert same(as_image(Image.fromarray(pixels)), torch.tensor([[1.0, 0.2], [0, 0.2], [0, 0.2]]).view(1, 3, 1, 2))
+
+
 def test_half_precision_tensors_are_images() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         assert same(as_image(torch.full((3, 2, 2), 0.5, dtype=dtype)), torch.full((1, 3, 2, 2), 0.5))
@@ -155,5 +161,7 @@ def test_half_precision_tensors_are_images() -> None:
 
 @pytest.mark.parametrize("source", [[[1, 2]], 7, None])
 def test_other_things_are_refused_by_their_type(source: object) -> None:
-    with pytest.raises(InputError, match=f"the image is a {type(source).__name__}; give a path, an array or a tensor"):
+    with pytest.raises(
+        InputError, match=f"the image is of type {type(source).__name__}; give a path, an array, a tensor"
+    ):
         as_image(source)  # type: ignore[arg-type]

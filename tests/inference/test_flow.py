@@ -48,6 +48,13 @@ def test_paths_arrays_and_tensors_give_one_flow(tiny: pf.FlowModel, scene: FlowS
         torch.testing.assert_close(flow, flows[0], atol=1e-4, rtol=0)
 
 
+def test_a_result_can_be_changed_and_learned_from(tiny: pf.FlowModel, scene: FlowSample) -> None:
+    flow = tiny.flow(scene.first, scene.second, updates=1).flow
+    gain = torch.ones((), requires_grad=True)
+    (gain * flow.mul_(2)).sum().backward()
+    assert gain.grad is not None
+
+
 def test_no_gradient_is_kept(result: pf.FlowResult) -> None:
     assert not result.flow.requires_grad and not result.confidence.requires_grad
 
@@ -136,9 +143,9 @@ class TestPrevious:
 
 
 class TestUpdates:
-    @pytest.mark.parametrize("updates", [0, -1, -100])
+    @pytest.mark.parametrize("updates", [0, -1, 2.5, "3"])
     def test_fewer_than_one_are_refused(self, tiny: pf.FlowModel, clip: list[torch.Tensor], updates: int) -> None:
-        with pytest.raises(InputError, match=f"{updates} updates cannot be run; give 1 or more"):
+        with pytest.raises(InputError, match=f"{updates!r} updates cannot be run; give a whole number, 1 or more"):
             tiny.flow(clip[0], clip[1], updates=updates)
 
     @pytest.mark.parametrize("occlusion", [False, True])
@@ -184,7 +191,7 @@ class TestMemory:
 
     def test_flow_both_ways_takes_twice_as_much(self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch) -> None:
         first, second = torch.rand(2, 3, 64, 64)
-        monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL * 64 * 64)
+        monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL["recurrent"] * 64 * 64)
         tiny.flow(first, second, updates=1)
         with pytest.raises(InputError, match="make the images smaller"):
             tiny.flow(first, second, updates=1, occlusion=True)
@@ -193,7 +200,7 @@ class TestMemory:
         self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One row of pixels is padded to 64 rows."""
-        monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL * 64 * 800 - 1)
+        monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL["recurrent"] * 64 * 800 - 1)
         with pytest.raises(InputError, match="flow at 800x1 pixels"):
             tiny.flow(torch.rand(3, 1, 800), torch.rand(3, 1, 800))
 

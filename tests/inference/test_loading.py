@@ -28,7 +28,7 @@ def rewritten(path: Path, about: object) -> None:
 
 @pytest.fixture
 def weights(tmp_path: Path, tiny: pf.FlowModel) -> Path:
-    save_weights(tiny.network, tmp_path / "tiny.safetensors")
+    save_weights(tiny.network, tmp_path / "tiny.safetensors", trained=True)
     return tmp_path / "tiny.safetensors"
 
 
@@ -109,7 +109,7 @@ class TestWeights:
 
     def test_a_changed_configuration_comes_back(self, tmp_path: Path) -> None:
         config = pf.preset("tiny", prototypes=9, depths=(2, 1), decoder="memory", update="cosine")
-        save_weights(build_flow(config), tmp_path / "w.safetensors", task="other")
+        save_weights(build_flow(config), tmp_path / "w.safetensors", trained=True, task="other")
         stored = load_weights(tmp_path / "w.safetensors")
         assert stored.network.config == config and stored.task == "other"
 
@@ -161,7 +161,9 @@ class TestWeights:
             pf.load(str(tmp_path / "w.safetensors"))
 
     def test_weights_that_describe_another_network_are_refused(self, weights: Path, tiny: pf.FlowModel) -> None:
-        rewritten(weights, {"task": "flow", "config": tiny.network.config.changed(widths=(32, 96)).as_dict()})
+        rewritten(
+            weights, {"task": "flow", "trained": True, "config": tiny.network.config.changed(widths=(32, 96)).as_dict()}
+        )
         with pytest.raises(InputError, match="does not fit the network it describes"):
             pf.load(str(weights))
 
@@ -185,19 +187,32 @@ class TestWeights:
     def test_an_impossible_configuration_is_refused(
         self, weights: Path, tiny: pf.FlowModel, change: dict[str, object]
     ) -> None:
-        rewritten(weights, {"task": "flow", "config": tiny.network.config.as_dict() | change})
+        rewritten(weights, {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | change})
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
 
     def test_a_description_that_is_none_is_refused(self, weights: Path) -> None:
-        rewritten(weights, {"task": "flow", "config": []})
+        rewritten(weights, {"task": "flow", "trained": True, "config": []})
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
 
     def test_a_claim_to_be_huge_is_refused_and_takes_no_memory(self, weights: Path, tiny: pf.FlowModel) -> None:
-        rewritten(weights, {"task": "flow", "config": tiny.network.config.as_dict() | {"widths": [2**20, 2**20]}})
+        rewritten(
+            weights,
+            {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | {"widths": [2**20, 2**20]}},
+        )
         with pytest.raises(InputError, match="does not fit the network it describes"):
             pf.load(str(weights))
+
+    def test_weights_of_another_task_are_refused(self, tmp_path: Path, tiny: pf.FlowModel) -> None:
+        save_weights(tiny.network, tmp_path / "w.safetensors", trained=True, task="juggling")
+        with pytest.raises(InputError, match="holds weights for juggling"):
+            pf.load(tmp_path / "w.safetensors")
+
+    def test_random_weights_stay_random_in_a_file(self, tmp_path: Path, tiny: pf.FlowModel) -> None:
+        tiny.save(tmp_path / "w.safetensors")
+        with pytest.warns(pf.UntrainedWarning, match="holds random weights"):
+            assert not pf.load(tmp_path / "w.safetensors").trained
 
     def test_a_path_may_be_an_object(self, weights: Path) -> None:
         assert pf.load(weights).trained

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from protoformer.geometry import pixel_grid
 from protoformer.model import correlation
@@ -52,10 +53,36 @@ def test_looking_up_in_small_pieces_changes_nothing(monkeypatch):
     assert torch.equal(OnDemandCorrelation(source, target, 2).windows(centres, 4), whole)
 
 
-def test_on_demand_never_holds_all_pairs():
-    held = OnDemandCorrelation(*maps(30, 40, channels=4, batch=1), levels=4)
-    tensors = [value for value in vars(held).values() if isinstance(value, torch.Tensor)] + held.pyramid
-    assert max(tensor.numel() for tensor in tensors) == 4 * 30 * 40
+class LargestTensor(TorchDispatchMode):
+    """Remembers the most elements of any tensor that an operation returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.elements = max(self.elements, result.numel())
+        return result
+
+
+def test_on_demand_never_makes_all_pairs(monkeypatch):
+    monkeypatch.setattr(correlation, "GATHER_LIMIT", 50_000)
+    source, target = maps(30, 40, channels=4, batch=1)
+    with LargestTensor() as largest:
+        OnDemandCorrelation(source, target, 4).windows(estimates(30, 40, 1.0, batch=1), 4)
+    assert largest.elements <= 4 * 81 * 30 * 40  # the windows themselves
+    assert largest.elements < (30 * 40) ** 2 / 2
+
+
+@pytest.mark.parametrize("size", [(7, 5), (55, 13)])
+def test_levels_of_odd_sizes_are_means_of_the_pixels_there_are(size):
+    _, target = maps(*size, batch=1)
+    pyramid = OnDemandCorrelation(target, target, 4).pyramid
+    for level, pooled in enumerate(pyramid):
+        side = 2**level
+        rows, columns = ((length - 1) % side + 1 for length in size)  # what is left for the last cell
+        assert pooled.shape[2:] == tuple(-(-length // side) for length in size)
+        assert torch.allclose(pooled[..., -1, -1], target[..., -rows:, -columns:].mean(dim=(2, 3)), atol=1e-6)
 
 
 def test_the_middle_of_a_window_is_the_scaled_product_at_the_estimate():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from protoformer.model import PRESETS, build_flow, preset
+from protoformer.model import PRESETS, attention, build_flow, preset
+from protoformer.model.attention import Attention
 from protoformer.model.count import flow_operations, parameters, parts
 
 DECODERS = ("recurrent", "memory")
@@ -93,6 +94,43 @@ def test_prototypes_of_the_first_image_come_on_request():
     assert asked[0][0].centres.shape[0] == 1
 
 
+def test_a_start_of_another_size_and_no_updates_are_refused():
+    first, second = pair(64, 64)
+    with pytest.raises(ValueError, match=r"B x 2 x H x W like them, not \(1, 2, 8, 8\)"):
+        network("recurrent")(first, second, start=torch.zeros(1, 2, 8, 8))
+    with pytest.raises(ValueError, match="one update or more, not 0"):
+        network("recurrent")(first, second, updates=0)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("aggregation", ["pixels", "prototypes"])
+def test_half_precision_is_close_and_learns(decoder, aggregation):
+    built = network(decoder, aggregation=aggregation)
+    with torch.no_grad():
+        exact = built(*pair(64, 72)).flows[-1]
+    with torch.autocast("cpu", torch.bfloat16):
+        lowered = built(*pair(64, 72)).flows[-1]
+    assert (lowered - exact).norm() < 0.1 * exact.norm()
+    lowered.abs().mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in built.parameters() if parameter.grad is not None)
+
+
+def test_attention_in_pieces_is_the_same_attention(monkeypatch):
+    layer, tokens = Attention(32, 2), torch.randn(10, 5, 32)
+    whole = layer(tokens, tokens)
+    monkeypatch.setattr(attention, "LARGEST_BATCH", 3)
+    assert torch.allclose(layer(tokens, tokens), whole, atol=1e-6)
+
+
+def test_the_expected_error_has_a_least_and_its_gradient_never_dies():
+    built = network("recurrent").train()
+    torch.nn.init.constant_(built.decoder.update.change[-1].bias, -20.0)
+    log_scale = built(*pair(64, 64)).log_scales[-1]
+    assert log_scale.min() >= -4.0 - 1e-5
+    log_scale.sum().backward()
+    assert built.decoder.update.change[-1].bias.grad[2] > 0
+
+
 def test_batches_that_do_not_match_are_refused():
     with pytest.raises(ValueError, match=r"one shape, B x 3 x H x W, not \(1, 3, 8, 8\) and \(1, 3, 8, 9\)"):
         network("recurrent")(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 9))
@@ -114,7 +152,7 @@ def test_the_parts_of_a_network_add_up(name):
     assert sum(parts(built).values()) == parameters(built)
 
 
-def test_operations_are_counted_from_shapes_alone():
-    """Encoder and look-ups are linear in the pixels; only the all-pairs costs grow faster."""
-    small, large = (flow_operations(preset("tiny"), 128 * k, 256 * k) for k in (1, 2))
-    assert 4.0 < large / small < 16.0
+def test_operations_grow_with_the_updates_by_the_same_amount_each():
+    counts = [flow_operations(preset("tiny", updates=updates), 128, 256) for updates in (1, 2, 3, 8)]
+    assert counts[2] - counts[1] == counts[1] - counts[0] > 0
+    assert counts[3] - counts[0] == 7 * (counts[1] - counts[0])

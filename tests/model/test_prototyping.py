@@ -247,6 +247,16 @@ def test_gradients_reach_every_projection(update):
     assert features.grad.abs().max() > 0
 
 
+def test_prototypes_without_members_do_not_blow_up_the_gradient():
+    """More prototypes than pixels: by k-means most have no members, and the gradient stays that of soft memberships."""
+    lengths = {}
+    for update in ("cap", "k_means"):
+        prototyping = seeded(32, 1, 64, 3, update)
+        prototyping(features_of(4, 4, 32), (4, 4)).centres.square().sum().backward()
+        lengths[update] = max(float(parameter.grad.norm()) for parameter in prototyping.parameters())
+    assert lengths["k_means"] < 100 * lengths["cap"]
+
+
 def test_keys_and_values_are_computed_once_and_queries_in_every_step():
     prototyping, calls = seeded(16, 2, 6, 5), Counter()
     for name in ("query", "key", "value"):

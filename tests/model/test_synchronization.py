@@ -32,6 +32,13 @@ def test_the_nearest_prototype_is_that_of_greatest_cosine():
     assert torch.equal(nearest_prototype(features, prototypes.centres), by_hand)
 
 
+def test_half_precision_does_not_change_the_assignment():
+    features, prototypes = random_prototypes(pixels=2000, count=50)
+    with torch.autocast("cpu", torch.bfloat16):
+        lowered = nearest_prototype(features, prototypes.centres)
+    assert torch.equal(lowered, nearest_prototype(features, prototypes.centres))
+
+
 @pytest.mark.parametrize("variant", ["ls", "fc_similarity", "fc"])
 def test_a_pixel_hears_of_its_own_prototype_and_no_other(variant):
     features, prototypes = random_prototypes()

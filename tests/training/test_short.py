@@ -8,7 +8,7 @@ import torch
 from protoformer.model import build_flow, preset
 from protoformer.training import fit_flow
 from protoformer.training.short import one_cycle
-from protoformer.world import FlowSample, Layer, LayeredScene, noise
+from protoformer.world import FlowSample, Layer, LayeredScene, join, noise
 from protoformer.world.layers import motion_about
 
 SIZE = (64, 64)
@@ -26,7 +26,7 @@ def pan(seed: int, shift: tuple[float, float] | None = None) -> FlowSample:
 def pans(batch: int = 8) -> Iterator[FlowSample]:
     seed = 1000
     while True:
-        yield FlowSample.join([pan(seed + index) for index in range(batch)])
+        yield join([pan(seed + index) for index in range(batch)])
         seed += batch
 
 
@@ -35,7 +35,7 @@ def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder):
     torch.manual_seed(0)
     network = fit_flow(build_flow(preset("tiny", decoder=decoder)), pans(), steps=260, peak_rate=2e-3)
     shifts = [(5.0, -3.0), (-4.0, 2.0), (2.5, 5.5), (0.0, 0.0)]
-    known = FlowSample.join([pan(seed, shift) for seed, shift in enumerate(shifts)])
+    known = join([pan(seed, shift) for seed, shift in enumerate(shifts)])
     with torch.no_grad():
         prediction = network(2 * known.first - 1, 2 * known.second - 1)
     errors = (prediction.flows[-1] - known.flow).norm(dim=1).mean(dim=(1, 2))

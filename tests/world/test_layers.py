@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from protoformer.geometry import occlusion_by_consistency, pixel_grid, warp_back
-from protoformer.world import FlowSample, Layer, LayeredScene, noise, random_scene
+from protoformer.world import FlowSample, Layer, LayeredScene, join, noise, random_scene
 from protoformer.world.layers import motion_about
 
 HEIGHT, WIDTH = 48, 64
@@ -163,7 +163,7 @@ def test_random_shapes_move_by_no_more_than_asked_either_way() -> None:
 
 def test_joined_samples_keep_their_order() -> None:
     samples = [random_scene((24, 32), seed).render() for seed in range(3)]
-    joined = FlowSample.join(samples)
+    joined = join(samples)
     for field in ("first", "second", "flow", "valid", "occlusion"):
         assert len(getattr(joined, field)) == 3
         for index, sample in enumerate(samples):
@@ -172,4 +172,4 @@ def test_joined_samples_keep_their_order() -> None:
 
 def test_samples_of_different_sizes_do_not_join() -> None:
     with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
-        FlowSample.join([random_scene((24, 32), 0).render(), random_scene((24, 40), 0).render()])
+        join([random_scene((24, 32), 0).render(), random_scene((24, 40), 0).render()])

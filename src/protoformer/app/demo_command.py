@@ -10,18 +10,19 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
+from protoformer.app.arguments import made_folder
 from protoformer.app.progress import progress_bar
-from protoformer.errors import InputError
-from protoformer.files import color_wheel_legend, flow_to_color, write_atomically, write_image
+from protoformer.files import checked_output, color_wheel_legend, flow_to_color, write_atomically, write_image
 from protoformer.inference import FlowModel, FlowResult
 from protoformer.inference.catalogue import catalogue
 from protoformer.model import build_flow, preset
 from protoformer.model.convergence import measure_convergence, plain_em
 from protoformer.model.encoder import STRIDES
+from protoformer.model.flow import normalised
 from protoformer.model.tokens import size_of, tokens_of
 from protoformer.show import Curve, Figure, Page, Pixels, Section, assignment_picture, grey_picture, line_plot, picture
 from protoformer.training import FlowLoss, fit_flow
-from protoformer.world import FlowSample, random_scene
+from protoformer.world import FlowSample, join, random_scene
 
 SCENE = 3
 MOTION = 8.0
@@ -44,15 +45,12 @@ def demo(
 
     Example: `protoformer demo -o out`
     """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {output} cannot be made ({error.strerror}); choose another.") from None
+    checked_output(made_folder(output) / "index.html")  # before a minute is spent
     errors: list[float] = []
     model = _trained(steps, errors)
     scene = random_scene((256, 384), SCENE, shapes=5, motion=MOTION).render()
     with torch.inference_mode():
-        features = model.network.features(2 * scene.first - 1).features[0]
+        features = model.network.features(normalised(scene.first)).features[0]
     result = model.flow(scene.first[0], scene.second[0], prototypes=True)
     for name, image in (("first.png", scene.first[0]), ("second.png", scene.second[0])):
         write_image(output / name, picture(image))
@@ -94,7 +92,7 @@ def _batches(steps: int, batch: int = 8) -> Iterator[FlowSample]:
     for step in range(steps):
         shapes = 0 if step < steps // 3 else 2
         seeds = range(1000 + step * batch, 1000 + (step + 1) * batch)
-        yield FlowSample.join([random_scene((64, 64), seed, shapes, MOTION).render() for seed in seeds])
+        yield join([random_scene((64, 64), seed, shapes, MOTION).render() for seed in seeds])
 
 
 def _colours(flow: Tensor) -> Pixels:
@@ -165,7 +163,8 @@ def _em(features: Tensor) -> Section:
     return Section(
         "Convergence",
         "EM on the features of this image, in the setting that theory speaks of (unit features, cosine, no residual): "
-        f"the likelihood never falls, and every step leaves {seen.contraction:.2f} of the distance to the fixed point.",
+        f"the likelihood never falls, and a step leaves {seen.contraction:.2f} of the distance to the fixed point, on "
+        "average.",
         (
             Figure(line_plot([likelihood], "EM iteration", "nats a pixel"), "log-likelihood of the pixels"),
             Figure(line_plot([distance], "EM iteration", "share left", log_y=True), "distance to the fixed point"),

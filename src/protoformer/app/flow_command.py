@@ -10,6 +10,7 @@ from protoformer.app.progress import progress_bar
 from protoformer.errors import InputError
 from protoformer.files import checked_input, checked_output
 from protoformer.inference import load
+from protoformer.inference.images import image_pair
 from protoformer.inference.results import flow_format
 
 
@@ -42,9 +43,10 @@ def flow(
         source = checked_input(image)
         if any(path.exists() and path.samefile(source) for path in outputs):
             raise InputError(f"the output {image} is also an input and would be lost; choose another name.")
+    images = image_pair(first, second)
     loaded = load(model, device)
     with progress_bar("flow", total=updates or loaded.network.config.updates) as told:
-        result = loaded.flow(first, second, updates=updates, progress=told)
+        result = loaded.flow(*images, updates=updates, progress=told)
     for path in outputs:
         result.save(path, format)
     lengths = result.flow.norm(dim=0)

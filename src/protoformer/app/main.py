@@ -6,7 +6,9 @@ import warnings
 import typer
 from rich.console import Console
 
+from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
+from protoformer.app.evaluate_command import evaluate
 from protoformer.app.flow_command import flow
 from protoformer.app.models_command import models
 from protoformer.errors import InputError
@@ -23,6 +25,8 @@ app = typer.Typer(
 app.command()(flow)
 app.command()(models)
 app.command()(demo)
+app.command()(evaluate)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from protoformer.app.progress import progress_bar
 from protoformer.inference.catalogue import SIZE, catalogue
+from protoformer.model import PRESETS
 
 
 def models(
@@ -18,7 +20,8 @@ def models(
 
     Example: `protoformer models --json`
     """
-    entries = catalogue()
+    with progress_bar("counting", len(PRESETS)) as told:
+        entries = catalogue(told)
     if as_json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1))
         return

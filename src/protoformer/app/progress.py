@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from protoformer.inference.flow import Progress as Told
+from protoformer.model.flow_decoder import Progress as Told
 
 
 @contextmanager

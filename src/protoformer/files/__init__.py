@@ -5,24 +5,53 @@ from protoformer.files.flo import read_flo, write_flo
 from protoformer.files.flow_array import known_flow
 from protoformer.files.flow_color import color_wheel_legend, flow_to_color
 from protoformer.files.images import read_image, write_image
-from protoformer.files.kitti import SparseFlow, read_kitti_flow, write_kitti_flow
+from protoformer.files.kitti import (
+    read_kitti_depth,
+    read_kitti_disparity,
+    read_kitti_flow,
+    write_kitti_depth,
+    write_kitti_disparity,
+    write_kitti_flow,
+)
+from protoformer.files.pfm import read_pfm, read_pfm_flow, write_pfm, write_pfm_flow
 from protoformer.files.png import encode_png
 from protoformer.files.reading import MAX_PIXELS, checked_input
+from protoformer.files.sintel import Camera, read_cam, read_dpt, write_cam, write_dpt
+from protoformer.files.sparse import SparseFlow, SparseValues
+from protoformer.files.vkitti2 import read_vkitti2_depth, read_vkitti2_flow, write_vkitti2_depth, write_vkitti2_flow
 
 __all__ = [
     "MAX_PIXELS",
+    "Camera",
     "SparseFlow",
+    "SparseValues",
     "checked_input",
     "checked_output",
     "color_wheel_legend",
     "encode_png",
     "flow_to_color",
     "known_flow",
+    "read_cam",
+    "read_dpt",
     "read_flo",
     "read_image",
+    "read_kitti_depth",
+    "read_kitti_disparity",
     "read_kitti_flow",
+    "read_pfm",
+    "read_pfm_flow",
+    "read_vkitti2_depth",
+    "read_vkitti2_flow",
     "write_atomically",
+    "write_cam",
+    "write_dpt",
     "write_flo",
     "write_image",
+    "write_kitti_depth",
+    "write_kitti_disparity",
     "write_kitti_flow",
+    "write_pfm",
+    "write_pfm_flow",
+    "write_vkitti2_depth",
+    "write_vkitti2_flow",
 ]

@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
+from protoformer.files.value_array import as_float32
 
 UNKNOWN_FLOW_THRESHOLD = 1e9
 """Middlebury's mark: a component whose size exceeds this (pixels) means the motion there is unknown."""
@@ -17,10 +18,7 @@ def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(flow)
     if array.ndim != 3 or array.shape[2] != 2 or array.size == 0:
         raise InputError(f"a flow has shape HxWx2 with at least one pixel, not {array.shape}; reshape it first.")
-    if array.dtype.kind not in "fiu":
-        raise InputError(f"a flow holds real numbers, not {array.dtype}; convert it first.")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(array, dtype=np.float32)
+    return as_float32(array, "a flow")
 
 
 def known_flow(flow: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Images from disk as float RGB, and pictures to disk as png or jpeg."""
+"""Images from disk as float RGB, and pictures to disk as png (8 or 16 bits) or jpeg."""
 
 import os
 from io import BytesIO
@@ -61,17 +61,21 @@ def read_image(path: str | os.PathLike[str]) -> FloatPixels:
     return np.ascontiguousarray(_upright(pixels, orientation), dtype=np.float32)
 
 
-def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8]) -> None:
-    """Write uint8 pixels, HxWx3 (RGB) or HxW (grey), as png or jpeg (quality 95) by the suffix of `path`."""
-    if pixels.dtype != np.uint8:
-        raise InputError(f"the pixels for {path} are {pixels.dtype}; convert them to uint8 first.")
+def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+    """Write pixels, HxWx3 (RGB) or HxW (grey), as png or jpeg (quality 95) by the suffix of `path`.
+
+    A png takes uint8 or uint16 and keeps every bit; a jpeg takes uint8.
+    """
     suffix = Path(path).suffix.lower()
-    if suffix == ".png":
-        write_atomically(path, encode_png(pixels))
-    elif suffix in (".jpg", ".jpeg"):
-        write_atomically(path, _encode_jpeg(pixels))
-    else:
+    if suffix not in (".png", ".jpg", ".jpeg"):
         raise InputError(f"{path} does not end in .png, .jpg or .jpeg; choose one of these suffixes.")
+    if suffix == ".png" and pixels.dtype == np.uint16:
+        write_atomically(path, encode_png(pixels))
+        return
+    if pixels.dtype != np.uint8:
+        wanted = "uint8 or uint16" if suffix == ".png" else "uint8"
+        raise InputError(f"the pixels for {path} are {pixels.dtype}; convert them to {wanted} first.")
+    write_atomically(path, encode_png(pixels) if suffix == ".png" else _encode_jpeg(pixels.astype(np.uint8)))
 
 
 def _identified(data: bytes, path: str | os.PathLike[str]) -> Image.Image:

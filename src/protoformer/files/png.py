@@ -10,11 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
-from protoformer.files.reading import check_pixel_count
+from protoformer.files.reading import check_dimensions, check_pixel_count, read_image_bytes
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-RGB = 2
-"""The header's colour type for red, green and blue without alpha or palette."""
+GREY, RGB = 0, 2
+"""The header's colour types for one grey sample a pixel, and for red, green and blue, without alpha or palette."""
+
+_SAMPLES_A_PIXEL = {GREY: 1, RGB: 3, 3: 1, 4: 2, 6: 4}
+# Deflate spends two bits or more on its longest copy, 258 bytes: no stream unpacks to over this many times itself.
+_LARGEST_EXPANSION = 1032
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,12 @@ def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
     """Verify a PNG from signature to end mark and return its header; `path` is for messages.
 
     Decoders skip the checksums of pixel data and the end mark, and so accept a cut or damaged file; this does not.
+    They also allocate whatever size the header declares; here that size is first held against the pixel data present.
     """
     if not data.startswith(SIGNATURE):
         raise InputError(f"{path} is not a png file; give one, or convert this file to png.")
     header: PngHeader | None = None
-    view, position = memoryview(data), len(SIGNATURE)
+    view, position, packed = memoryview(data), len(SIGNATURE), 0
     while True:
         if position + 12 > len(data):
             raise _cut_short(path)
@@ -47,9 +52,32 @@ def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
             raise InputError(f"{path} is a damaged png (a checksum does not match); make or download it again.")
         if header is None:
             header = _header(kind, bytes(view[position + 8 : end - 4]), path)
+        if kind == b"IDAT":
+            packed += length
         if kind == b"IEND":
+            _check_room(header, packed, path)
             return header
         position = end
+
+
+def read_png16(path: str | os.PathLike[str], color_type: int, kind: str, folder: str) -> npt.NDArray[np.uint16]:
+    """Read a 16-bit PNG of one colour type, `GREY` as uint16 HxW or `RGB` as uint16 HxWx3.
+
+    `kind` ("KITTI flow") and `folder` ("flow") tell a person, in the message, which file was wanted.
+    """
+    data = read_image_bytes(path)
+    header = check_png(data, path)
+    if (header.bit_depth, header.color_type) != (16, color_type):
+        wanted = "grey" if color_type == GREY else "RGB"
+        raise InputError(
+            f"{path} is a png but not a {kind}, which is 16-bit {wanted}; give a file from a {folder} folder."
+        )
+    pixels = decode_png16(data, path)
+    shape = (header.height, header.width) if color_type == GREY else (header.height, header.width, 3)
+    # A colour named as transparent adds an alpha channel, and truth has no use for one.
+    if pixels.shape != shape:
+        raise InputError(f"{path} declares a transparent colour, which a {kind} has not; save it without.")
+    return pixels
 
 
 def decode_png16(data: bytes, path: str | os.PathLike[str]) -> npt.NDArray[np.uint16]:
@@ -91,8 +119,19 @@ def _header(kind: bytes, body: bytes, path: str | os.PathLike[str]) -> PngHeader
     if kind != b"IHDR" or len(body) != 13:
         raise InputError(f"{path} is a damaged png (it has no header); make or download it again.")
     width, height, bit_depth, color_type = struct.unpack_from(">IIBB", body)
+    check_dimensions(width, height, path)
     check_pixel_count(width, height, path)
     return PngHeader(width, height, bit_depth, color_type)
+
+
+def _check_room(header: PngHeader, packed: int, path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` where `packed` bytes of pixel data cannot unpack to the size the header declares."""
+    bits = header.width * header.height * header.bit_depth * _SAMPLES_A_PIXEL.get(header.color_type, 1)
+    if bits > 8 * _LARGEST_EXPANSION * packed:
+        raise InputError(
+            f"{path} is a damaged png (its data cannot hold the {header.width}x{header.height} pixels of its header); "
+            "make or download it again."
+        )
 
 
 def _cut_short(path: str | os.PathLike[str]) -> InputError:

@@ -56,6 +56,28 @@ def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
+def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> bytes:
+    """Read the next `count` bytes, all of them; a file checked a moment ago may have shrunk since."""
+    data = file.read(count)
+    if len(data) != count:
+        raise InputError(f"{path} became shorter while it was read; wait until it is written and try again.")
+    return data
+
+
+def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` where a header declares a size without pixels."""
+    if width < 1 or height < 1:
+        raise InputError(f"{path} has a damaged header (its size is {width}x{height}); make or download it again.")
+
+
+def wrong_length(
+    path: str | os.PathLike[str], size: int, expected: int, dimensions: tuple[int, int] | None = None
+) -> InputError:
+    """Say that a file is `size` bytes long where its format, or the (width, height) of its header, needs `expected`."""
+    source = "its format" if dimensions is None else "its header ({}x{})".format(*dimensions)
+    return InputError(f"{path} is {size} bytes long but {source} calls for {expected}; make or download it again.")
+
+
 def check_pixel_count(width: int, height: int, path: str | os.PathLike[str]) -> None:
     """Raise `InputError` where a header declares more than `MAX_PIXELS` pixels."""
     if width * height > MAX_PIXELS:

@@ -8,6 +8,7 @@ from protoformer.inference.loading import TASKS
 from protoformer.inference.weights import packaged_weights
 from protoformer.model import PRESETS, build_flow
 from protoformer.model.count import flow_operations, parts
+from protoformer.model.flow_decoder import Progress
 
 SIZE = (440, 1024)
 """Height and width at which operations are counted: Sintel's, rounded up to multiples of 8."""
@@ -33,9 +34,14 @@ class ModelEntry:
     licence: str
 
 
-def catalogue() -> list[ModelEntry]:
+def catalogue(progress: Progress | None = None) -> list[ModelEntry]:
     """Every preset; nothing is computed but shapes."""
-    return [_entry(name) for name in PRESETS]
+    entries = []
+    for name in PRESETS:
+        entries.append(_entry(name))
+        if progress:
+            progress(len(entries), len(PRESETS))
+    return entries
 
 
 def _entry(name: str) -> ModelEntry:

@@ -1,22 +1,21 @@
 """Optical flow of images as people have them."""
 
-from collections.abc import Callable
+import os
 
-import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.geometry import Padding, carry_forward, occlusion_by_consistency
-from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.images import ImageLike, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.results import FlowResult
+from protoformer.inference.weights import save_weights
 from protoformer.model import FlowNetwork
-from protoformer.model.flow import LEAST_SIDE
+from protoformer.model.flow import LEAST_SIDE, normalised
+from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
-
-Progress = Callable[[int, int], None]
-"""Called with how many updates are done, and of how many."""
 
 
 class FlowModel:
@@ -30,7 +29,7 @@ class FlowModel:
         self.network = network.eval().to(self.device)
         self.trained = trained
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def flow(
         self,
         first: ImageLike,
@@ -50,21 +49,22 @@ class FlowModel:
         the pair before, in a video; the estimate then starts from it. low_memory: do not store all pairs of costs
         (None: decide by size). progress: told of every update.
         """
-        if updates is not None and updates < 1:
-            raise InputError(f"{updates} updates cannot be run; give 1 or more.")
-        images = self._pair(first, second, pairs=2 if occlusion else 1)
-        start = None if previous is None else self._start(previous, images)
+        if updates is not None and (not isinstance(updates, int) or updates < 1):
+            raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+        images = image_pair(first, second)
+        self._check_memory(images[0], pairs=2 if occlusion else 1)
+        images = (images[0].to(self.device), images[1].to(self.device))
+        start = None if previous is None else self._start(previous, images[0], back=occlusion)
         if occlusion:
             images = (torch.cat(images), torch.cat(images[::-1]))
-            start = None if start is None else torch.cat((start, -start))
-        with _told(self.network, updates, progress):
-            predicted = self.network(
-                *(2 * image - 1 for image in images),
-                updates=updates,
-                start=start,
-                low_memory=low_memory,
-                prototypes=prototypes,
-            )
+        predicted = self.network(
+            *(normalised(image) for image in images),
+            updates=updates,
+            start=start,
+            low_memory=low_memory,
+            prototypes=prototypes,
+            progress=progress,
+        )
         flow = predicted.flows[-1]
         return FlowResult(
             flow=flow[0].cpu(),
@@ -74,55 +74,33 @@ class FlowModel:
             trained=self.trained,
         )
 
-    def _pair(self, first: ImageLike, second: ImageLike, pairs: int) -> tuple[Tensor, Tensor]:
-        """Both images on the device, 1 x 3 x H x W, if they fit each other and the memory."""
-        names = [_name(source, name) for source, name in ((first, "the first image"), (second, "the second image"))]
-        one, two = as_image(first, names[0]), as_image(second, names[1])
-        (height, width), other = one.shape[2:], two.shape[2:]
-        if one.shape != two.shape:
-            raise InputError(
-                f"{names[0]} is {width}x{height} pixels and {names[1]} is {other[1]}x{other[0]}; "
-                "flow needs two images of the same size, so scale or crop one of them."
-            )
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights to a .safetensors file that `load` reads, whole or not at all."""
+        save_weights(self.network, path, trained=self.trained)
+
+    def _check_memory(self, image: Tensor, pairs: int) -> None:
+        """Refuse images (1 x 3 x H x W) whose flow would not fit the memory, before any of it is taken."""
+        height, width = image.shape[2:]
         padding = Padding.to_multiple(height, width, FACTOR, LEAST_SIDE)
         pixels = (height + padding.bottom) * (width + padding.right)
-        needed, free = BYTES_PER_PIXEL * pixels * pairs, free_bytes(self.device)
+        needed = BYTES_PER_PIXEL[self.network.config.decoder] * pixels * pairs
+        free = free_bytes(self.device)
         if free is not None and needed > free:
             raise InputError(
                 f"flow at {width}x{height} pixels takes about {needed / 2**30:.1f} GiB of memory "
                 f"and {free / 2**30:.1f} GiB are free; make the images smaller."
             )
-        return one.to(self.device), two.to(self.device)
 
-    def _start(self, previous: FlowResult, images: tuple[Tensor, Tensor]) -> Tensor:
-        if previous.flow.shape[1:] != images[0].shape[2:]:
+    def _start(self, previous: FlowResult, image: Tensor, back: bool) -> Tensor:
+        """The previous flow carried to this pair, 1 x 2 x H x W, and with `back` the flow back as a second one."""
+        height, width = image.shape[2:]
+        if previous.flow.shape[1:] != image.shape[2:]:
             raise InputError(
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
-                f"{images[0].shape[3]}x{images[0].shape[2]}; start from a flow of the same size."
+                f"{width}x{height}; start from a flow of the same size."
             )
-        return carry_forward(previous.flow[None].to(self.device))
-
-
-def _name(source: ImageLike, otherwise: str) -> str:
-    return otherwise if isinstance(source, (Tensor, np.ndarray)) else str(source)
-
-
-class _told:  # noqa: N801 - read as a word at its one use
-    """While open, tells `progress` of every recurrent update of a network."""
-
-    def __init__(self, network: FlowNetwork, updates: int | None, progress: Progress | None) -> None:
-        self.update = network.decoder.update
-        self.total = updates or network.config.updates
-        self.progress = progress
-        self.done = 0
-
-    def __enter__(self) -> None:
-        self.hook = self.update.register_forward_hook(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        self.hook.remove()
-
-    def _count(self, *_: object) -> None:
-        self.done += 1
-        if self.progress:
-            self.progress(self.done, self.total)
+        # The network refines a flow at 1/8 of the image, so that is where it is carried: 64 times fewer vectors.
+        padding = Padding.to_multiple(height, width, FACTOR)
+        carried = carry_forward(F.avg_pool2d(padding.pad(previous.flow[None].to(self.device)), FACTOR) / FACTOR)
+        starts = torch.cat((carried, -carry_forward(carried))) if back else carried
+        return padding.crop(F.interpolate(FACTOR * starts, scale_factor=FACTOR, mode="nearest"))

@@ -5,14 +5,15 @@ import os
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import read_image
 
-ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor
-"""A path; an array H x W, H x W x 1, 3 or 4; or a tensor 3 x H x W or 1 x 3 x H x W. Integers span their type's range,
-floats are in [0, 1]. A fourth channel is opacity, over black."""
+ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image
+"""A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; or a picture of Pillow's. Integers
+span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black."""
 
 
 def as_image(source: ImageLike, name: str = "the image") -> Tensor:
@@ -21,9 +22,27 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
         return _from_tensor(source, name)
     if isinstance(source, np.ndarray):
         return _from_array(source, name)
+    if isinstance(source, Image.Image):
+        return _from_array(np.asarray(source.convert("RGBA" if source.has_transparency_data else "RGB")), name)
     if not isinstance(source, (str, os.PathLike)):
-        raise InputError(f"{name} is a {type(source).__name__}; give a path, an array or a tensor.")
+        raise InputError(f"{name} is of type {type(source).__name__}; give a path, an array, a tensor or a picture.")
     return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
+
+
+def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:
+    """Two images of one size, 1 x 3 x H x W each."""
+    names = [
+        str(source) if isinstance(source, (str, os.PathLike)) else f"the {place} image"
+        for source, place in ((first, "first"), (second, "second"))
+    ]
+    one, two = as_image(first, names[0]), as_image(second, names[1])
+    if one.shape != two.shape:
+        sizes = [f"{image.shape[3]}x{image.shape[2]}" for image in (one, two)]
+        raise InputError(
+            f"{names[0]} is {sizes[0]} pixels and {names[1]} is {sizes[1]}; "
+            "flow needs two images of the same size, so scale or crop one of them."
+        )
+    return one, two
 
 
 def _from_tensor(tensor: Tensor, name: str) -> Tensor:

@@ -20,6 +20,9 @@ UNTRAINED = (
 )
 
 
+RANDOM = "{name} holds random weights, as they were before any training: its results mean nothing"
+
+
 class UntrainedWarning(UserWarning):
     """A model was loaded whose weights are random."""
 
@@ -35,7 +38,12 @@ def load(name: str | os.PathLike[str] = "flow", device: str | torch.device | Non
     if stored is not None:
         if fields:
             raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead.")
-        return FlowModel(load_weights(stored).network, trained=True, device=on)
+        found = load_weights(stored)
+        if found.task not in TASKS:
+            raise InputError(f"{name} holds weights for {found.task}, which this version does not do; update it.")
+        if not found.trained:
+            warnings.warn(RANDOM.format(name=name), UntrainedWarning, stacklevel=2)
+        return FlowModel(found.network, found.trained, on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
         raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file.")
@@ -53,6 +61,6 @@ def _device(device: str | torch.device | None) -> torch.device | None:
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
-    except (RuntimeError, AssertionError, ImportError):
+    except (RuntimeError, AssertionError, ImportError, TypeError):
         raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.") from None
     return chosen

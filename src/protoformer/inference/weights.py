@@ -20,10 +20,11 @@ KEY = "protoformer"
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A network read from a file, and the name of the task it was trained for."""
+    """A network read from a file, the name of its task, and whether its weights were trained or are random."""
 
     network: FlowNetwork
     task: str
+    trained: bool
 
 
 def packaged_weights(task: str) -> Path | None:
@@ -32,9 +33,9 @@ def packaged_weights(task: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def save_weights(network: FlowNetwork, path: str | os.PathLike[str], task: str = "flow") -> None:
+def save_weights(network: FlowNetwork, path: str | os.PathLike[str], trained: bool, task: str = "flow") -> None:
     """Write a network's weights and configuration, whole or not at all."""
-    about = json.dumps({"task": task, "config": network.config.as_dict()})
+    about = json.dumps({"task": task, "trained": trained, "config": network.config.as_dict()})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     write_atomically(path, save(tensors, metadata={KEY: about}))
 
@@ -46,7 +47,8 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = json.loads(header["__metadata__"][KEY])
-        config, task = ModelConfig.from_dict(about["config"]), str(about["task"])
+        config = ModelConfig.from_dict(about["config"])
+        task, trained = str(about["task"]), about["trained"] is True
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} does not hold weights of this package ({error}); give a file that it wrote."
@@ -59,4 +61,4 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
         raise InputError(
             f"{path} does not fit the network it describes; give a file that this version wrote."
         ) from None
-    return StoredNetwork(network.float(), task)
+    return StoredNetwork(network.float(), task, trained)

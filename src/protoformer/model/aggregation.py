@@ -13,19 +13,20 @@ class PixelAggregation(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.query = nn.Conv2d(channels, channels, 1, bias=False)
-        self.key = nn.Conv2d(channels, channels, 1, bias=False)
-        self.value = nn.Conv2d(channels, channels, 1, bias=False)
+        self.query = nn.Linear(channels, channels, bias=False)
+        self.key = nn.Linear(channels, channels, bias=False)
+        self.value = nn.Linear(channels, channels, bias=False)
         self.strength = nn.Parameter(torch.zeros(()))
 
     def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """What stays the same over the updates of a pair: queries and keys, B x 1 x HW x C."""
-        return split_heads(tokens_of(self.query(context)), 1), split_heads(tokens_of(self.key(context)), 1)
+        tokens = tokens_of(context)
+        return split_heads(self.query(tokens), 1), split_heads(self.key(tokens), 1)
 
     def forward(self, motion: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         """motion: B x C x H x W; returns it with what its like see added."""
         query, key = prepared
-        gathered = F.scaled_dot_product_attention(query, key, split_heads(tokens_of(self.value(motion)), 1))
+        gathered = F.scaled_dot_product_attention(query, key, split_heads(self.value(tokens_of(motion)), 1))
         return motion + self.strength * maps_of(merge_heads(gathered), size_of(motion))
 
 
@@ -38,17 +39,18 @@ class PrototypeAggregation(nn.Module):
     def __init__(self, channels: int, prototyping: Prototyping) -> None:
         super().__init__()
         self.prototyping = prototyping
-        self.value = nn.Conv2d(channels, channels, 1, bias=False)
+        self.value = nn.Linear(channels, channels, bias=False)
         self.strength = nn.Parameter(torch.zeros(()))
 
     def prepare(self, context: Tensor) -> Tensor:
-        """What stays the same over the updates of a pair: memberships, B x heads x K x HW."""
-        memberships: Tensor = self.prototyping(tokens_of(context), size_of(context)).memberships
-        return memberships
+        """What stays the same over the updates of a pair: memberships in the final groups, B x heads x K x HW."""
+        tokens, size = tokens_of(context), size_of(context)
+        keys, _ = self.prototyping.keys_and_values(tokens)
+        return self.prototyping.memberships(self.prototyping(tokens, size).centres, keys, size)
 
     def forward(self, motion: Tensor, prepared: Tensor) -> Tensor:
         """motion: B x C x H x W; returns it with what its group sees added."""
-        values = split_heads(tokens_of(self.value(motion)), prepared.shape[1])
+        values = split_heads(self.value(tokens_of(motion)), prepared.shape[1])
         groups = maximize(prepared, values, normalize=True)
         shared = merge_heads(prepared.transpose(-2, -1) @ groups.to(prepared.dtype))
         return motion + self.strength * maps_of(shared, size_of(motion))

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from protoformer.model.tokens import merge_heads, split_heads
 
+LARGEST_BATCH = 2**16 - 1
+
 
 class Attention(nn.Module):
     """Scaled dot-product attention from `queries` to `memory`, without ever storing the matrix of weights."""
@@ -23,19 +25,22 @@ class Attention(nn.Module):
         query = split_heads(self.query(queries), self.heads)
         key = split_heads(self.key(memory), self.heads)
         value = split_heads(self.value(memory if values is None else values), self.heads)
-        result: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value)))
+        # The fused kernels on a GPU take no more than this at once.
+        parts = (tensor.split(LARGEST_BATCH) for tensor in (query, key, value))
+        attended = [F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)]
+        result: Tensor = self.output(merge_heads(torch.cat(attended)))
         return result
 
 
 class FeedForward(nn.Sequential):
-    """Pre-norm two-layer perceptron; the residual is the caller's."""
+    """A layer norm and a perceptron with four times as many channels inside; the residual is the caller's."""
 
-    def __init__(self, channels: int, ratio: int = 4) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__(
             nn.LayerNorm(channels),
-            nn.Linear(channels, ratio * channels),
+            nn.Linear(channels, 4 * channels),
             nn.GELU(),
-            nn.Linear(ratio * channels, channels),
+            nn.Linear(4 * channels, channels),
         )
 
 

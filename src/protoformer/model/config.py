@@ -34,6 +34,7 @@ class ModelConfig:
     Flow decoder
         decoder: "memory" (the paper's, after FlowFormer) or "recurrent" (look-ups in a correlation pyramid).
         aggregation: motion gathered over the image by attention between all "pixels" or through "prototypes".
+        groups: how many prototypes the aggregation finds in the context, whatever the encoder's are.
         feature_width, hidden_width: channels that are correlated; channels of the recurrent state and of the context.
         levels, radius: of the correlation pyramid's look-ups, (2 radius + 1)^2 costs a level.
         memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
@@ -54,6 +55,7 @@ class ModelConfig:
     shared_encoder: bool = False
     decoder: str = "memory"
     aggregation: str = "pixels"
+    groups: int = 100
     feature_width: int = 256
     hidden_width: int = 128
     levels: int = 4
@@ -72,6 +74,9 @@ class ModelConfig:
         for width in (*self.widths, self.hidden_width, self.memory_width):
             if width % self.head_width:
                 raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
+        for name, unit in (("memory_width", 8), ("hidden_width", 2)):
+            if getattr(self, name) % unit:
+                raise InputError(f"{name} is {getattr(self, name)}, but it must be a multiple of {unit}.")
 
     def changed(self, **fields: Any) -> "ModelConfig":
         """The same configuration with some fields changed; an unknown field is an error that names the nearest."""
@@ -136,6 +141,7 @@ PRESETS: dict[str, ModelConfig] = {
         shared_encoder=True,
         decoder="recurrent",
         aggregation="prototypes",
+        groups=16,
         feature_width=64,
         hidden_width=32,
         levels=2,

@@ -5,12 +5,12 @@ keeps only the feature maps and computes the values that a window asks for.
 """
 
 import abc
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 GATHER_LIMIT = 2**24
@@ -20,16 +20,15 @@ GATHER_LIMIT = 2**24
 class Correlation(abc.ABC):
     """Look-ups in the correlation of a source and a target map, B x C x H x W each, over a pyramid of the target.
 
-    A value is the dot product of two features divided by sqrt(C). Level l averages the target over 2^l x 2^l pixels.
+    A value is the dot product of two features divided by sqrt(C). Level l averages the target over 2^l x 2^l pixels,
+    or over as many of them as the image has at its right and lower edge.
     """
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
         # In half precision neighbouring costs round to the same number, and sub-pixel motion is lost.
         self.source = tokens_of(source.float()) * source.shape[1] ** -0.5
         self.size = size_of(source)
-        self.pyramid = [target.float()]
-        for _ in range(levels - 1):
-            self.pyramid.append(F.avg_pool2d(self.pyramid[-1], 2, ceil_mode=True))
+        self.pyramid = [F.avg_pool2d(target.float(), 2**level, ceil_mode=True) for level in range(levels)]
 
     def windows(self, centres: Tensor, radius: int) -> Tensor:
         """Costs in a square window around each pixel's estimate, on every level, zero outside the target.
@@ -39,16 +38,16 @@ class Correlation(abc.ABC):
         """
         centres = tokens_of(centres.float())
         found = []
-        for level, target in enumerate(self.pyramid):
+        for level in range(len(self.pyramid)):
             # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
             at_level = (centres + 0.5) / 2**level - 0.5
             corner = at_level.floor()
-            costs = self._integer_windows(level, corner.long() - radius, 2 * radius + 2, target)
+            costs = self._integer_windows(level, corner.long() - radius, 2 * radius + 2)
             found.append(_interpolate(costs, at_level - corner))
         return maps_of(torch.cat(found, dim=-1), self.size)
 
     @abc.abstractmethod
-    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
         """Costs at whole pixels, from `corners` (B x HW x 2, top left) on: B x HW x side x side."""
 
 
@@ -57,19 +56,23 @@ class StoredCorrelation(Correlation):
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
         super().__init__(source, target, levels)
-        with _full_precision(source):
+        with full_precision(source):
             self.volumes = [self.source @ level.flatten(2) for level in self.pyramid]
 
-    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
-        index, within = _window_index(corners, side, target)
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
+        index, within = _window_index(corners, side, self.pyramid[level])
         costs: Tensor = self.volumes[level].gather(2, index) * within
         return costs.view(*index.shape[:2], side, side)
 
 
 class OnDemandCorrelation(Correlation):
-    """Costs computed where they are looked for: memory grows with the pixels, not with their square."""
+    """Costs computed where they are looked for: memory grows with the pixels, not with their square.
 
-    def _integer_windows(self, level: int, corners: Tensor, side: int, target: Tensor) -> Tensor:
+    For use rather than training, which would keep the features of every window for the way back.
+    """
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
+        target = self.pyramid[level]
         batch, channels = target.shape[:2]
         step = max(1, GATHER_LIMIT // (batch * side * side * channels))
         flat = tokens_of(target)
@@ -77,15 +80,10 @@ class OnDemandCorrelation(Correlation):
         found = []
         for source, some in zip(self.source.split(step, dim=1), corners.split(step, dim=1), strict=True):
             index, within = _window_index(some, side, target)
-            with _full_precision(target):
+            with full_precision(target):
                 costs = (flat[rows, index] @ source[..., None]).squeeze(-1)
             found.append(costs * within)
         return torch.cat(found, dim=1).view(batch, -1, side, side)
-
-
-def _full_precision(tensor: Tensor) -> AbstractContextManager[object]:
-    """No autocast for products of this tensor's kind; on shapes alone there is none to turn off."""
-    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
 
 
 def _window_index(corners: Tensor, side: int, target: Tensor) -> tuple[Tensor, Tensor]:

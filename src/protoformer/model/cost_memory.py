@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry import Padding, pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
+from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 PATCH = 8
@@ -134,10 +135,11 @@ class CostMemory(nn.Module):
         """source, target: B x C x H x W features; context: B x D x H x W; returns the memory, B x HW x T x width."""
         batch, channels, height, width = source.shape
         tokens = []
-        pixels = tokens_of(source * channels**-0.5)
+        pixels = tokens_of(source.float() * channels**-0.5)
         at_once = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
         for some in pixels.split(max(1, at_once // batch), dim=1):
-            costs = (some @ target.flatten(2)).view(-1, height, width)
+            with full_precision(source):
+                costs = (some @ target.float().flatten(2)).view(-1, height, width)
             tokens.append(self.tokens(costs).view(batch, some.shape[1], -1, self.tokens.width))
         memory = torch.cat(tokens, dim=1)
         for layer in self.layers:

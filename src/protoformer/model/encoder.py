@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from protoformer.geometry import Padding
+from protoformer.model.attention import FeedForward
 from protoformer.model.config import ModelConfig
 from protoformer.model.embedding import EMBEDDINGS
 from protoformer.model.prototyping import Prototypes, Prototyping
@@ -46,20 +47,17 @@ class Mixer(nn.Module):
 class Block(nn.Module):
     """Pre-norm mixer and pre-norm MLP, each with its residual."""
 
-    def __init__(self, channels: int, mixer: Mixer, mlp_ratio: int = 4) -> None:
+    def __init__(self, channels: int, mixer: Mixer) -> None:
         super().__init__()
-        self.mixer_norm = nn.LayerNorm(channels)
+        self.norm = nn.LayerNorm(channels)
         self.mixer = mixer
-        self.mlp_norm = nn.LayerNorm(channels)
-        self.mlp = nn.Sequential(
-            nn.Linear(channels, mlp_ratio * channels), nn.GELU(), nn.Linear(mlp_ratio * channels, channels)
-        )
+        self.mlp = FeedForward(channels)
 
     def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
         """tokens: B x HW x C; returns the new tokens and the prototypes that were found."""
-        mixed, prototypes = self.mixer(self.mixer_norm(tokens), size)
+        mixed, prototypes = self.mixer(self.norm(tokens), size)
         tokens = tokens + mixed
-        return tokens + self.mlp(self.mlp_norm(tokens)), prototypes
+        return tokens + self.mlp(tokens), prototypes
 
 
 class Stage(nn.Module):
@@ -93,7 +91,6 @@ class Encoder(nn.Module):
         super().__init__()
         embed = EMBEDDINGS[config.embedding]
         widths_in, reductions = (3, config.widths[0]), (STRIDES[0], STRIDES[1] // STRIDES[0])
-        self.widths = config.widths
         self.stages = nn.ModuleList(
             Stage(embed(width_in, width, reduction), width, [block(config, width) for _ in range(depth)])
             for width_in, width, reduction, depth in zip(

@@ -12,7 +12,7 @@ from protoformer.model.config import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.encoder import Encoder
-from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts
+from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts, Progress
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.tokens import size_of
 from protoformer.model.update import FACTOR, UpdateBlock
@@ -34,6 +34,11 @@ class FlowPrediction:
     flows: tuple[Tensor, ...]
     log_scales: tuple[Tensor, ...]
     prototypes: tuple[tuple[Prototypes, ...], ...]
+
+
+def normalised(images: Tensor) -> Tensor:
+    """Images in [0, 1] as networks take them, in [-1, 1]."""
+    return 2 * images - 1
 
 
 class FlowNetwork(nn.Module):
@@ -70,16 +75,19 @@ class FlowNetwork(nn.Module):
         every: bool = False,
         low_memory: bool | None = None,
         prototypes: bool = False,
+        progress: Progress | None = None,
     ) -> FlowPrediction:
         """first, second: B x 3 x H x W in [-1, 1].
 
         updates: how many, by default as configured for training or use. start: B x 2 x H x W, pixels, a flow to refine.
         every: return the estimate of every update. low_memory: never store all pairs of costs; None decides by size.
-        prototypes: return those of the first images as well.
+        prototypes: return those of the first images as well. progress: told of every update.
         """
         if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
             raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
+        if start is not None and start.shape != (len(first), 2, *first.shape[2:]):
+            raise ValueError(f"a start for these images is B x 2 x H x W like them, not {tuple(start.shape)}")
         padding = Padding.to_multiple(first.shape[2], first.shape[3], FACTOR, LEAST_SIDE)
         first, second = padding.pad(first), padding.pad(second)
         encoded = self.features(torch.cat((first, second)), prototypes)
@@ -99,6 +107,7 @@ class FlowNetwork(nn.Module):
             None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR,
             every,
             low_memory,
+            progress,
         )
         return FlowPrediction(
             tuple(padding.crop(flow) for flow in sequence.flows),
@@ -107,7 +116,7 @@ class FlowNetwork(nn.Module):
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
-        return all_pairs_bytes(size_of(features), self.config.levels, len(features))
+        return all_pairs_bytes(size_of(features), self.decoder.costs.levels, len(features))
 
 
 def build_flow(config: ModelConfig) -> FlowNetwork:
@@ -126,9 +135,7 @@ def build_flow(config: ModelConfig) -> FlowNetwork:
     if config.aggregation == "pixels":
         aggregation = PixelAggregation(hidden)
     else:
-        aggregation = PrototypeAggregation(
-            hidden, Prototyping(hidden, heads, config.prototypes, max(1, config.iterations))
-        )
+        aggregation = PrototypeAggregation(hidden, Prototyping(hidden, heads, config.groups, iterations=1))
     match = nn.Conv2d(config.widths[-1], config.feature_width, 1)
     # Features keep their length on the way into the correlation: costs that start small take long to be heard.
     nn.init.orthogonal_(match.weight)

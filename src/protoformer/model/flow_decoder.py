@@ -12,6 +12,9 @@ from protoformer.model.correlation import Correlation, OnDemandCorrelation, Stor
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.update import FACTOR, UpdateBlock
 
+Progress = Callable[[int, int], None]
+"""Called with how many updates are done, and of how many."""
+
 CostReader = Callable[[Tensor], Tensor]
 """Positions in the target (B x 2 x H x W) to costs there (B x channels x H x W)."""
 
@@ -48,6 +51,7 @@ class MemoryCosts(nn.Module):
 
     def __init__(self, memory: CostMemory, width: int, heads: int, radius: int) -> None:
         super().__init__()
+        self.levels = 1
         self.memory = memory
         self.width = width
         self.radius = radius
@@ -60,7 +64,7 @@ class MemoryCosts(nn.Module):
     def prepare(self, source: Tensor, target: Tensor, context: Tensor, low_memory: bool) -> CostReader:
         """A reader for one pair; features: B x C x H x W."""
         memory = self.memory(source, target, context).flatten(0, 1)
-        correlation = _correlation(source, target, 1, low_memory)
+        correlation = _correlation(source, target, self.levels, low_memory)
 
         def read(positions: Tensor) -> Tensor:
             window = correlation.windows(positions, self.radius)
@@ -100,12 +104,15 @@ class FlowDecoder(nn.Module):
         start: Tensor | None = None,
         every: bool = False,
         low_memory: bool = False,
+        progress: Progress | None = None,
     ) -> FlowSequence:
         """source, target: B x C x H x W features; state, context: B x hidden x H x W.
 
         start: B x 2 x H x W, in pixels of these maps, a flow to refine. every: return all estimates (for training), not
-        the last alone. low_memory: never store all pairs of costs.
+        the last alone. low_memory: never store all pairs of costs. progress: told of every update.
         """
+        if updates < 1:
+            raise ValueError(f"a flow takes one update or more, not {updates}")
         read = self.costs.prepare(source, target, context, low_memory)
         prepared = self.update.aggregation.prepare(context)  # type: ignore[operator]
         origin = pixel_grid(source.shape[2], source.shape[3], source.device)
@@ -120,6 +127,8 @@ class FlowDecoder(nn.Module):
                 fine = self._upsample(flow, step.log_scale, state)
                 flows.append(fine[:, :2])
                 log_scales.append(fine[:, 2:])
+            if progress:
+                progress(index + 1, updates)
         return FlowSequence(tuple(flows), tuple(log_scales))
 
     def _upsample(self, flow: Tensor, log_scale: Tensor, state: Tensor) -> Tensor:

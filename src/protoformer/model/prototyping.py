@@ -43,6 +43,8 @@ class Layout:
     grid: tuple[int, int]
 
 
+LEAST_MASS = 1e-6
+
 UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
 """The expectation: queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
 
@@ -112,7 +114,8 @@ def maximize(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
     if not normalize:
         return sums
     mass = memberships.sum(dim=-1, keepdim=True, dtype=torch.float32)
-    return sums / mass.clamp_min(1e-6)
+    # Without members there is no mean; dividing by next to nothing would also blow up the gradient.
+    return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
 
 
 class Prototyping(nn.Module):
@@ -175,11 +178,14 @@ class Prototyping(nn.Module):
 
         keys, values: B x heads x HW x d, as `keys_and_values` gives them.
         """
-        memberships = UPDATE_RULES[self.update](
-            split_heads(self.query(centres), self.heads), keys, Layout(size, self.grid)
-        )
+        memberships = self.memberships(centres, keys, size)
         update = merge_heads(maximize(memberships, values, self.normalize))
         return (centres + update if self.residual else update), memberships
+
+    def memberships(self, centres: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:
+        """The expectation alone: how much of each pixel belongs to each of these centres, B x heads x K x HW."""
+        queries = split_heads(self.query(centres), self.heads)
+        return UPDATE_RULES[self.update](queries, keys, Layout(size, self.grid))
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         cell = cell_of_pixel(size, self.grid, features.device)

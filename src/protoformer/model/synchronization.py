@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.precision import full_precision
 from protoformer.model.prototyping import Prototypes
 from protoformer.model.tokens import merge_heads, split_heads
 
@@ -15,7 +16,8 @@ def nearest_prototype(features: Tensor, centres: Tensor) -> Tensor:
     features: B x HW x C; centres: B x K x C. A feature's own length does not change which prototype is nearest, so only
     the prototypes are normalised.
     """
-    return (features @ F.normalize(centres, dim=-1).transpose(1, 2)).argmax(dim=-1)
+    with full_precision(features):  # in half precision, near ties fall the other way for a few pixels in a hundred
+        return (features.float() @ F.normalize(centres.float(), dim=-1).transpose(1, 2)).argmax(dim=-1)
 
 
 def take(prototypes: Tensor, assignment: Tensor) -> Tensor:

@@ -57,6 +57,10 @@ class SeparableGRU(nn.Module):
         return state
 
 
+LEAST_LOG_SCALE = -4.0
+"""No error is expected below e^-4 = 0.02 px: finer than any truth, where the likelihood would grow without bound."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One update: state, B x hidden x H x W; change of the flow, B x 2 x H x W, pixels; log_scale, B x 1 x H x W."""
@@ -89,8 +93,8 @@ class UpdateBlock(nn.Module):
         motion = self.motion(costs, flow)
         gathered = self.aggregation(motion, prepared)
         state = self.gru(state, torch.cat((context, motion, gathered), dim=1))
-        change, log_scale = self.change(state).float().split((2, 1), dim=1)
-        return Step(state, change, log_scale)
+        change, scale = self.change(state).float().split((2, 1), dim=1)
+        return Step(state, change, LEAST_LOG_SCALE + F.softplus(scale - LEAST_LOG_SCALE))
 
     def upsampling_weights(self, state: Tensor) -> Tensor:
         """Logits of the convex upsampling: B x (9 * 64) x H x W."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from protoformer.model import FlowNetwork
+from protoformer.model.flow import normalised
 from protoformer.training.losses import FlowLoss, flow_loss
 from protoformer.world import FlowSample
 
@@ -30,7 +31,7 @@ def fit_flow(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
     network.train()
     for step, batch in zip(range(steps), batches, strict=False):
-        prediction = network(2 * batch.first - 1, 2 * batch.second - 1, every=True)
+        prediction = network(normalised(batch.first), normalised(batch.second), every=True)
         loss = flow_loss(prediction, batch.flow, batch.valid)
         optimizer.zero_grad(set_to_none=True)
         loss.total.backward()

@@ -1,33 +1,89 @@
-"""What a world makes and a dataset holds."""
+"""What a world makes and a dataset holds: frozen records, the same for both.
+
+Images are float RGB in [0, 1], N x 3 x H x W. A record read from disk has N = 1; records of one size join into a batch.
+`names` says where each of the N came from.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Sample = TypeVar("Sample", "FlowSample", "DepthSample")
 
-@dataclass(frozen=True)
-class FlowSample:
-    """A batch of pairs with their true motion.
 
-    first, second: N x 3 x H x W in [0, 1]. flow: N x 2 x H x W, pixels, from first to second.
-    valid: N x 1 x H x W, bool, where the flow is known. occlusion: N x 1 x H x W, bool, pixels of the first image that
-    the second does not show, or leave it.
-    """
+@dataclass(frozen=True, kw_only=True)
+class FlowPair:
+    """Two images whose motion is not known, such as a benchmark's test pair."""
 
     first: Tensor
     second: Tensor
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSample(FlowPair):
+    """Two images and their true motion.
+
+    flow: N x 2 x H x W, pixels, from first to second; 0 where unknown. valid: N x 1 x H x W, bool, where it is known.
+    occlusion: N x 1 x H x W, bool, pixels of the first image that the second does not show, or that leave it; None
+    where nobody knows.
+    """
+
     flow: Tensor
     valid: Tensor
-    occlusion: Tensor
+    occlusion: Tensor | None = None
 
-    @classmethod
-    def join(cls, samples: "list[FlowSample]") -> "FlowSample":
-        """One batch of several, all of the same size."""
-        return cls(
-            first=torch.cat([sample.first for sample in samples]),
-            second=torch.cat([sample.second for sample in samples]),
-            flow=torch.cat([sample.flow for sample in samples]),
-            valid=torch.cat([sample.valid for sample in samples]),
-            occlusion=torch.cat([sample.occlusion for sample in samples]),
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class DepthSample:
+    """An image and its true depth.
+
+    depth: N x 1 x H x W, metres along the optical axis; 0 where unknown. valid: N x 1 x H x W, bool, where it is known.
+    intrinsics: N x 3 x 3, pixels, or None where nobody knows.
+    """
+
+    image: Tensor
+    depth: Tensor
+    valid: Tensor
+    intrinsics: Tensor | None = None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackSequence:
+    """A clip and the box of one object in it; images are read when they are asked for.
+
+    frames: T files. boxes: T x 4, float, (x, y, w, h) in pixels, top-left, the centre of the first pixel being (0, 0);
+    NaN where unknown. present: T, bool, whether the object is seen in the frame (False: occluded or out of view).
+    """
+
+    name: str
+    frames: tuple[Path, ...]
+    boxes: Tensor
+    present: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityPair:
+    """A shaky video and the stable one of the same scene (None: there is none); `frames` is the shorter length."""
+
+    name: str
+    unstable: Path
+    stable: Path | None
+    frames: int
+
+
+def join(samples: list[Sample]) -> Sample:
+    """One batch of several samples of one size; what one of them does not know, the batch does not know."""
+    kind = type(samples[0])
+    fields: dict[str, Tensor | tuple[str, ...] | None] = {}
+    for field in kind.__dataclass_fields__:
+        values = [getattr(sample, field) for sample in samples]
+        if field == "names":
+            fields[field] = tuple(name for names in values for name in names)
+        else:
+            fields[field] = None if any(value is None for value in values) else torch.cat(values)
+    return kind(**fields)  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""`protoformer data`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from protoformer.app.arguments import key_values
+from protoformer.app.progress import progress_bar
+from protoformer.data import DATASETS, open_dataset
+from protoformer.data.check import check_dataset
+
+data = typer.Typer(help="Public datasets on your disk.", no_args_is_help=True)
+
+
+@data.command("list")
+def list_datasets() -> None:
+    """The datasets that can be read.
+
+    Example: `protoformer data list`
+    """
+    table = Table(box=None)
+    for column in ("name", "task", "splits", "what"):
+        table.add_column(column)
+    for entry in DATASETS.values():
+        table.add_row(entry.name, entry.task, ", ".join(entry.splits), entry.what)
+    Console().print(table)
+
+
+@data.command()
+def check(
+    name: Annotated[str, typer.Argument(help="The dataset's name; `protoformer data list` shows them.")],
+    root: Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")],
+    split: Annotated[str | None, typer.Option(help="train, val, test, ...")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="An option of the dataset, as key=value.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
+) -> None:
+    """Read every sample of a dataset, and say what is there, missing and broken.
+
+    Example: `protoformer data check sintel --root Sintel`
+    """
+    dataset = open_dataset(name, root, split, **key_values(option))
+    with progress_bar(f"reading {name}", len(dataset)) as told:
+        report = check_dataset(dataset, told)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(report), indent=1))
+    else:
+        print(f"{name}: {report.found} samples found, {report.read} read, {len(report.broken)} broken")
+        for broken, why in report.broken:
+            print(f"  {broken}: {why}")
+    if report.broken:
+        raise typer.Exit(2)

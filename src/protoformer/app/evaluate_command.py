@@ -1,0 +1,125 @@
+"""`protoformer evaluate`."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from protoformer.app.arguments import key_values, made_folder
+from protoformer.app.progress import progress_bar
+from protoformer.data import DATASETS, open_dataset
+from protoformer.errors import InputError
+from protoformer.files import write_atomically
+from protoformer.inference import load
+from protoformer.inference.baselines import BASELINES, baseline_flow
+from protoformer.inference.evaluation import (
+    FlowEvaluation,
+    FlowMethod,
+    csv_of,
+    evaluate_flow,
+    model_method,
+    write_submission,
+)
+from protoformer.inference.tiles import LEAST_OVERLAP, PAPER_TILE
+from protoformer.show.evaluation import WorstPictures, evaluation_table
+
+
+def evaluate(
+    task: Annotated[str, typer.Argument(help="What to evaluate: flow.")],
+    dataset: Annotated[str, typer.Option(help="The dataset's name; `protoformer data list` shows them.")],
+    root: Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")],
+    split: Annotated[
+        str | None, typer.Option(help="train, val, test, ...; by default the one usually evaluated.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the dataset, as key=value. Repeat for several.")
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"model, or a baseline: {', '.join(BASELINES)}.")] = "model",
+    model: Annotated[str, typer.Option(help="A task, a preset or a .safetensors file.")] = "flow",
+    updates: Annotated[int | None, typer.Option(help="Refinements of the model.")] = None,
+    tile: Annotated[
+        str | None, typer.Option(help="'paper' (432x960 windows, blended) or HEIGHTxWIDTH; by default whole images.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A folder for samples.csv, scores.json and the worst pictures."),
+    ] = None,
+    worst: Annotated[int, typer.Option(help="How many of the worst samples to draw.", min=0)] = 5,
+    submission: Annotated[
+        Path | None, typer.Option(help="A folder to write the benchmark's upload files to (sintel, kitti).")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the scores for programs.")] = False,
+) -> None:
+    """The benchmark's table, beside what others score.
+
+    Example: `protoformer evaluate flow --dataset sintel --root Sintel --method dis -o scores`
+    """
+    if task != "flow":
+        raise InputError(f"{task!r} cannot be evaluated yet; evaluate flow.")
+    if dataset in DATASETS and DATASETS[dataset].task != "flow":
+        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of flow; choose one of flow.")
+    chosen, label = _method(method, model, updates, tile, device)
+    samples = open_dataset(dataset, root, split, **key_values(option))
+    for folder in (output, submission):
+        if folder is not None:
+            made_folder(folder)
+    if submission is not None:
+        with progress_bar(f"writing {dataset}", len(samples)) as told:
+            count = write_submission(samples, chosen, dataset, submission, told)
+        print(f"wrote {count} files under {submission}")
+        return
+    pictures = WorstPictures(worst if output is not None else 0)
+    with progress_bar(f"{label} on {dataset}", len(samples)) as told:
+        found = evaluate_flow(samples, chosen, names=(dataset, label), root=root, keep=pictures.keep, progress=told)
+    if output is not None:
+        write_atomically(output / "samples.csv", csv_of(found).encode())
+        write_atomically(output / "scores.json", json.dumps(_plain(found), indent=1).encode())
+        pictures.write(output)
+    if as_json:
+        print(json.dumps(_plain(found), indent=1))
+    else:
+        Console(width=max(170, Console().width)).print(evaluation_table(found))
+
+
+def _method(
+    method: str, model: str, updates: int | None, tile: str | None, device: str | None
+) -> tuple[FlowMethod, str]:
+    """The method to run and what to call it."""
+    if method in BASELINES:
+        return (lambda first, second: baseline_flow(method, first, second)), method
+    if method != "model":
+        raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
+    size = _tile(tile)
+    label = f"{model} (untrained)" if not (loaded := load(model, device)).trained else model
+    return model_method(loaded, updates, size), label if size is None else f"{label}, {size[0]}x{size[1]} tiles"
+
+
+def _tile(text: str | None) -> tuple[int, int] | None:
+    if text is None or text == "paper":
+        return None if text is None else PAPER_TILE
+    sides = text.lower().split("x")
+    if len(sides) != 2 or not all(side.isdigit() and int(side) > LEAST_OVERLAP for side in sides):
+        raise InputError(
+            f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
+            "give one of these."
+        )
+    return int(sides[0]), int(sides[1])
+
+
+def _plain(found: FlowEvaluation) -> dict[str, Any]:
+    """For json, which has no NaN: what was not measured is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    result: dict[str, Any] = plain(dataclasses.asdict(found))
+    return result

@@ -1,0 +1,100 @@
+"""Changes of colour, and patches erased: batched, each sample by numbers of its own.
+
+Everything here is arithmetic pixel by pixel, and means are sums of whole numbers, which no order of summation changes:
+a sample comes out the same to the last bit whatever else is in its batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LUMA = (0.299, 0.587, 0.114)
+_STEPS = 2**20  # of brightness between 0 and 1, when a mean is taken
+
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """How the colours of one image change: three factors (1: as it was), and a turn of the hue, radians."""
+
+    brightness: float = 1.0
+    contrast: float = 1.0
+    saturation: float = 1.0
+    hue: float = 0.0
+
+
+NEUTRAL = Jitter()
+
+
+def jitter(images: Tensor, changes: Sequence[Jitter]) -> Tensor:
+    """Brightness, contrast, saturation and hue, in this order, each kept to [0, 1].
+
+    images: N x 3 x H x W, RGB in [0, 1]; changes: N of them. A neutral change leaves its image as it is.
+    """
+
+    def each(field: str) -> Tensor:
+        return images.new_tensor([getattr(change, field) for change in changes]).view(-1, 1, 1, 1)
+
+    images = (images * each("brightness")).clamp(0, 1)
+    images = _blend(images, mean(_grey(images)), each("contrast"))
+    images = _blend(images, _grey(images), each("saturation"))
+    return turn_hue(images, each("hue"))
+
+
+def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
+    """Turn every hue of the HSV wheel, value and saturation kept, so colours stay in [0, 1] and grey stays grey.
+
+    images: N x 3 x H x W, RGB in [0, 1]; angle: N x 1 x 1 x 1, radians, positive from red to green.
+    """
+    red, green, blue = images.split(1, dim=1)
+    value, chroma = (
+        images.amax(dim=1, keepdim=True),
+        images.amax(dim=1, keepdim=True) - images.amin(dim=1, keepdim=True),
+    )
+    divisor = torch.where(chroma > 0, chroma, 1)
+    # The hue in sixths of the wheel: red 0, green 2, blue 4.
+    hue = torch.where(
+        value == red,
+        (green - blue) / divisor,
+        torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
+    )
+    hue = hue + angle * (3 / torch.pi)
+    offset = torch.tensor((5.0, 3.0, 1.0), device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
+    place = (hue + offset) % 6
+    turned = value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
+    return torch.where(angle == 0, images, turned.clamp(0, 1))
+
+
+def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
+    """Fill boxes (x, y, w, h; pixels; those of each image) with the image's mean colour. images: N x 3 x H x W."""
+    height, width = images.shape[-2:]
+    most = max((len(own) for own in boxes), default=0)
+    if most == 0:
+        return images
+    padded = [[*own, *[(0, 0, 0, 0)] * (most - len(own))] for own in boxes]
+    left, top, wide, high = torch.tensor(padded, device=images.device).view(-1, most, 4, 1).unbind(dim=2)
+    x, y = torch.arange(width, device=images.device), torch.arange(height, device=images.device)
+    columns, rows = (x >= left) & (x < left + wide), (y >= top) & (y < top + high)
+    erased = (rows[..., :, None] & columns[..., None, :]).any(dim=1, keepdim=True)
+    return torch.where(erased, mean(images), images)
+
+
+def mean(images: Tensor) -> Tensor:
+    """The mean of every channel, to a millionth: N x C x H x W in [0, 1] to N x C x 1 x 1."""
+    total = (images * _STEPS).round().long().sum(dim=(2, 3), keepdim=True)
+    pixels = images.shape[2] * images.shape[3]
+    return (total.double() / (_STEPS * pixels)).to(images.dtype)
+
+
+def _grey(images: Tensor) -> Tensor:
+    red, green, blue = images.split(1, dim=1)
+    grey: Tensor = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
+    return grey
+
+
+def _blend(images: Tensor, towards: Tensor, factor: Tensor) -> Tensor:
+    """The images at factor 1, `towards` at factor 0, and further away from it beyond 1."""
+    return (images * factor + towards * (1 - factor)).clamp(0, 1)

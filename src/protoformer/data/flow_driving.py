@@ -1,0 +1,177 @@
+"""Datasets of flow seen from a car: KITTI 2012 and 2015, HD1K and Virtual KITTI 2."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from protoformer.data.flow_pairs import FlowDataset, PairFiles, choose, numbered
+from protoformer.data.tree import expect_equal_counts, expect_folder, expect_some, files_in, folders_in
+from protoformer.errors import InputError
+from protoformer.files import read_kitti_flow, read_vkitti2_flow
+
+
+class KittiFlow(FlowDataset):
+    """`training|testing/<images>/000000_10.png`, `000000_11.png`, `training/flow_occ|flow_noc/000000_10.png`.
+
+    truth: "occ" for all pixels, "noc" for those that the second image shows as well; pairs without that truth are left
+    out. images: the folder to read them from; left out, the first of the known ones that holds the pair. The split
+    "test" has no truth.
+    """
+
+    read_flow = staticmethod(read_kitti_flow)
+    image_folders: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self, root: str | os.PathLike[str], split: str = "train", *, truth: str = "occ", images: str | None = None
+    ) -> None:
+        base = Path(root)
+        choose("the split", split, ("train", "test"))
+        choose("truth", truth, ("occ", "noc"))
+        if images is not None:
+            choose("images", images, self.image_folders)
+        folder = expect_folder(base / ("training" if split == "train" else "testing"), f"the split {split}", base)
+        known = self.image_folders if images is None else (images,)
+        places = [folder / name for name in known if (folder / name).is_dir()]
+        if not places:
+            expect_folder(folder / known[0], "the folder of images", base)
+        if split == "train":
+            flows = expect_folder(folder / f"flow_{truth}", "the folder of flows", base)
+            found = files_in(flows, "*_10.png")
+            expect_some(len(found), "flows *_10.png", flows)
+            pairs = [_kitti_pair(places, flow.name, flow) for flow in found]
+        else:
+            pairs = [_kitti_pair(places, name, None) for name in _kitti_test_names(places)]
+        super().__init__(root, split, pairs)
+
+
+def _kitti_test_names(places: Sequence[Path]) -> list[str]:
+    """Names of the first images in the folder that comes first."""
+    firsts = files_in(places[0], "*_10.png")
+    expect_some(len(firsts), "images *_10.png", places[0])
+    seconds = len(files_in(places[0], "*_11.png"))
+    expect_equal_counts({"images *_10.png": len(firsts), "images *_11.png": seconds}, places[0])
+    return [path.name for path in firsts]
+
+
+def _kitti_pair(places: Sequence[Path], name: str, flow: Path | None) -> PairFiles:
+    """One pair, from the first folder that holds its first image."""
+    place = next((place for place in places if (place / name).is_file()), places[0])
+    stem = name.removesuffix("_10.png")
+    return PairFiles(name=stem, first=place / name, second=place / f"{stem}_11.png", flow=flow)
+
+
+class Kitti2012(KittiFlow):
+    """KITTI 2012: images in `colored_0` or `image_0`, about 375x1242; see `KittiFlow` for the layout and options."""
+
+    name: ClassVar[str] = "kitti-2012"
+    image_folders = ("colored_0", "image_0")
+
+
+class Kitti2015(KittiFlow):
+    """KITTI 2015: images in `image_2`, about 375x1242; see `KittiFlow` for the layout and options."""
+
+    name: ClassVar[str] = "kitti-2015"
+    image_folders = ("image_2",)
+
+
+class Hd1k(FlowDataset):
+    """`hd1k_input/image_2/000000_0010.png`, `hd1k_flow_gt/flow_occ/000000_0010.png`; 1080x2560.
+
+    The first six digits are the sequence; its frames follow one another. The split "test" is `hd1k_challenge/image_2`,
+    without truth.
+    """
+
+    name: ClassVar[str] = "hd1k"
+    read_flow = staticmethod(read_kitti_flow)
+
+    def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
+        base = Path(root)
+        train = choose("the split", split, ("train", "test")) == "train"
+        top = "hd1k_input" if train else "hd1k_challenge"
+        frames = _by_sequence(expect_folder(base / top / "image_2", "the folder of images", base))
+        flows = {}
+        if train:
+            flows = _by_sequence(expect_folder(base / "hd1k_flow_gt" / "flow_occ", "the folder of flows", base))
+        pairs = [
+            PairFiles(name=first.stem, first=first, second=frames[sequence, number + 1], flow=flows.get(key))
+            for key, first in frames.items()
+            for sequence, number in (key,)
+            if (sequence, number + 1) in frames and (key in flows or not train)
+        ]
+        expect_some(len(pairs), "pairs of images that follow one another", base / top / "image_2")
+        super().__init__(root, split, pairs)
+
+
+def _by_sequence(folder: Path) -> dict[tuple[str, int], Path]:
+    """The files 000000_0010.png of a folder by sequence and frame, in order."""
+    found = {}
+    for path in files_in(folder, "*.png"):
+        match = re.fullmatch(r"([0-9]{6})_([0-9]+)", path.stem)
+        if match:
+            found[match[1], int(match[2])] = path
+    return found
+
+
+class Vkitti2(FlowDataset):
+    """`Scene01/<variant>/frames/rgb|forwardFlow|backwardFlow/Camera_0/rgb_00000.jpg|flow_00000.png`; 375x1242.
+
+    scenes and variants: names, also as one string with commas; left out, all that are there. camera: 0 or 1.
+    direction: "forward" gives (i, i + 1) with forward flow i, "backward" gives (i, i - 1) with backward flow i, "both"
+    gives all.
+    """
+
+    name: ClassVar[str] = "vkitti2"
+    read_flow = staticmethod(read_vkitti2_flow)
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        split: str = "all",
+        *,
+        scenes: str | Sequence[str] | None = None,
+        variants: str | Sequence[str] | None = None,
+        camera: int = 0,
+        direction: str = "forward",
+    ) -> None:
+        base = expect_folder(root, "the folder of Scene01, Scene02 and others")
+        choose("the split", split, ("all",))
+        choose("camera", str(camera), ("0", "1"))
+        choose("direction", direction, ("forward", "backward", "both"))
+        found = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
+        expect_some(len(found), "folders Scene01, Scene02 and so on", base)
+        pairs: list[PairFiles] = []
+        for scene in _named(found, scenes, base):
+            for variant in _named(folders_in(scene), variants, scene):
+                for way in ("forward", "backward") if direction == "both" else (direction,):
+                    pairs += _vkitti2_pairs(variant, f"Camera_{camera}", way, base)
+        expect_some(len(pairs), "pairs of images with flow", base)
+        super().__init__(root, split, pairs)
+
+
+def _named(folders: list[Path], names: str | Sequence[str] | None, where: Path) -> list[Path]:
+    """The folders of these names, or all."""
+    if names is None:
+        return folders
+    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    there = [folder.name for folder in folders]
+    for name in wanted:
+        if name not in there:
+            raise InputError(f"{where} holds no {name}; choose among {', '.join(there)}.")
+    return [folder for folder in folders if folder.name in wanted]
+
+
+def _vkitti2_pairs(variant: Path, camera: str, way: str, base: Path) -> Iterator[PairFiles]:
+    """The pairs of one variant of a scene; the flow of the last frame (forward) or the first (backward) has none."""
+    frames = numbered(expect_folder(variant / "frames" / "rgb" / camera, "the folder of images", base))
+    folder = expect_folder(variant / "frames" / f"{way}Flow" / camera, f"the folder of {way} flow", base)
+    step = 1 if way == "forward" else -1
+    for number, first in frames.items():
+        if number + step in frames:
+            yield PairFiles(
+                name=f"{variant.parent.name}/{variant.name}/{camera}/{way}/{number:05d}",
+                first=first,
+                second=frames[number + step],
+                flow=folder / f"flow_{number:05d}.png",
+            )

@@ -1,0 +1,24 @@
+"""How good a motion is: flow, depth, tracking and stability, as `torchmetrics` classes and as plain functions."""
+
+from protoformer.metrics.depth import Crop, DepthMetric, DepthScores, DepthTable, crop_window, depth_scores
+from protoformer.metrics.flow import FlowMetric, FlowScores, flow_scores
+from protoformer.metrics.stability import StabilityMetric, StabilityScores, stability_scores
+from protoformer.metrics.tracking import TrackMetric, TrackScores, track_scores
+
+__all__ = [
+    "Crop",
+    "DepthMetric",
+    "DepthScores",
+    "DepthTable",
+    "FlowMetric",
+    "FlowScores",
+    "StabilityMetric",
+    "StabilityScores",
+    "TrackMetric",
+    "TrackScores",
+    "crop_window",
+    "depth_scores",
+    "flow_scores",
+    "stability_scores",
+    "track_scores",
+]

@@ -1,0 +1,164 @@
+"""How steady a stabilised video is, from homographies: what it cost in view and shape, and how smooth its path is.
+
+The three figures are those of Liu et al. (Bundled Camera Paths, 2013) as the field's usual script computes them, but
+for its slips: there the rotation is read off two scales, all earlier croppings are inverted anew at each frame, complex
+eigenvalues are compared by their real parts, and a missing homography is replaced by whichever came before.
+
+A homography is 3 x 3, of points (x, y, 1) in pixels, and is divided by its last entry first. One that was not found is
+NaN; one whose affine part mirrors or flattens the image cannot be true. Both are skipped, and counted.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from protoformer.metrics.averages import Averages, Tally
+
+LOWEST = 5
+"""Frequencies that count as intended motion."""
+
+SHORTEST = 2 * (LOWEST + 1)
+"""Motions of which a path must be made to have any higher frequency."""
+
+STILL = 1e-9
+"""A signal, pixels or radians, that never leaves its mean by more than this does not move: it is all rounding."""
+
+
+@dataclass(frozen=True)
+class StabilityScores:
+    """Scores of videos, each 0 .. 1, averaged over videos; more is better. NaN where no video had that score."""
+
+    cropping: float
+    """Mean over frames of 1 / scale of the input -> output homography, at most 1: 0.8 where the output shows a part of
+    the input enlarged 1.25 times. The scale is sqrt(det) of the affine part, which a rotation leaves alone."""
+    distortion: float
+    """Least, over frames, ratio of the smaller to the larger eigenvalue, in modulus, of that affine part. The two are
+    complex, and their ratio 1, where there is rotation enough."""
+    distortion_singular: float
+    """The same with singular values: 1 for similarities alone, less for any shear or stretch."""
+    stability: float
+    """The smaller of the two that follow, for each video, as in Liu et al. (the script prints their mean)."""
+    stability_translation: float
+    """Share of the energy of the path's distance from its origin that lies in its lowest five frequencies, the mean
+    (frequency 0) left out of both. 1 where nothing moves. NaN of fewer than 12 motions: they have no sixth."""
+    stability_rotation: float
+    """The same of the path's angle."""
+    videos: int = field(kw_only=True)
+    """Videos with at least one of these scores."""
+    frames: int = field(kw_only=True)
+    """Frames of all videos."""
+    skipped_frames: int = field(kw_only=True)
+    """Frames without a usable input -> output homography: they count in neither cropping nor distortion."""
+    skipped_motions: int = field(kw_only=True)
+    """Motions between output frames without a usable homography: the path goes on without them."""
+
+
+def stability_scores(input_to_output: Tensor, output_motions: Tensor) -> StabilityScores:
+    """Scores of one video of T frames.
+
+    input_to_output: T x 3 x 3, from each input frame to the output frame made of it. output_motions: (T - 1) x 3 x 3,
+    from each output frame to the next. Pixels; NaN where not found.
+    """
+    row, counts = _video(input_to_output, output_motions)
+    return _scores(Tally.of_rows(row[None]).total(), counts)
+
+
+class StabilityMetric(Averages):
+    """Scores over all videos it is shown, each weighed alike; `compute` returns StabilityScores."""
+
+    higher_is_better = True
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.add_state("seen", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
+
+    def update(self, input_to_output: Tensor, output_motions: Tensor) -> None:
+        """Add one video, in the terms of `stability_scores`."""
+        row, counts = _video(input_to_output, output_motions)
+        self.add(Tally.of_rows(row[None]))
+        self.seen = self.seen + counts.to(self.seen.device)
+
+    def compute(self) -> StabilityScores:
+        """The scores of everything shown since the last reset."""
+        return _scores(self.total(), self.seen)
+
+
+def camera_path(motions: Tensor) -> Tensor:
+    """Where a chain of motions (n x 3 x 3) has led after each: C_t = C_(t-1) F_t, as in Bundled Camera Paths."""
+    places, place = [], torch.eye(3, dtype=motions.dtype, device=motions.device)
+    for motion in motions:
+        place = place @ motion
+        place = place / place[2, 2]
+        places.append(place)
+    return torch.stack(places) if places else motions
+
+
+def path_signals(path: Tensor) -> tuple[Tensor, Tensor]:
+    """A path (n x 3 x 3) as two signals over time: distance from the origin, pixels, and angle, radians: n and n.
+
+    The angle is that of the rotation nearest to the affine part, made continuous over full turns.
+    """
+    distance = path[:, :2, 2].norm(dim=1)
+    angle = torch.atan2(path[:, 1, 0] - path[:, 0, 1], path[:, 0, 0] + path[:, 1, 1])
+    turn = 2 * math.pi
+    step = angle.diff()
+    return distance, torch.cat((angle[:1], angle[:1] + (step - turn * (step / turn).round()).cumsum(dim=0)))
+
+
+def low_frequency_share(signal: Tensor) -> float:
+    """Energy of the five lowest frequencies of a signal (n) over that of all, frequency 0 left out of both.
+
+    Each frequency counts once, up to and including the fastest (a shake that alternates from frame to frame).
+    """
+    if len(signal) < SHORTEST:
+        return math.nan
+    away = signal - signal.mean()
+    if away.abs().max() <= STILL:
+        return 1.0
+    energy = torch.fft.rfft(away).abs().square()[1:]
+    return float(energy[:LOWEST].sum() / energy.sum())
+
+
+def _video(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tensor, Tensor]:
+    """The six scores of a video, and its part in the four counts."""
+    frames, shapes = len(input_to_output), (list(input_to_output.shape), list(output_motions.shape))
+    if frames < 1 or shapes != ([frames, 3, 3], [frames - 1, 3, 3]):
+        raise ValueError(f"T frames have T x 3 x 3 and (T - 1) x 3 x 3 homographies, not {shapes[0]} and {shapes[1]}")
+    views, motions = _usable(input_to_output), _usable(output_motions)
+    translation, rotation = (low_frequency_share(signal) for signal in path_signals(camera_path(motions)))
+    # Too short a path leaves both unknown, and then min, of two NaN, is NaN.
+    scores = (*_view_scores(views[:, :2, :2]), min(translation, rotation), translation, rotation)
+    row = torch.tensor(scores, dtype=torch.float64)
+    counts = (int(not row.isnan().all()), frames, frames - len(views), frames - 1 - len(motions))
+    return row, torch.tensor(counts)
+
+
+def _usable(homographies: Tensor) -> Tensor:
+    """Those homographies, with a last entry of 1, that a moving camera could have made: n x 3 x 3, float64."""
+    scaled = homographies.double()
+    scaled = scaled / scaled[:, 2:, 2:]
+    found = scaled.isfinite().flatten(1).all(dim=1)
+    scaled = scaled[found]
+    return scaled[torch.linalg.det(scaled[:, :2, :2]) > 0]
+
+
+def _view_scores(affine: Tensor) -> tuple[float, float, float]:
+    """Cropping, distortion and distortion by singular values of affine parts: n x 2 x 2; NaN of none."""
+    if not len(affine):
+        return math.nan, math.nan, math.nan
+    cropping = (1 / torch.linalg.det(affine).sqrt()).mean().clamp_max(1)
+    eigenvalues = torch.linalg.eigvals(affine).abs()
+    singular = torch.linalg.svdvals(affine)
+    ratios = (values.amin(dim=1) / values.amax(dim=1) for values in (eigenvalues, singular))
+    distortion, distortion_singular = (float(ratio.min()) for ratio in ratios)
+    return float(cropping), distortion, distortion_singular
+
+
+def _scores(total: Tally, seen: Tensor) -> StabilityScores:
+    videos, frames, skipped_frames, skipped_motions = seen.tolist()
+    return StabilityScores(
+        *total.means(), videos=videos, frames=frames, skipped_frames=skipped_frames, skipped_motions=skipped_motions
+    )

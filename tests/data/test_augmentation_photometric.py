@@ -1,0 +1,136 @@
+"""Colours that change, and patches that are erased."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from protoformer.data.augmentation import Augmentation, Jitter, augment_flow
+from protoformer.data.augmentation_photometric import erase, jitter, mean, turn_hue
+from protoformer.world import FlowSample, random_scene
+
+IMAGES = torch.rand(3, 3, 20, 26, generator=torch.Generator().manual_seed(0))
+# Nothing moves in the picture, so that what is left is colour.
+COLOUR_ONLY = Augmentation(
+    crop=(40, 56), scale_probability=0.0, flip_horizontal=0.0, flip_vertical=0.0, asymmetric=0.0, erase=0.0
+)
+
+
+def scene(seed: int = 0) -> FlowSample:
+    return random_scene((40, 56), seed).render()
+
+
+def turn(degrees: float) -> torch.Tensor:
+    return torch.tensor(math.radians(degrees)).view(1, 1, 1, 1)
+
+
+def pixel(red: float, green: float, blue: float) -> torch.Tensor:
+    return torch.tensor([float(red), float(green), float(blue)]).view(1, 3, 1, 1)
+
+
+def test_no_change_leaves_every_bit() -> None:
+    assert torch.equal(jitter(IMAGES, [Jitter()] * 3), IMAGES)
+
+
+def test_each_image_takes_its_own_change() -> None:
+    changes = [Jitter(brightness=0.5), Jitter(contrast=1.3, hue=-0.4), Jitter()]
+    together = jitter(IMAGES, changes)
+    for index, change in enumerate(changes):
+        assert torch.equal(together[index], jitter(IMAGES[index : index + 1], [change])[0])
+    assert torch.equal(together[2], IMAGES[2]) and torch.equal(together[0], 0.5 * IMAGES[0])
+
+
+def test_no_contrast_is_the_mean_grey_and_no_saturation_each_pixels_own() -> None:
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
+    grey = (IMAGES * weights).sum(dim=1, keepdim=True)
+    flat = grey.mean(dim=(2, 3), keepdim=True).expand_as(IMAGES)
+    torch.testing.assert_close(jitter(IMAGES, [Jitter(contrast=0.0)] * 3), flat, atol=2e-6, rtol=0)
+    torch.testing.assert_close(jitter(IMAGES, [Jitter(saturation=0.0)] * 3), grey.expand_as(IMAGES))
+
+
+def test_more_contrast_and_saturation_move_away_from_the_grey() -> None:
+    calm = 0.4 + 0.2 * IMAGES  # so that nothing is cut off at 0 or 1
+    stark = jitter(calm, [Jitter(contrast=1.5)] * 3)
+    torch.testing.assert_close(stark.std(dim=(1, 2, 3)), 1.5 * calm.std(dim=(1, 2, 3)))
+    vivid = jitter(calm, [Jitter(saturation=1.5)] * 3)
+    spread, before = (image.amax(dim=1) - image.amin(dim=1) for image in (vivid, calm))
+    torch.testing.assert_close(spread, 1.5 * before, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "colour"), [(60, (1, 1, 0)), (120, (0, 1, 0)), (180, (0, 1, 1)), (240, (0, 0, 1)), (-60, (1, 0, 1))]
+)
+def test_red_turns_around_the_wheel(degrees: float, colour: tuple[float, float, float]) -> None:
+    torch.testing.assert_close(turn_hue(pixel(1, 0, 0), turn(degrees)), pixel(*colour), atol=1e-5, rtol=0)
+
+
+def test_a_third_of_a_turn_passes_the_channels_on() -> None:
+    torch.testing.assert_close(turn_hue(IMAGES, turn(120)), IMAGES.roll(1, dims=1), atol=1e-5, rtol=0)
+
+
+def test_a_turn_and_back_is_no_turn() -> None:
+    torch.testing.assert_close(turn_hue(turn_hue(IMAGES, turn(50)), turn(-50)), IMAGES, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("degrees", [-170, -30, 45, 57.3, 120])
+def test_grey_stays_grey_whatever_the_hue(degrees: float) -> None:
+    grey = IMAGES[:, :1].expand(-1, 3, -1, -1)
+    assert torch.equal(turn_hue(grey, turn(degrees)), grey)
+
+
+def test_hue_keeps_the_brightest_and_the_darkest_channel() -> None:
+    turned = turn_hue(IMAGES, turn(77))
+    torch.testing.assert_close(turned.amax(dim=1), IMAGES.amax(dim=1))
+    torch.testing.assert_close(turned.amin(dim=1), IMAGES.amin(dim=1), atol=1e-6, rtol=0)
+
+
+def test_colours_stay_between_0_and_1() -> None:
+    strong = dataclasses.replace(COLOUR_ONLY, brightness=1.0, contrast=2.0, saturation=3.0, hue=math.pi, asymmetric=0.5)
+    for index in range(20):
+        changed = augment_flow(scene(), strong, [(0, 0, index)])
+        for image in (changed.first, changed.second):
+            assert float(image.min()) >= 0 and float(image.max()) <= 1
+
+
+def test_equal_images_stay_equal_unless_their_colours_part() -> None:
+    still = dataclasses.replace(scene(), second=scene().first)
+    for index in range(10):
+        alike = augment_flow(still, COLOUR_ONLY, [(0, 0, index)])
+        assert torch.equal(alike.first, alike.second)
+        assert not torch.equal(alike.first, still.first)
+        apart = augment_flow(still, dataclasses.replace(COLOUR_ONLY, asymmetric=1.0), [(0, 0, index)])
+        assert torch.equal(apart.first, alike.first) and not torch.equal(apart.first, apart.second)
+
+
+def test_colours_leave_motion_alone() -> None:
+    changed = augment_flow(scene(), dataclasses.replace(COLOUR_ONLY, erase=1.0), [(0, 0, 0)])
+    for field in ("flow", "valid", "occlusion"):
+        assert torch.equal(getattr(changed, field), getattr(scene(), field))
+
+
+def test_only_the_second_image_is_erased() -> None:
+    config = dataclasses.replace(COLOUR_ONLY, erase=1.0, erase_size=(10, 14))
+    for index in range(10):
+        plain, erased = (augment_flow(scene(), each, [(0, 0, index)]) for each in (COLOUR_ONLY, config))
+        assert torch.equal(erased.first, plain.first)
+        touched = (erased.second != plain.second).any(dim=1, keepdim=True)
+        assert 0 < int(touched.sum()) <= 2 * 14 * 14
+        filling = mean(plain.second).expand_as(plain.second)
+        assert torch.equal(erased.second, torch.where(touched, filling, plain.second))
+
+
+def test_a_box_is_filled_with_the_mean_colour_and_cut_at_the_border() -> None:
+    erased = erase(IMAGES, [[(4, 2, 3, 5)], [], [(24, 18, 90, 90), (0, 0, 1, 1)]])
+    expected = IMAGES.clone()
+    colour = IMAGES.mean(dim=(2, 3), keepdim=True)
+    expected[0, :, 2:7, 4:7] = colour[0]
+    expected[2, :, 18:, 24:] = colour[2]
+    expected[2, :, 0, 0] = colour[2, :, 0, 0]
+    torch.testing.assert_close(erased, expected, atol=1e-6, rtol=0)
+    assert torch.equal(erased[1], IMAGES[1])
+
+
+def test_a_mean_is_the_mean() -> None:
+    torch.testing.assert_close(mean(IMAGES), IMAGES.mean(dim=(2, 3), keepdim=True), atol=1e-6, rtol=0)
+    assert torch.equal(mean(torch.ones(1, 3, 7, 9)), torch.ones(1, 3, 1, 1))

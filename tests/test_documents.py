@@ -1,0 +1,48 @@
+"""What the documents tell a reader to run, runs."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+def test_the_readmes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("frame1.png", "frame2.png"):
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(name)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert {path.name for path in tmp_path.iterdir()} == {"frame1.png", "frame2.png", "motion.flo", "motion.png"}
+
+
+def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("prototyping_benchmark", ROOT / "benchmarks" / "prototyping.py")
+    assert spec is not None and spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, benchmark)  # where its dataclasses look themselves up
+    spec.loader.exec_module(benchmark)
+    growth = {}
+    for mixer, build in (("CAP", lambda: benchmark.Prototyping(128, 4)), ("self-attention", benchmark.SelfAttention)):
+        small, large = (benchmark.operations(build, size) for size in ((54, 120), (108, 240)))
+        growth[mixer] = large / small
+    assert growth["CAP"] == pytest.approx(4.0, abs=0.1)
+    assert growth["self-attention"] == pytest.approx(16.0, abs=1.0)
+
+    monkeypatch.setattr(benchmark, "SIZES", ((4, 5), (8, 10)))
+    monkeypatch.setattr(benchmark, "STEPS", 4)
+    monkeypatch.setattr(sys, "argv", ["prototyping.py", "--repeats", "1", "--json", str(tmp_path / "figures.json")])
+    benchmark.main()
+    assert "CAP grows" in capsys.readouterr().out
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures["costs"]) == 4
+    assert len(figures["convergence"]) == 3
