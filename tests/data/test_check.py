@@ -19,6 +19,7 @@ from protoformer.data.tree import (
     files_in,
     folders_in,
     natural_key,
+    read_text,
 )
 from protoformer.errors import InputError
 from protoformer.files import write_flo
@@ -54,6 +55,33 @@ def test_a_whole_dataset_has_nothing_broken(scenes: Path, paint: Paint) -> None:
     paint(scenes / "other-data/Grove2/frame11.png")
     write_flo(scenes / "other-gt-flow/Venus/flow10.flo", np.zeros((4, 6, 2)))
     assert check_dataset(open_dataset("middlebury", scenes)) == CheckReport(found=3, read=3, broken=())
+
+
+def test_a_check_reads_every_frame_of_a_clip(tmp_path: Path, paint: Paint) -> None:
+    for clip in ("Ant", "Bag", "Car"):
+        for frame in (1, 2, 3):
+            paint(tmp_path / clip / "img" / f"{frame:04d}.png")
+        (tmp_path / clip / "groundtruth_rect.txt").write_text("1,1,2,2\n" * 3)
+    for frame in (2, 3):
+        (tmp_path / f"Ant/img/{frame:04d}.png").write_bytes(b"not an image")
+    (tmp_path / "Bag/img/0003.png").unlink()
+    report = check_dataset(open_dataset("otb", tmp_path))
+    assert (report.found, report.read) == (3, 1)
+    (damaged, why), (short, reason) = report.broken
+    assert (damaged, short) == ("Ant", "Bag")
+    assert "Ant/img/0002.png" in why
+    assert "holds 2 frames from number 0 on, but groundtruth_rect.txt has 3 boxes" in reason
+
+
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(b"\xef\xbb\xbfcar \xff")
+    assert read_text(tmp_path / "list.txt") == "car \ufffd"
+    with pytest.raises(InputError, match=r"gone\.txt does not exist"):
+        read_text(tmp_path / "gone.txt")
+    with pytest.raises(InputError, match="is a folder; give a file inside it"):
+        read_text(tmp_path)
+    with pytest.raises(InputError, match="gone cannot be listed"):
+        folders_in(tmp_path / "gone")
 
 
 def test_items_end_where_the_dataset_does(scenes: Path) -> None:

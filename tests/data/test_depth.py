@@ -85,12 +85,20 @@ class TestKittiEigen:
     def test_truth_that_is_not_there_is_named(self, kitti: Path) -> None:
         (kitti / "eigen_test_files_with_gt.txt").write_text(eigen_line(3))
         with pytest.raises(InputError, match=r"0000000003\.png does not exist, nor does it under val/, but line 1 of"):
+            KittiEigen(kitti)[0]
+
+    def test_truth_that_is_nowhere_is_missed_at_once(self, kitti: Path) -> None:
+        for part in ("train", "val"):
+            (kitti / part).rename(kitti / f"other_{part}")
+        with pytest.raises(InputError, match="train does not exist, but KITTI's annotated depth, there or in val, was"):
             KittiEigen(kitti)
 
     def test_an_image_that_is_not_there_is_named(self, kitti: Path) -> None:
         (kitti / f"2011_09_26/{DRIVE}/image_02/data/0000000007.png").unlink()
+        data = KittiEigen(kitti)
         with pytest.raises(InputError, match=r"data/0000000007\.png does not exist, but the image that line 2 of"):
-            KittiEigen(kitti)
+            data[0]
+        assert data[1].depth[0, 0, 0, 0] == 5
 
     @pytest.mark.parametrize(
         "line", ["a.png b.png\n", eigen_line(5, focal="wide"), eigen_line(5, focal="0"), "a b 1\n"]
@@ -157,9 +165,14 @@ class TestSintelDepth:
         (sintel / "training/camdata_left/cave_2/frame_0001.cam").unlink()
         with pytest.raises(InputError, match=r"frame_0001\.cam does not exist, but the camera of final/cave_2/frame"):
             SintelDepth(sintel)[2]
+        (sintel / "training/camdata_left").rename(sintel / "training/elsewhere")
         (sintel / "training/final/cave_2/frame_0001.png").unlink()
-        with pytest.raises(InputError, match=r"frame_0001\.png does not exist, but the image of .*frame_0001\.dpt"):
-            SintelDepth(sintel)
+        with pytest.raises(InputError, match=r"frame_0001\.png does not exist, but the image of final/cave_2/frame_0"):
+            SintelDepth(sintel)[2]
+        (sintel / "training/depth/alley_1/frame_0001.dpt").unlink()
+        with pytest.raises(InputError, match=r"frame_0001\.dpt does not exist, but the depth of final/alley_1/f"):
+            SintelDepth(sintel)[0]
+        assert len(SintelDepth(sintel)) == 3
         with pytest.raises(InputError, match="training does not exist, but the training part of Sintel"):
             SintelDepth(sintel / "training")
 
@@ -210,13 +223,17 @@ class TestVkitti2Depth:
 
     def test_an_image_without_depth_is_an_error(self, vkitti: Path) -> None:
         (vkitti / "Scene01/clone/frames/depth/Camera_0/depth_00001.png").unlink()
-        with pytest.raises(InputError, match=r"depth_00001\.png does not exist, but the depth of .*rgb_00001\.jpg"):
-            Vkitti2Depth(vkitti)
+        with pytest.raises(
+            InputError, match=r"depth_00001\.png does not exist, but the depth of Scene01/clone/Camera_0/00001"
+        ):
+            Vkitti2Depth(vkitti)[1]
 
     def test_depth_without_an_image_is_an_error(self, vkitti: Path) -> None:
         (vkitti / "Scene01/clone/frames/rgb/Camera_0/rgb_00000.jpg").unlink()
-        with pytest.raises(InputError, match=r"rgb_00000\.jpg does not exist, but the image of .*depth_00000\.png"):
-            Vkitti2Depth(vkitti)
+        with pytest.raises(
+            InputError, match=r"rgb_00000\.jpg does not exist, but the image of Scene01/clone/Camera_0/00000"
+        ):
+            Vkitti2Depth(vkitti)[0]
 
     def test_what_is_missing_is_said(self, vkitti: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="holds no Scene02; choose among Scene01, Scene20"):

@@ -74,10 +74,12 @@ def test_folders_are_splits(folders: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "file"), [("depth", "0010.png"), ("rgb", "0010.jpg")])
-def test_one_without_the_other_is_an_error(folders: Path, kind: str, file: str) -> None:
+def test_one_without_the_other_is_an_error_when_it_is_read(folders: Path, kind: str, file: str) -> None:
     (folders / "train" / kind / file).unlink()
-    with pytest.raises(InputError, match=rf"{kind}/{file} does not exist, but the \w+ of .* was expected there"):
-        NyuV2(folders, "train")
+    rooms = NyuV2(folders, "train")
+    assert rooms.names == ("0002", "0010") and rooms[0].valid.any()
+    with pytest.raises(InputError, match=rf"{kind}/{file} does not exist, but the \w+ of 0010 was expected there"):
+        rooms[1]
 
 
 def test_depth_of_another_kind_is_refused(folders: Path) -> None:

@@ -90,9 +90,13 @@ def test_kitti_2015_reads_image_2_and_its_test_split_has_no_truth(tmp_path: Path
     assert greys(test[1]) == (112, 113)
 
 
-def test_odd_counts_of_test_images_are_named(tmp_path: Path, paint: Paint) -> None:
-    paint(tmp_path / "testing/image_2/000000_10.png")
-    with pytest.raises(InputError, match=r"image_2 holds 1 images \*_10\.png but 0 images \*_11\.png"):
+def test_a_test_image_without_its_partner_is_named(tmp_path: Path, paint: Paint) -> None:
+    for name in ("000000_10.png", "000000_11.png", "000001_10.png"):
+        paint(tmp_path / "testing/image_2" / name)
+    with pytest.raises(
+        InputError,
+        match=r"2 files \*_10\.png but 1 files \*_11\.png, .* 000001_11\.png is missing beside 000001_10\.png",
+    ):
         Kitti2015(tmp_path, "test")
 
 
@@ -122,9 +126,21 @@ def test_hd1k_pairs_stay_within_a_sequence(hd1k: Path, motion: Motion) -> None:
     expect_truth(data[2], motion(3))
 
 
-def test_hd1k_leaves_out_pairs_without_truth(hd1k: Path) -> None:
-    (hd1k / "hd1k_flow_gt/flow_occ/000000_0010.png").unlink()
-    assert Hd1k(hd1k, "train").names == ("000000_0009", "000003_0000")
+def test_hd1k_pairs_are_neighbours_whatever_their_numbers(hd1k: Path) -> None:
+    for folder in ("hd1k_input/image_2", "hd1k_flow_gt/flow_occ"):
+        (hd1k / folder / "000000_0010.png").unlink()
+    data = Hd1k(hd1k, "train")
+    assert data.names == ("000000_0009", "000003_0000")
+    assert greys(data[0]) == (9, 11)
+
+
+@pytest.mark.parametrize(("folder", "what"), [("hd1k_flow_gt/flow_occ", "flow"), ("hd1k_input/image_2", "first image")])
+def test_hd1k_misses_a_file_when_it_is_read(hd1k: Path, folder: str, what: str) -> None:
+    (hd1k / folder / "000000_0010.png").unlink()
+    data = Hd1k(hd1k, "train")
+    assert len(data) == 3
+    with pytest.raises(InputError, match=rf"0010\.png does not exist, but the {what} of 000000_0010 was expected"):
+        data[1]
 
 
 def test_the_challenge_of_hd1k_has_no_truth(hd1k: Path) -> None:
@@ -153,9 +169,12 @@ def vkitti2(tmp_path: Path, paint: Paint) -> Path:
         for camera in (0, 1):
             for frame in range(3):
                 paint(frames / f"rgb/Camera_{camera}/rgb_{frame:05d}.png", 20 * place + 100 * camera + frame)
-            for way, numbers, flow in (("forward", (0, 1), ALL_RIGHT), ("backward", (1, 2), ALL_LEFT)):
+            for folder, name, numbers, flow in (
+                ("forwardFlow", "flow", (0, 1), ALL_RIGHT),
+                ("backwardFlow", "backwardFlow", (1, 2), ALL_LEFT),
+            ):
                 for number in numbers:
-                    path = frames / f"{way}Flow/Camera_{camera}/flow_{number:05d}.png"
+                    path = frames / f"{folder}/Camera_{camera}/{name}_{number:05d}.png"
                     path.parent.mkdir(parents=True, exist_ok=True)
                     write_vkitti2_flow(path, flow, HOLE)
     return tmp_path
@@ -174,6 +193,37 @@ def test_vkitti2_goes_backward_from_frame_i(vkitti2: Path) -> None:
     assert data.names == ("Scene20/clone/Camera_1/backward/00001", "Scene20/clone/Camera_1/backward/00002")
     assert greys(data[0]) == (141, 140)
     expect_truth(data[0], ALL_LEFT)
+
+
+def test_vkitti2_reads_backward_flow_that_is_called_flow(vkitti2: Path) -> None:
+    folder = vkitti2 / "Scene01/clone/frames/backwardFlow/Camera_0"
+    (folder / "backwardFlow_00001.png").rename(folder / "flow_00001.png")
+    data = Vkitti2(vkitti2, scenes="Scene01", variants="clone", direction="backward")
+    assert len(data) == 2
+    expect_truth(data[0], ALL_LEFT)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "what"),
+    [
+        ("rgb/Camera_0/rgb_00002.jpg", 1, "second image"),
+        ("rgb/Camera_0/rgb_00000.jpg", 0, "first image"),
+        ("forwardFlow/Camera_0/flow_00001.png", 1, "flow"),
+    ],
+)
+def test_vkitti2_misses_a_file_when_it_is_read(vkitti2: Path, place: str, number: int, what: str) -> None:
+    path = vkitti2 / "Scene01/clone/frames" / place
+    (path if path.exists() else path.with_suffix(".png")).unlink()
+    data = Vkitti2(vkitti2, scenes="Scene01", variants="clone")
+    assert len(data) == 2
+    with pytest.raises(InputError, match=f"{path.name} does not exist, but the {what} of Scene01/clone/Camera_0/forwa"):
+        data[number]
+
+
+def test_vkitti2_misses_backward_flow_by_its_official_name(vkitti2: Path) -> None:
+    (vkitti2 / "Scene01/clone/frames/backwardFlow/Camera_0/backwardFlow_00002.png").unlink()
+    with pytest.raises(InputError, match=r"Camera_0/backwardFlow_00002\.png does not exist, but the flow of"):
+        Vkitti2(vkitti2, scenes="Scene01", variants="clone", direction="backward")[1]
 
 
 def test_vkitti2_of_some_scenes_variants_and_both_directions(vkitti2: Path) -> None:

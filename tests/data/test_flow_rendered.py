@@ -80,9 +80,18 @@ def test_a_split_file_of_something_else_is_refused(chairs: Path, text: str, sent
         FlyingChairs(chairs, "val")
 
 
-def test_odd_counts_of_chairs_are_named(chairs: Path) -> None:
-    (chairs / "data" / "00002_img2.ppm").unlink()
-    with pytest.raises(InputError, match=r"data holds 4 files \*_img1\.ppm but 3 files \*_img2\.ppm but 4 files"):
+def test_a_chair_without_its_partner_is_named(chairs: Path) -> None:
+    (chairs / "data" / "00003_img2.ppm").unlink()
+    with pytest.raises(
+        InputError, match=r"data holds 4 files \*_img1\.ppm but 3 files \*_img2\.ppm but 4 files"
+    ) as caught:
+        FlyingChairs(chairs, "all")
+    assert "00003_img2.ppm is missing beside 00003_img1.ppm" in str(caught.value)
+
+
+def test_chairs_of_equal_counts_may_still_lack_a_partner(chairs: Path) -> None:
+    (chairs / "data" / "00003_flow.flo").rename(chairs / "data" / "00007_flow.flo")
+    with pytest.raises(InputError, match=r"00003_flow\.flo is missing beside 00003_img1\.ppm"):
         FlyingChairs(chairs, "all")
 
 
@@ -144,6 +153,19 @@ def test_a_flow_that_is_missing_is_named_when_it_is_read(things: Path) -> None:
         data[0]
 
 
+@pytest.mark.parametrize(
+    ("frame", "place", "what"), [(7, 0, "second image"), (7, 1, "first image"), (8, 1, "second image")]
+)
+def test_a_frame_that_is_missing_is_named_when_it_is_read(things: Path, frame: int, place: int, what: str) -> None:
+    (things / f"frames_cleanpass/TRAIN/A/0000/left/{frame:04d}.png").unlink()
+    data = FlyingThings3D(things, "train", direction="future")
+    assert len(data) == 3
+    with pytest.raises(
+        InputError, match=rf"left/{frame:04d}\.png does not exist, but the {what} of clean/A/0000/left/"
+    ):
+        data[place]
+
+
 def test_things_without_a_folder_or_with_an_unknown_option_are_refused(things: Path) -> None:
     with pytest.raises(InputError, match=r"optical_flow/TEST does not exist, .* holds optical_flow/TEST/\."):
         FlyingThings3D(things, "test")
@@ -155,12 +177,13 @@ def test_things_without_a_folder_or_with_an_unknown_option_are_refused(things: P
 
 @pytest.fixture
 def sintel(tmp_path: Path, paint: Paint, motion: Motion) -> Path:
-    """alley_1 has frames 1, 2, 3 and 10, 11 in the clean pass, and 1, 2 in the final one; one test scene."""
+    """alley_1 has frames 1, 2, 3 and 10, 11 and the flows of 1, 2 and 10; one test scene."""
     for frame in (1, 2, 3, 10, 11):
         paint(tmp_path / f"training/clean/alley_1/frame_{frame:04d}.png", frame)
+        paint(tmp_path / f"training/final/alley_1/frame_{frame:04d}.png", 50 + frame)
+    for frame in (1, 2, 10):
         write_flow(tmp_path / f"training/flow/alley_1/frame_{frame:04d}.flo", motion(frame))
     for frame in (1, 2):
-        paint(tmp_path / f"training/final/alley_1/frame_{frame:04d}.png", 50 + frame)
         paint(tmp_path / f"test/clean/wall/frame_{frame:04d}.png", 90 + frame)
         paint(tmp_path / f"test/final/wall/frame_{frame:04d}.png", 190 + frame)
     return tmp_path
@@ -176,21 +199,42 @@ def test_sintel_pairs_are_frames_that_follow_one_another(sintel: Path, motion: M
 
 def test_sintel_of_both_passes_gives_the_clean_one_first(sintel: Path) -> None:
     data = Sintel(sintel)
-    assert data.names[2:] == ("clean/alley_1/frame_0010", "final/alley_1/frame_0001")
+    assert len(data) == 6
+    assert data.names[2:4] == ("clean/alley_1/frame_0010", "final/alley_1/frame_0001")
     assert grey(data[3].first) == 51
 
 
-def test_sintel_masks_say_what_is_hidden_and_what_is_not_valid(sintel: Path, paint: Paint, motion: Motion) -> None:
+@pytest.mark.parametrize(
+    ("place", "index", "what"),
+    [
+        ("clean/alley_1/frame_0001.png", 0, "first image"),
+        ("clean/alley_1/frame_0003.png", 1, "second image"),
+        ("flow/alley_1/frame_0010.flo", 2, "flow"),
+    ],
+)
+def test_sintel_misses_a_file_when_it_is_read(sintel: Path, place: str, index: int, what: str) -> None:
+    (sintel / "training" / place).unlink()
+    data = Sintel(sintel, "train", render_pass="clean")
+    assert len(data) == 3
+    with pytest.raises(InputError, match=f"{place} does not exist, but the {what} of clean/alley_1/frame_"):
+        data[index]
+
+
+def test_sintel_masks_say_what_is_hidden_and_what_is_not_valid(sintel: Path, paint: Paint) -> None:
     hidden, invalid = np.zeros((2, 4, 6), dtype=np.uint8)
     hidden[1, 2], invalid[3, 5] = 255, 255
-    for frame in (1, 2, 3, 10, 11):
+    still = np.zeros((4, 6, 2), dtype=np.float32)
+    still[0, 0], still[0, 1], still[2, 3], still[3, 5] = (-0.5, 0), (4, 0), (0, 1.5), (9, 9)
+    write_flo(sintel / "training/flow/alley_1/frame_0001.flo", still)
+    for frame in (1, 2, 10):
         paint(sintel / f"training/occlusions/alley_1/frame_{frame:04d}.png", hidden)
         paint(sintel / f"training/invalid/alley_1/frame_{frame:04d}.png", invalid)
     sample = Sintel(sintel, "train", render_pass="clean")[0]
-    assert sample.occlusion.nonzero().tolist() == [[0, 0, 1, 2]]
+    # Hidden by the mask, or leaving to the left or below; (0, 1) stops at the last column, (3, 5) is not known.
+    assert sample.occlusion.nonzero().tolist() == [[0, 0, 0, 0], [0, 0, 1, 2], [0, 0, 2, 3]]
     assert (~sample.valid).nonzero().tolist() == [[0, 0, 3, 5]]
     assert sample.flow[0, :, 3, 5].tolist() == [0, 0]
-    assert sample.flow[0, :, 3, 4].tolist() == motion(1)[3, 4].tolist()
+    assert sample.flow[0, :, 2, 3].tolist() == [0, 1.5]
 
 
 def test_sintel_masks_are_expected_for_every_pair_where_there_are_any(sintel: Path) -> None:

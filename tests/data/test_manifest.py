@@ -57,7 +57,8 @@ def test_json_says_the_same_as_csv(folder: Path) -> None:
 
 
 def test_a_row_without_flow_is_a_pair_without_truth(folder: Path) -> None:
-    (folder / "manifest.csv").write_text("first,second,flow,occlusion\na.png,a.png,,\na.png,a.png,m.flo,mask.png\n")
+    write_flo(folder / "still.flo", np.zeros((4, 6, 2)))
+    (folder / "manifest.csv").write_text("first,second,flow,occlusion\na.png,a.png,,\na.png,a.png,still.flo,mask.png\n")
     pair, sample = open_dataset("own", folder)
     assert type(pair) is FlowPair
     assert type(sample) is FlowSample and sample.occlusion.nonzero().tolist() == [[0, 0, 2, 1]]
@@ -134,6 +135,10 @@ def test_depth_is_in_metres_whatever_the_file(folder: Path) -> None:
         ("a.png,small.npy,,,,,", "is 6x4 but its depth is 3x4"),
         ("a.png,words.npy,,,,,", "words.npy does not hold an array of real numbers"),
         ("a.png,pickle.npy,,,,,", "pickle.npy is not a .npy file of numbers"),
+        ("a.png,forged.npy,,,,,", "forged.npy is not a .npy file of numbers"),
+        ("a.png,torn.npy,,,,,", "torn.npy is not a .npy file of numbers"),
+        ("a.png,empty.npy,,,,,", "empty.npy is an empty file"),
+        ("a.png,archive.npy,,,,,", "archive.npy is an archive of arrays; save one array as .npy"),
         ("a.png,mask.png,,,,,", "mask.png is a png but not a depth, which is 16-bit grey"),
     ],
 )
@@ -143,6 +148,13 @@ def test_a_depth_that_does_not_fit_says_so(folder: Path, row: str, sentence: str
     np.save(folder / "small.npy", np.ones((4, 3)))
     np.save(folder / "words.npy", np.array([["a"]]))
     np.save(folder / "pickle.npy", np.array([[None]]), allow_pickle=True)
+    whole = (folder / "d.npy").read_bytes()
+    # A header of the same length that claims 2 TB.
+    (folder / "forged.npy").write_bytes(whole.replace(b"(4, 6), }            ", b"(500000, 500000), }  "))
+    (folder / "torn.npy").write_bytes(whole.replace(b"'descr'", b"'des(r'")[:100])
+    (folder / "empty.npy").touch()
+    with (folder / "archive.npy").open("wb") as file:
+        np.savez(file, np.ones((4, 6)))
     (folder / "list.csv").write_text(f"image,depth,scale,fx,fy,cx,cy\n{row}\n")
     with pytest.raises(InputError, match=sentence):
         open_dataset("own-depth", folder / "list.csv")[0]
@@ -167,7 +179,7 @@ def test_frames_come_from_a_folder_or_a_pattern_in_natural_order(tmp_path: Path,
     ("frames", "boxes", "sentence"),
     [
         ("clip", "1,2,3,4\n1,2,3,4\n", r"clip holds 3 frames but 2 boxes \(in boxes\.txt\)"),
-        ("clip", "1,2,3,4\n1,2,3\n1,2,3,4\n", "line 2 of .*boxes.txt is not four numbers x, y, w, h"),
+        ("clip", "1,2,3,4\n1,2,3\n1,2,3,4\n", r"line 2 of .*boxes.txt is not 4 numbers \(x, y, w, h\)"),
         ("clip/*.jpg", "1,2,3,4\n", r"clip/\*\.jpg holds no frames"),
         ("gone", "1,2,3,4\n", "gone does not exist, but the folder of frames that line 2 of .*list.csv names"),
     ],

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from protoformer.data import check_dataset
 from protoformer.data.stability import DeepStab, count_frames
 from protoformer.errors import InputError
 
@@ -57,6 +58,28 @@ def test_a_header_that_promises_too_much_is_believed_only_on_request(root: Path)
     declare_frames(path, 40)
     assert count_frames(path) == 5
     assert count_frames(path, trust_header=True) == 40
+
+
+@pytest.mark.parametrize(("word", "meant"), [("false", False), ("0", False), ("True", True), ("1", True)])
+def test_trust_may_come_as_a_word(root: Path, word: str, meant: bool) -> None:
+    assert DeepStab(root, trust_headers=word).trust_headers is meant
+
+
+def test_trust_of_another_word_is_refused(root: Path) -> None:
+    with pytest.raises(InputError, match="trust_headers is 'perhaps'; choose one of true, false, 1, 0"):
+        DeepStab(root, trust_headers="perhaps")
+
+
+def test_a_check_decodes_what_a_header_promises(root: Path) -> None:
+    for folder in ("stable", "unstable"):
+        declare_frames(root / folder / "1.avi", 40)
+    (root / "unstable" / "2.avi").write_bytes(b"not a video at all")
+    report = check_dataset(DeepStab(root, trust_headers=True))
+    assert (report.found, report.read) == (3, 1)
+    (first, promise), (second, damage) = report.broken
+    assert (first, second) == ("1", "2")
+    assert "unstable/1.avi has 7 frames that can be read, but 40 are declared" in promise
+    assert "unstable/2.avi is not a video" in damage
 
 
 @pytest.mark.parametrize(("missing", "partner"), [("stable", "unstable"), ("unstable", "stable")])

@@ -140,6 +140,16 @@ class TestTrackingNet:
         with pytest.raises(InputError, match="TRAIN_3 does not exist"):
             TrackingNet(trackingnet, "train", chunks=[0, 3])
 
+    def test_parts_may_come_as_words(self, trackingnet: Path) -> None:
+        assert TrackingNet(trackingnet, "train", chunks="10").names == ("b_0",)
+        assert TrackingNet(trackingnet, "train", chunks=10).names == ("b_0",)
+        assert TrackingNet(trackingnet, "train", chunks="0, 10").names == ("a_0", "b_0")
+
+    @pytest.mark.parametrize("chunks", ["", "one", "1;2", "-1", "1,,2", "0.5"])
+    def test_parts_of_other_words_are_refused(self, trackingnet: Path, chunks: str) -> None:
+        with pytest.raises(InputError, match=f"chunks is '{chunks}'; give whole numbers with commas between them"):
+            TrackingNet(trackingnet, "train", chunks=chunks)
+
     def test_the_test_part_knows_the_first_box_alone(self, trackingnet: Path) -> None:
         clip = TrackingNet(trackingnet)[0]
         assert len(clip.frames) == 12

@@ -12,10 +12,12 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from protoformer.errors import InputError
 from protoformer.files import (
@@ -32,6 +34,7 @@ from protoformer.files import (
     read_vkitti2_depth,
     read_vkitti2_flow,
 )
+from protoformer.files.quiet_pillow import quiet_pillow
 
 MOST_MEMORY = 64 * 2**20
 MOST_SECONDS = 60
@@ -86,6 +89,12 @@ def ppm_size(data: bytes) -> tuple[int, int]:
     return int(height), int(width)
 
 
+def pillow_shape(data: bytes) -> tuple[int, ...]:
+    # These headers are long, or scattered over the file: here it is Pillow that reads them a second time.
+    with quiet_pillow(), Image.open(BytesIO(data)) as image:
+        return image.height, image.width, 3
+
+
 def resized_tagged(data: bytes, rng: Rng) -> bytes:
     width, height = (value & 0xFFFFFFFF for value in rng.choice(ABSURD, 2).tolist())
     return data[:4] + struct.pack("<II", width, height) + data[12:]
@@ -119,6 +128,29 @@ def signed(data: bytes) -> bytes:
     return bytes(fixed)
 
 
+def resized_at(find: Callable[[bytes], int], layout: str) -> Callable[[bytes, Rng], bytes]:
+    """Put absurd numbers of one `struct` layout in the place that `find` gives."""
+
+    def resized(data: bytes, rng: Rng) -> bytes:
+        wanted = rng.choice(ABSURD, len(layout) - 1).tolist()
+        numbers = [
+            value & (256 ** struct.calcsize(layout[:1] + letter) - 1)
+            for value, letter in zip(wanted, layout[1:], strict=True)
+        ]
+        place = find(data)
+        return data[:place] + struct.pack(layout, *numbers) + data[place + struct.calcsize(layout) :]
+
+    return resized
+
+
+def resized_tiff(data: bytes, rng: Rng) -> bytes:
+    """Change the width and the height, the first two tags, each of twelve bytes with the value last."""
+    fixed, first = bytearray(data), struct.unpack_from("<I", data, 4)[0] + 2
+    for place in (first, first + 12):
+        struct.pack_into("<HII", fixed, place + 2, 4, 1, rng.choice(ABSURD))
+    return bytes(fixed)
+
+
 def unchanged(data: bytes, rng: Rng) -> bytes:
     return data
 
@@ -140,6 +172,32 @@ IMAGES = [encode_png(samples(3, 4, 3, dtype=np.uint8)), encode_png(samples(3, 4,
 PPM = [b"P6\n3 2\n255\n" + samples(18, dtype=np.uint8).tobytes(), b"P6 3 2 65535\n" + samples(18).tobytes()]
 
 
+def pictures(kind: str, *options: dict[str, object]) -> list[bytes]:
+    """Encode the same small picture once for every set of Pillow's options."""
+    files = []
+    for chosen in options:
+        buffer = BytesIO()
+        Image.fromarray(samples(5, 9, 3, dtype=np.uint8)).save(buffer, kind, **chosen)
+        files.append(buffer.getvalue())
+    return files
+
+
+def jpeg_frame(data: bytes) -> int:
+    """Find height and width behind the frame's mark, its length and its depth."""
+    return max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) + 5
+
+
+JPEG, GIF, BMP = pictures("JPEG", {}, {"progressive": True}), pictures("GIF", {}), pictures("BMP", {})
+TIFF = pictures("TIFF", *({"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")))
+LOSSY_WEBP, LOSSLESS_WEBP = pictures("WEBP", {}), pictures("WEBP", {"lossless": True})
+
+
+def resized_webp(data: bytes, rng: Rng) -> bytes:
+    """Change the size behind the start code (lossy) or the signature (lossless), of fourteen bits each."""
+    place = 26 if data[12:16] == b"VP8 " else 21
+    return resized_at(lambda _: place, "<HH")(data, rng)
+
+
 def grey_shapes(data: bytes) -> list[tuple[int, ...]]:
     return [png_size(data), png_size(data)]
 
@@ -150,16 +208,16 @@ def flow_shapes(data: bytes) -> list[tuple[int, ...]]:
 
 VALUES, FLOWS, TRUTH = ("values", "valid"), ("flow", "valid"), [np.float32, np.bool_]
 CODECS = [
-    Codec("flo", one(read_flo), [FLOW], resized_tagged, lambda d: [(*tagged_size(d), 2)], [np.float32], 1000),
-    Codec("dpt", one(read_dpt), [DEPTH], resized_tagged, lambda d: [tagged_size(d)], [np.float32], 1000),
+    Codec("flo", one(read_flo), [FLOW], resized_tagged, lambda d: [(*tagged_size(d), 2)], [np.float32], 800),
+    Codec("dpt", one(read_dpt), [DEPTH], resized_tagged, lambda d: [tagged_size(d)], [np.float32], 800),
     Codec(
         *("cam", fields(read_cam, "intrinsics", "extrinsics"), [CAMERA], unchanged),
         *(lambda _: [(3, 3), (3, 4)], [np.float64, np.float64], 500),
     ),
-    Codec("pfm", one(read_pfm), PFM, resized_text, lambda d: [pfm_shape(d)], [np.float32], 2000),
+    Codec("pfm", one(read_pfm), PFM, resized_text, lambda d: [pfm_shape(d)], [np.float32], 1500),
     Codec(
         *("pfm flow", one(read_pfm_flow), PFM[:1], resized_text),
-        *(lambda d: [(*pfm_shape(d)[:2], 2)], [np.float32], 1000),
+        *(lambda d: [(*pfm_shape(d)[:2], 2)], [np.float32], 700),
     ),
     Codec("kitti flow", fields(read_kitti_flow, *FLOWS), RGB_PNG, resized_png, flow_shapes, TRUTH, 800),
     Codec("kitti disparity", fields(read_kitti_disparity, *VALUES), GREY_PNG, resized_png, grey_shapes, TRUTH, 600),
@@ -174,6 +232,16 @@ CODECS = [
         *(lambda d: [(*png_size(d), 3)], [np.float32], 800),
     ),
     Codec("ppm image", one(read_image), PPM, resized_text, lambda d: [(*ppm_size(d), 3)], [np.float32], 300),
+    *(
+        Codec(f"{kind} image", one(read_image), sound, resized, lambda d: [pillow_shape(d)], [np.float32], 240)
+        for kind, sound, resized in (
+            ("jpeg", JPEG, resized_at(jpeg_frame, ">HH")),
+            ("gif", GIF, resized_at(lambda _: 6, "<HH")),
+            ("bmp", BMP, resized_at(lambda _: 18, "<II")),
+            ("tiff", TIFF, resized_tiff),
+            ("webp", LOSSY_WEBP + LOSSLESS_WEBP, resized_webp),
+        )
+    ),
 ]
 
 

@@ -49,7 +49,7 @@ def test_one_encoder_serves_both_images_and_context_in_the_small_models(entries:
 
 
 def test_fast_and_tiny_are_what_they_are_said_to_be() -> None:
-    for name, updates in (("fast", 8), ("tiny", 6)):
+    for name, updates in (("fast", 8), ("tiny", 4)):
         config = PRESETS[name]
         assert (config.decoder, config.aggregation, config.shared_encoder) == ("recurrent", "prototypes", True)
         assert config.updates == updates

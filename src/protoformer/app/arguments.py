@@ -1,18 +1,8 @@
 """What several commands make of their arguments."""
 
-from pathlib import Path
 from typing import Any
 
 from protoformer.errors import InputError
-
-
-def made_folder(folder: Path) -> Path:
-    """The folder, made with those above it if need be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be made ({error.strerror}); choose another.") from None
-    return folder
 
 
 def key_values(pairs: list[str] | None) -> dict[str, Any]:

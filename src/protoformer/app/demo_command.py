@@ -10,9 +10,9 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
-from protoformer.app.arguments import made_folder
 from protoformer.app.progress import progress_bar
 from protoformer.files import checked_output, color_wheel_legend, flow_to_color, write_atomically, write_image
+from protoformer.files.folders import made_folder
 from protoformer.inference import FlowModel, FlowResult
 from protoformer.inference.catalogue import catalogue
 from protoformer.model import build_flow, preset

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from protoformer.app.arguments import key_values, made_folder
+from protoformer.app.arguments import key_values
 from protoformer.app.progress import progress_bar
 from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
 from protoformer.files import write_atomically
+from protoformer.files.folders import made_folder
 from protoformer.inference import load
 from protoformer.inference.baselines import BASELINES, baseline_flow
 from protoformer.inference.evaluation import (
@@ -50,7 +51,8 @@ def evaluate(
     ] = None,
     worst: Annotated[int, typer.Option(help="How many of the worst samples to draw.", min=0)] = 5,
     submission: Annotated[
-        Path | None, typer.Option(help="A folder to write the benchmark's upload files to (sintel, kitti).")
+        Path | None,
+        typer.Option(help="A folder for the benchmark's upload files instead (sintel, kitti)."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores for programs.")] = False,
@@ -63,27 +65,40 @@ def evaluate(
         raise InputError(f"{task!r} cannot be evaluated yet; evaluate flow.")
     if dataset in DATASETS and DATASETS[dataset].task != "flow":
         raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of flow; choose one of flow.")
+    options = key_values(option)
+    if submission is not None and split is None:
+        split = "test"
+    samples = open_dataset(dataset, root, split, **options)
     chosen, label = _method(method, model, updates, tile, device)
-    samples = open_dataset(dataset, root, split, **key_values(option))
-    for folder in (output, submission):
-        if folder is not None:
-            made_folder(folder)
     if submission is not None:
         with progress_bar(f"writing {dataset}", len(samples)) as told:
             count = write_submission(samples, chosen, dataset, submission, told)
-        print(f"wrote {count} files under {submission}")
+        print(json.dumps({"written": count, "folder": str(submission)}) if as_json else f"wrote {count} files")
         return
+    if output is not None:
+        made_folder(output)
     pictures = WorstPictures(worst if output is not None else 0)
+    # Others were measured on all known pixels; without occluded ones the figures are not comparable.
+    compare = options.get("truth") != "noc"
     with progress_bar(f"{label} on {dataset}", len(samples)) as told:
-        found = evaluate_flow(samples, chosen, names=(dataset, label), root=root, keep=pictures.keep, progress=told)
+        found = evaluate_flow(
+            samples, chosen, names=(dataset, label), root=root, compare=compare, keep=pictures.keep, progress=told
+        )
+    _report(found, pictures, output, as_json)
+
+
+def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None, as_json: bool) -> None:
+    """Write what was asked for, and print the table or its json."""
     if output is not None:
         write_atomically(output / "samples.csv", csv_of(found).encode())
         write_atomically(output / "scores.json", json.dumps(_plain(found), indent=1).encode())
         pictures.write(output)
     if as_json:
         print(json.dumps(_plain(found), indent=1))
-    else:
-        Console(width=max(170, Console().width)).print(evaluation_table(found))
+        return
+    Console(width=max(200, Console().width)).print(evaluation_table(found))
+    if found.without_truth:
+        print(f"{found.without_truth} pairs have no true flow and were passed over")
 
 
 def _method(
@@ -91,11 +106,13 @@ def _method(
 ) -> tuple[FlowMethod, str]:
     """The method to run and what to call it."""
     if method in BASELINES:
+        if model != "flow" or any(each is not None for each in (updates, tile, device)):
+            raise InputError(f"{method} takes no --model, --updates, --tile or --device; leave them out.")
         return (lambda first, second: baseline_flow(method, first, second)), method
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
-    size = _tile(tile)
-    label = f"{model} (untrained)" if not (loaded := load(model, device)).trained else model
+    size, loaded = _tile(tile), load(model, device)
+    label = model if loaded.trained else f"{model} (untrained)"
     return model_method(loaded, updates, size), label if size is None else f"{label}, {size[0]}x{size[1]} tiles"
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
+from protoformer.files import read_image
+from protoformer.world.sample import StabilityPair, TrackSequence
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,35 @@ class CheckReport:
 
 
 def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Read every sample, going on after one that is broken; `progress` is called with (done, total) after each."""
+    """Read every sample with all its frames, going on after one that is broken.
+
+    `progress` is called with (done, total) after each.
+    """
     broken = []
     for index, name in enumerate(dataset.names):
         try:
-            dataset[index]
+            _read_whole(dataset, index)
         except InputError as error:
             broken.append((name, str(error)))
         if progress is not None:
             progress(index + 1, len(dataset))
     return CheckReport(len(dataset), len(dataset) - len(broken), tuple(broken))
+
+
+def _read_whole(dataset: Dataset[Any], index: int) -> None:
+    """Read one sample, and the images that it only names; fails at the first that is broken."""
+    # Imported here, as knowing the datasets should not import those who read them.
+    from protoformer.data.stability import count_frames
+
+    sample = dataset[index]
+    if isinstance(sample, TrackSequence):
+        for frame in sample.frames:
+            read_image(frame)
+    # A length that was not taken from a header has been counted by decoding every frame.
+    if isinstance(sample, StabilityPair) and getattr(dataset, "trust_headers", False):
+        for video in (sample.unstable, sample.stable):
+            if video is not None and (decoded := count_frames(video)) < sample.frames:
+                raise InputError(
+                    f"{video} has {decoded} frames that can be read, but {sample.frames} are declared; "
+                    "make or download it again, or leave out trust_headers."
+                )

@@ -11,10 +11,21 @@ import torch
 
 from protoformer.data.depth_nyu import NyuV2
 from protoformer.data.depth_record import depth_record, pinhole
-from protoformer.data.flow_pairs import choose, numbered
-from protoformer.data.tree import Dataset, expect_file, expect_folder, expect_some, files_in, folders_in
+from protoformer.data.tree import (
+    Dataset,
+    choose,
+    expect_file,
+    expect_folder,
+    expect_some,
+    files_in,
+    folders_in,
+    named,
+    natural_key,
+    numbered,
+    read_text,
+)
 from protoformer.errors import InputError
-from protoformer.files import checked_input, read_cam, read_dpt, read_image, read_kitti_depth, read_vkitti2_depth
+from protoformer.files import read_cam, read_dpt, read_image, read_kitti_depth, read_vkitti2_depth
 from protoformer.world.sample import DepthSample
 
 __all__ = ["KittiEigen", "NyuV2", "SintelDepth", "Vkitti2Depth"]
@@ -22,11 +33,12 @@ __all__ = ["KittiEigen", "NyuV2", "SintelDepth", "Vkitti2Depth"]
 
 @dataclass(frozen=True)
 class _EigenFrame:
-    """One line of an Eigen list, found on disk; focal length in pixels."""
+    """One line of an Eigen list: where it stands, its image, the places its truth may lie at, focal in pixels."""
 
     name: str
+    line: str
     image: Path
-    depth: Path
+    truths: tuple[Path, Path]
     focal: float
 
 
@@ -57,9 +69,11 @@ class KittiEigen(Dataset[DepthSample]):
         expect_folder(self.root, "KITTI", self.root)
         source = self.root / f"eigen_{split}_files_with_gt.txt" if list_file is None else Path(list_file)
         expect_file(source, "the Eigen list of lines `rgb truth focal`", self.root)
-        text = checked_input(source).read_text(encoding="utf-8", errors="replace")
+        text = read_text(source)
         lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
         truths = self.root if truth_root is None else Path(truth_root)
+        if not (truths / "val").is_dir():
+            expect_folder(truths / "train", "KITTI's annotated depth, there or in val,", truths)
         found = [self._frame(words, f"line {number} of {source}", truths) for number, words in lines]
         self._frames = [frame for frame in found if frame is not None]
         self.without_truth = len(found) - len(self._frames)
@@ -68,13 +82,20 @@ class KittiEigen(Dataset[DepthSample]):
 
     def _read(self, index: int) -> DepthSample:
         frame = self._frames[index]
-        image, depth = read_image(frame.image), read_kitti_depth(frame.depth)
+        truth = next((place for place in frame.truths if place.is_file()), None)
+        if truth is None:
+            raise InputError(
+                f"{frame.truths[0]} does not exist, nor does it under val/, but {frame.line} names it as truth; "
+                "unpack KITTI's annotated depth there, or write None in the list."
+            )
+        image = read_image(expect_file(frame.image, f"the image that {frame.line} names", self.root))
+        depth = read_kitti_depth(truth)
         height, width = image.shape[:2]
         camera = pinhole(frame.focal, frame.focal, (width - 1) / 2, (height - 1) / 2)
         return depth_record(frame.name, image, depth.values, camera)
 
     def _frame(self, words: list[str], where: str, truths: Path) -> _EigenFrame | None:
-        """Find what one line names; None where it says that there is no truth."""
+        """What one line names; None where it says that there is no truth."""
         focal = _positive(words[2]) if len(words) == 3 else None
         path = PurePosixPath(words[0].lstrip("/"))
         if focal is None or len(path.parts) < 4 or path.parts[-2] != "data":
@@ -87,26 +108,17 @@ class KittiEigen(Dataset[DepthSample]):
         drive, camera = path.parts[-4], path.parts[-3]
         if PurePosixPath(words[1]).stem != path.stem:
             raise InputError(f"{where} joins frame {path.stem} with the truth {words[1]}; give each frame its own.")
-        places = [
-            truths / part / drive / "proj_depth" / "groundtruth" / camera / f"{path.stem}.png"
-            for part in ("train", "val")
-        ]
-        truth = next((place for place in places if place.is_file()), None)
-        if truth is None:
-            raise InputError(
-                f"{places[0]} does not exist, nor does it under val/, but {where} names it as truth; "
-                "unpack KITTI's annotated depth there, or write None in the list."
-            )
-        image = expect_file(self.root / path, f"the image that {where} names", self.root)
-        return _EigenFrame(f"{drive}/{camera}/{path.stem}", image, truth, focal)
+        below = Path(drive) / "proj_depth" / "groundtruth" / camera / f"{path.stem}.png"
+        places = (truths / "train" / below, truths / "val" / below)
+        return _EigenFrame(f"{drive}/{camera}/{path.stem}", where, self.root / path, places, focal)
 
 
 class SintelDepth(Dataset[DepthSample]):
     """Sintel: `training/clean|final/<scene>/frame_0001.png`, `training/depth/<scene>/frame_0001.dpt`; 436x1024.
 
     The only split is "train". render_pass: "clean", "final" or "both". Intrinsics come from
-    `training/camdata_left/<scene>/frame_0001.cam`, or are None where there is no folder `camdata_left`. Frames without
-    depth are left out.
+    `training/camdata_left/<scene>/frame_0001.cam`, or are None where there is no folder `camdata_left`. Scenes without
+    a folder of depths are left out.
     """
 
     name = "sintel-depth"
@@ -120,11 +132,11 @@ class SintelDepth(Dataset[DepthSample]):
         depths = expect_folder(self._training / "depth", "the folder of depths", self.root)
         names = []
         for each in ("clean", "final") if render_pass == "both" else (render_pass,):
-            expect_folder(self._training / each, f"the folder of {each} frames", self.root)
-            for depth in (path for scene in folders_in(depths) for path in files_in(scene, "*.dpt")):
-                name = f"{each}/{depth.parent.name}/{depth.stem}"
-                expect_file(self._training / f"{name}.png", f"the image of {depth}", self.root)
-                names.append(name)
+            images = expect_folder(self._training / each, f"the folder of {each} frames", self.root)
+            for scene in folders_in(depths):
+                files = files_in(scene, "*.dpt") + files_in(images / scene.name, "*.png")
+                frames = sorted({path.stem for path in files}, key=natural_key)
+                names += [f"{each}/{scene.name}/{frame}" for frame in frames]
         expect_some(len(names), "files <scene>/*.dpt", depths)
         self.names = tuple(names)
 
@@ -136,8 +148,9 @@ class SintelDepth(Dataset[DepthSample]):
             camera = self._training / "camdata_left" / scene / f"{frame}.cam"
             expect_file(camera, f"the camera of {name}", self.root)
             intrinsics = torch.from_numpy(read_cam(camera).intrinsics)
-        depth = read_dpt(self._training / "depth" / scene / f"{frame}.dpt")
-        return depth_record(name, read_image(self._training / f"{name}.png"), depth, intrinsics)
+        image = expect_file(self._training / f"{name}.png", f"the image of {name}", self.root)
+        depth = expect_file(self._training / "depth" / scene / f"{frame}.dpt", f"the depth of {name}", self.root)
+        return depth_record(name, read_image(image), read_dpt(depth), intrinsics)
 
 
 class Vkitti2Depth(Dataset[DepthSample]):
@@ -170,8 +183,8 @@ class Vkitti2Depth(Dataset[DepthSample]):
         expect_some(len(found), "folders Scene01, Scene02 and so on", base)
         self._files: list[tuple[Path, Path]] = []
         names = []
-        for scene in _named(found, scenes, base):
-            for variant in _named(folders_in(scene), variants, scene):
+        for scene in named(found, scenes, base):
+            for variant in named(folders_in(scene), variants, scene):
                 for number, image, depth in self._frames(variant / "frames", f"Camera_{camera}"):
                     names.append(f"{scene.name}/{variant.name}/Camera_{camera}/{number:05d}")
                     self._files.append((image, depth))
@@ -180,20 +193,19 @@ class Vkitti2Depth(Dataset[DepthSample]):
 
     def _read(self, index: int) -> DepthSample:
         image, depth = self._files[index]
+        expect_file(image, f"the image of {self.names[index]}", self.root)
+        expect_file(depth, f"the depth of {self.names[index]}", self.root)
         camera = pinhole(*self._INTRINSICS)
         return depth_record(self.names[index], read_image(image), read_vkitti2_depth(depth), camera, self._SKY)
 
     def _frames(self, folder: Path, camera: str) -> Iterator[tuple[int, Path, Path]]:
-        """The number, image and depth of each frame; an image without depth, or the reverse, is an error."""
+        """The number, image and depth of each frame that has one of them."""
         images_at = expect_folder(folder / "rgb" / camera, "the folder of images", self.root)
         depths_at = expect_folder(folder / "depth" / camera, "the folder of depths", self.root)
         images, depths = numbered(images_at), numbered(depths_at)
         for number in sorted(images.keys() | depths.keys()):
-            if number not in images:
-                expect_file(images_at / f"rgb_{number:05d}.jpg", f"the image of {depths[number]}", self.root)
-            if number not in depths:
-                expect_file(depths_at / f"depth_{number:05d}.png", f"the depth of {images[number]}", self.root)
-            yield number, images[number], depths[number]
+            image = images.get(number, images_at / f"rgb_{number:05d}.jpg")
+            yield number, image, depths.get(number, depths_at / f"depth_{number:05d}.png")
 
 
 def _positive(word: str) -> float | None:
@@ -203,15 +215,3 @@ def _positive(word: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and value > 0 else None
-
-
-def _named(folders: list[Path], names: str | Sequence[str] | None, where: Path) -> list[Path]:
-    """The folders of these names, or all."""
-    if names is None:
-        return folders
-    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    there = [folder.name for folder in folders]
-    for name in wanted:
-        if name not in there:
-            raise InputError(f"{where} holds no {name}; choose among {', '.join(there)}.")
-    return [folder for folder in folders if folder.name in wanted]

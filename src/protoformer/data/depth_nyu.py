@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +13,20 @@ import numpy.typing as npt
 from torch import Tensor
 
 from protoformer.data.depth_record import depth_record, pinhole
-from protoformer.data.flow_pairs import choose
-from protoformer.data.tree import Dataset, expect_file, expect_folder, expect_some, files_in
+from protoformer.data.tree import (
+    Dataset,
+    choose,
+    expect_file,
+    expect_folder,
+    expect_some,
+    files_in,
+    natural_key,
+    read_text,
+)
 from protoformer.errors import InputError
-from protoformer.files import checked_input, read_image
+from protoformer.files import read_image
 from protoformer.files.png import GREY, check_png
+from protoformer.files.reading import read_image_bytes
 from protoformer.world.sample import DepthSample
 
 OFFICIAL_FILE = "nyu_depth_v2_labeled.mat"
@@ -76,8 +86,9 @@ class NyuV2(Dataset[DepthSample]):
         if self._official is not None:
             image, depth = _read_official(self._official, self._indices[index])
         else:
-            image = read_image(self._folder / "rgb" / f"{name}.jpg")
-            depth = _read_metres(self._folder / "depth" / f"{name}.png")
+            picture, truth = self._folder / "rgb" / f"{name}.jpg", self._folder / "depth" / f"{name}.png"
+            image = read_image(expect_file(picture, f"the image of {name}", self.root))
+            depth = _read_metres(expect_file(truth, f"the depth of {name}", self.root))
         height, width = image.shape[:2]
         return depth_record(name, image, depth, kinect(width, height))
 
@@ -91,22 +102,16 @@ def kinect(width: int, height: int) -> Tensor:
 
 
 def _pairs(folder: Path, root: Path) -> list[str]:
-    """The names that both an image and a depth have; one without the other is an error."""
+    """The names that an image or a depth has; one without the other is an error when it is read."""
     images = files_in(expect_folder(folder / "rgb", "the folder of images", root), "*.jpg")
     depths = files_in(expect_folder(folder / "depth", "the folder of depths", root), "*.png")
     expect_some(len(images), "images rgb/*.jpg", folder)
-    names, known = [path.stem for path in images], {path.stem for path in depths}
-    for name in names:
-        if name not in known:
-            expect_file(folder / "depth" / f"{name}.png", f"the depth of {folder / 'rgb' / name}.jpg", root)
-    for name in sorted(known - set(names)):
-        expect_file(folder / "rgb" / f"{name}.jpg", f"the image of {folder / 'depth' / name}.png", root)
-    return names
+    return sorted({path.stem for path in images + depths}, key=natural_key)
 
 
 def _read_metres(path: Path) -> npt.NDArray[np.float32]:
     """Read an 8-bit grey png, H x W, as metres."""
-    header = check_png(checked_input(path).read_bytes(), path)
+    header = check_png(read_image_bytes(path), path)
     if (header.bit_depth, header.color_type) != (8, GREY):
         raise InputError(f"{path} is not an 8-bit grey png, as the depths of NYUv2 are here; convert or replace it.")
     steps = np.rint(read_image(path)[..., 0] * 255)
@@ -159,9 +164,9 @@ def _listed_numbers(folder: Path, split: str) -> tuple[Path, list[int]] | None:
     """The numbers, from 1, that a file beside the official one lists, with that file; None where there is none."""
     text = folder / f"{split}.txt"
     if text.is_file():
-        words = text.read_text(encoding="utf-8", errors="replace").split()
+        words = read_text(text).split()
         for word in words:
-            if not word.isdecimal():
+            if not re.fullmatch("[0-9]{1,9}", word):
                 raise InputError(f"{text} holds {word[:40]!r}, which is no number of an image; correct the list.")
         return text, [int(word) for word in words]
     matrix = folder / "splits.mat"

@@ -5,8 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from protoformer.data.flow_pairs import FlowDataset, PairFiles, choose, numbered, read_dense_flo, read_dense_pfm
-from protoformer.data.tree import expect_equal_counts, expect_folder, expect_some, files_in, folders_in
+from protoformer.data.flow_pairs import FlowDataset, PairFiles, read_dense_flo, read_dense_pfm
+from protoformer.data.tree import (
+    choose,
+    expect_folder,
+    expect_partners,
+    expect_some,
+    files_in,
+    folders_in,
+    numbered,
+    read_text,
+)
 from protoformer.errors import InputError
 
 _PASSES = ("clean", "final", "both")
@@ -23,23 +32,23 @@ class FlyingChairs(FlowDataset):
     read_flow = staticmethod(read_dense_flo)
 
     split_files: ClassVar[tuple[str, ...]] = ("FlyingChairs_train_val.txt", "chairs_split.txt")
+    _ends: ClassVar[tuple[str, ...]] = ("img1.ppm", "img2.ppm", "flow.flo")
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
         base = Path(root)
         choose("the split", split, ("train", "val", "all"))
         data = expect_folder(base / "data", "the folder of images and flows", base)
-        flows = files_in(data, "*_flow.flo")
-        counts = {f"files *_img{place}.ppm": len(files_in(data, f"*_img{place}.ppm")) for place in (1, 2)}
-        expect_equal_counts({**counts, "files *_flow.flo": len(flows)}, data)
-        expect_some(len(flows), "files *_flow.flo", data)
-        stems = [path.name.removesuffix("_flow.flo") for path in flows]
+        found = {end: [path.name.removesuffix(f"_{end}") for path in files_in(data, f"*_{end}")] for end in self._ends}
+        expect_partners(found, data)
+        stems = found["flow.flo"]
+        expect_some(len(stems), "files *_flow.flo", data)
         if split != "all":
             stems = self._chosen(stems, base, "1" if split == "train" else "2")
         super().__init__(root, split, [self._pair(data, stem) for stem in stems])
 
-    @staticmethod
-    def _pair(data: Path, stem: str) -> PairFiles:
-        first, second, flow = (data / f"{stem}_{kind}" for kind in ("img1.ppm", "img2.ppm", "flow.flo"))
+    @classmethod
+    def _pair(cls, data: Path, stem: str) -> PairFiles:
+        first, second, flow = (data / f"{stem}_{end}" for end in cls._ends)
         return PairFiles(name=stem, first=first, second=second, flow=flow)
 
     @classmethod
@@ -52,7 +61,7 @@ class FlyingChairs(FlowDataset):
                 f"{file} does not exist, nor does {cls.split_files[1]}: the splits train and val need the file that "
                 "says 1 (train) or 2 (val) a line; put it there, or read the split all."
             )
-        marks = file.read_text(encoding="utf-8", errors="replace").split()
+        marks = read_text(file).split()
         for place, mark in enumerate(marks):
             if mark not in ("1", "2"):
                 raise InputError(f"line {place + 1} of {file} is not 1 (train) or 2 (val); download it again.")
@@ -103,19 +112,21 @@ class FlyingThings3D(FlowDataset):
 
 
 def _things_pairs(folder: Path, motion: Path, render_pass: str, way: str) -> Iterator[PairFiles]:
-    """The pairs of one sequence; `motion` holds into_future and into_past."""
+    """The pairs of one sequence, whose frames are all that have an image or a flow.
+
+    `motion` holds into_future and into_past; the flow that leads out of the sequence has no pair.
+    """
     camera, sequence, letter = folder.name, folder.parent.name, folder.parent.parent.name
     frames = numbered(folder)
     flows = numbered(motion / f"into_{way}" / camera, (".pfm",))
-    for earlier in frames:
-        if earlier + 1 not in frames:
-            continue
+    known = frames.keys() | flows.keys()
+    for earlier in sorted(number for number in known if number + 1 in known):
         start, end = (earlier, earlier + 1) if way == "future" else (earlier + 1, earlier)
         official = f"OpticalFlowInto{way.capitalize()}_{start:04d}_{camera[0].upper()}.pfm"
         yield PairFiles(
             name=f"{render_pass}/{letter}/{sequence}/{camera}/{start:04d}-{end:04d}",
-            first=frames[start],
-            second=frames[end],
+            first=frames.get(start, folder / f"{start:04d}.png"),
+            second=frames.get(end, folder / f"{end:04d}.png"),
             flow=flows.get(start, motion / f"into_{way}" / camera / official),
         )
 
@@ -145,21 +156,22 @@ class Sintel(FlowDataset):
 
 
 def _sintel_pairs(scene: Path, folder: Path, truth: bool) -> Iterator[PairFiles]:
-    """The pairs of one scene in one pass; a scene's frames may have gaps."""
+    """The pairs of one scene in one pass: one for each flow, and for each two frames that should have one."""
     frames = numbered(scene, (".png",))
+    flows = numbered(folder / "flow" / scene.name, (".flo",)) if truth else {}
     masks = {
         kind: folder / kind / scene.name for kind in ("occlusions", "invalid") if truth and (folder / kind).is_dir()
     }
-    for number, first in frames.items():
-        if number + 1 in frames:
-            yield PairFiles(
-                name=f"{scene.parent.name}/{scene.name}/{first.stem}",
-                first=first,
-                second=frames[number + 1],
-                flow=folder / "flow" / scene.name / f"{first.stem}.flo" if truth else None,
-                occlusion=masks["occlusions"] / first.name if "occlusions" in masks else None,
-                invalid=masks["invalid"] / first.name if "invalid" in masks else None,
-            )
+    for number in sorted(flows.keys() | {number for number in frames if number + 1 in frames}):
+        first, second = (frames.get(each, scene / f"frame_{each:04d}.png") for each in (number, number + 1))
+        yield PairFiles(
+            name=f"{scene.parent.name}/{scene.name}/{first.stem}",
+            first=first,
+            second=second,
+            flow=folder / "flow" / scene.name / f"{first.stem}.flo" if truth else None,
+            occlusion=masks["occlusions"] / first.name if "occlusions" in masks else None,
+            invalid=masks["invalid"] / first.name if "invalid" in masks else None,
+        )
 
 
 class Middlebury(FlowDataset):

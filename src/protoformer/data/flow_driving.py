@@ -1,15 +1,27 @@
 """Datasets of flow seen from a car: KITTI 2012 and 2015, HD1K and Virtual KITTI 2."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from protoformer.data.flow_pairs import FlowDataset, PairFiles, choose, numbered
-from protoformer.data.tree import expect_equal_counts, expect_folder, expect_some, files_in, folders_in
-from protoformer.errors import InputError
+from protoformer.data.flow_pairs import FlowDataset, PairFiles
+from protoformer.data.tree import (
+    choose,
+    expect_folder,
+    expect_partners,
+    expect_some,
+    files_in,
+    folders_in,
+    named,
+    natural_key,
+    numbered,
+)
 from protoformer.files import read_kitti_flow, read_vkitti2_flow
+
+_ENDS = ("10.png", "11.png")
 
 
 class KittiFlow(FlowDataset):
@@ -50,8 +62,8 @@ def _kitti_test_names(places: Sequence[Path]) -> list[str]:
     """Names of the first images in the folder that comes first."""
     firsts = files_in(places[0], "*_10.png")
     expect_some(len(firsts), "images *_10.png", places[0])
-    seconds = len(files_in(places[0], "*_11.png"))
-    expect_equal_counts({"images *_10.png": len(firsts), "images *_11.png": seconds}, places[0])
+    ends = {end: [path.name.removesuffix(f"_{end}") for path in files_in(places[0], f"*_{end}")] for end in _ENDS}
+    expect_partners(ends, places[0])
     return [path.name for path in firsts]
 
 
@@ -79,8 +91,8 @@ class Kitti2015(KittiFlow):
 class Hd1k(FlowDataset):
     """`hd1k_input/image_2/000000_0010.png`, `hd1k_flow_gt/flow_occ/000000_0010.png`; 1080x2560.
 
-    The first six digits are the sequence; its frames follow one another. The split "test" is `hd1k_challenge/image_2`,
-    without truth.
+    The first six digits are the sequence; a pair is two of its frames that are neighbours in order. The flow of a
+    sequence's last frame has no pair. The split "test" is `hd1k_challenge/image_2`, without truth.
     """
 
     name: ClassVar[str] = "hd1k"
@@ -90,32 +102,35 @@ class Hd1k(FlowDataset):
         base = Path(root)
         train = choose("the split", split, ("train", "test")) == "train"
         top = "hd1k_input" if train else "hd1k_challenge"
-        frames = _by_sequence(expect_folder(base / top / "image_2", "the folder of images", base))
-        flows = {}
+        images = expect_folder(base / top / "image_2", "the folder of images", base)
+        flows = None
         if train:
-            flows = _by_sequence(expect_folder(base / "hd1k_flow_gt" / "flow_occ", "the folder of flows", base))
+            flows = expect_folder(base / "hd1k_flow_gt" / "flow_occ", "the folder of flows", base)
+        folders = [images] if flows is None else [images, flows]
         pairs = [
-            PairFiles(name=first.stem, first=first, second=frames[sequence, number + 1], flow=flows.get(key))
-            for key, first in frames.items()
-            for sequence, number in (key,)
-            if (sequence, number + 1) in frames and (key in flows or not train)
+            PairFiles(
+                name=first.removesuffix(".png"),
+                first=images / first,
+                second=images / second,
+                flow=None if flows is None else flows / first,
+            )
+            for sequence in _by_sequence(folders)
+            for first, second in itertools.pairwise(sequence)
         ]
-        expect_some(len(pairs), "pairs of images that follow one another", base / top / "image_2")
+        expect_some(len(pairs), "pairs of images that follow one another", images)
         super().__init__(root, split, pairs)
 
 
-def _by_sequence(folder: Path) -> dict[tuple[str, int], Path]:
-    """The files 000000_0010.png of a folder by sequence and frame, in order."""
-    found = {}
-    for path in files_in(folder, "*.png"):
-        match = re.fullmatch(r"([0-9]{6})_([0-9]+)", path.stem)
-        if match:
-            found[match[1], int(match[2])] = path
-    return found
+def _by_sequence(folders: Sequence[Path]) -> list[list[str]]:
+    """The names 000000_0010.png that any of the folders holds, a list per sequence, in order."""
+    found = {path.name for folder in folders for path in files_in(folder, "*.png")}
+    frames = sorted((name for name in found if re.fullmatch(r"[0-9]{6}_[0-9]+\.png", name)), key=natural_key)
+    return [list(group) for _, group in itertools.groupby(frames, key=lambda name: name[:6])]
 
 
 class Vkitti2(FlowDataset):
-    """`Scene01/<variant>/frames/rgb|forwardFlow|backwardFlow/Camera_0/rgb_00000.jpg|flow_00000.png`; 375x1242.
+    """`Scene01/<variant>/frames/rgb/Camera_0/rgb_00000.jpg` and, beside rgb, `forwardFlow/Camera_0/flow_00000.png` and
+    `backwardFlow/Camera_0/backwardFlow_00001.png` (`flow_00001.png` is read as well); 375x1242.
 
     scenes and variants: names, also as one string with commas; left out, all that are there. camera: 0 or 1.
     direction: "forward" gives (i, i + 1) with forward flow i, "backward" gives (i, i - 1) with backward flow i, "both"
@@ -142,36 +157,27 @@ class Vkitti2(FlowDataset):
         found = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
         expect_some(len(found), "folders Scene01, Scene02 and so on", base)
         pairs: list[PairFiles] = []
-        for scene in _named(found, scenes, base):
-            for variant in _named(folders_in(scene), variants, scene):
+        for scene in named(found, scenes, base):
+            for variant in named(folders_in(scene), variants, scene):
                 for way in ("forward", "backward") if direction == "both" else (direction,):
                     pairs += _vkitti2_pairs(variant, f"Camera_{camera}", way, base)
         expect_some(len(pairs), "pairs of images with flow", base)
         super().__init__(root, split, pairs)
 
 
-def _named(folders: list[Path], names: str | Sequence[str] | None, where: Path) -> list[Path]:
-    """The folders of these names, or all."""
-    if names is None:
-        return folders
-    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    there = [folder.name for folder in folders]
-    for name in wanted:
-        if name not in there:
-            raise InputError(f"{where} holds no {name}; choose among {', '.join(there)}.")
-    return [folder for folder in folders if folder.name in wanted]
-
-
 def _vkitti2_pairs(variant: Path, camera: str, way: str, base: Path) -> Iterator[PairFiles]:
-    """The pairs of one variant of a scene; the flow of the last frame (forward) or the first (backward) has none."""
-    frames = numbered(expect_folder(variant / "frames" / "rgb" / camera, "the folder of images", base))
+    """The pairs of one variant of a scene: one for each flow, and for each two images that should have one."""
+    images = expect_folder(variant / "frames" / "rgb" / camera, "the folder of images", base)
     folder = expect_folder(variant / "frames" / f"{way}Flow" / camera, f"the folder of {way} flow", base)
-    step = 1 if way == "forward" else -1
-    for number, first in frames.items():
-        if number + step in frames:
-            yield PairFiles(
-                name=f"{variant.parent.name}/{variant.name}/{camera}/{way}/{number:05d}",
-                first=first,
-                second=frames[number + step],
-                flow=folder / f"flow_{number:05d}.png",
-            )
+    frames, flows = numbered(images), numbered(folder, (".png",))
+    step, official = (1, "flow") if way == "forward" else (-1, "backwardFlow")
+    for number in sorted(flows.keys() | {number for number in frames if number + step in frames}):
+        if number + step < 0:
+            continue
+        first, second = (frames.get(each, images / f"rgb_{each:05d}.jpg") for each in (number, number + step))
+        yield PairFiles(
+            name=f"{variant.parent.name}/{variant.name}/{camera}/{way}/{number:05d}",
+            first=first,
+            second=second,
+            flow=flows.get(number, folder / f"{official}_{number:05d}.png"),
+        )

@@ -1,8 +1,7 @@
 """Pairs of images and the files of their motion: what all datasets of flow share."""
 
 import os
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -12,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from protoformer.data.tree import Dataset, expect_file, files_in
+from protoformer.data.tree import Dataset, expect_file
 from protoformer.errors import InputError
 from protoformer.files import SparseFlow, known_flow, read_flo, read_image, read_pfm_flow
+from protoformer.geometry import pixel_grid
+from protoformer.geometry.warps import inside
 from protoformer.world.sample import FlowPair, FlowSample
-
-IMAGES = (".png", ".jpg", ".jpeg", ".ppm", ".webp")
 
 
 class FlowReader(Protocol):
@@ -30,8 +29,9 @@ class FlowReader(Protocol):
 class PairFiles:
     """Where one pair lies.
 
-    flow: None where the truth is not public. occlusion: white where a pixel is hidden. valid and invalid: white where
-    the flow is to be trusted, and where it is not; each None where the dataset has none.
+    flow: None where the truth is not public. occlusion: white where a pixel is hidden; those that leave the image are
+    added when it is read. valid and invalid: white where the flow is to be trusted, and where it is not; each None
+    where the dataset has none.
     """
 
     name: str
@@ -85,12 +85,18 @@ def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
         valid &= _mask(pair.valid, size, pair.first)
     if pair.invalid is not None:
         valid &= ~_mask(pair.invalid, size, pair.first)
+    flow = torch.where(valid, flow, 0.0)
+    occlusion = None
+    if pair.occlusion is not None:
+        # Masks on disk need not mark what leaves the image, such as Sintel's, but the record's do.
+        leaves = valid & ~inside(pixel_grid(*size) + flow, *size)
+        occlusion = _mask(pair.occlusion, size, pair.first) | leaves
     return FlowSample(
         first=first,
         second=second,
-        flow=torch.where(valid, flow, 0.0),
+        flow=flow,
         valid=valid,
-        occlusion=None if pair.occlusion is None else _mask(pair.occlusion, size, pair.first),
+        occlusion=occlusion,
         names=(pair.name,),
     )
 
@@ -113,23 +119,6 @@ def read_dense_flo(path: Path) -> SparseFlow:
 def read_dense_pfm(path: Path) -> SparseFlow:
     """Read the first two channels of a `.pfm` file and the places where they hold motion."""
     return _known_parts(read_pfm_flow(path))
-
-
-def numbered(folder: Path, suffixes: Collection[str] = IMAGES) -> dict[int, Path]:
-    """The files of a folder by the last number in their names (frame_0002.png is 2), in order of the numbers."""
-    found = {}
-    for path in files_in(folder):
-        numbers = re.findall(r"[0-9]+", path.stem)
-        if numbers and path.suffix.lower() in suffixes:
-            found[int(numbers[-1])] = path
-    return dict(sorted(found.items()))
-
-
-def choose(option: str, value: str, choices: Sequence[str]) -> str:
-    """Return a value that is among the choices, or raise `InputError` that lists them."""
-    if value not in choices:
-        raise InputError(f"{option} is {value!r}; choose one of {', '.join(choices)}.")
-    return value
 
 
 def _known_parts(flow: npt.NDArray[np.float32]) -> SparseFlow:

@@ -17,15 +17,26 @@ import torch
 from torch import Tensor
 
 from protoformer.data.depth_record import depth_record, pinhole
-from protoformer.data.flow_pairs import FlowDataset, PairFiles, choose, read_dense_flo, read_dense_pfm
+from protoformer.data.flow_pairs import FlowDataset, PairFiles, read_dense_flo, read_dense_pfm
 from protoformer.data.stability import count_frames
-from protoformer.data.tree import Dataset, S, expect_equal_counts, expect_file, expect_folder, expect_some, files_in
+from protoformer.data.tracking import read_boxes, track_sequence
+from protoformer.data.tree import (
+    IMAGES,
+    Dataset,
+    S,
+    choose,
+    expect_equal_counts,
+    expect_file,
+    expect_folder,
+    expect_some,
+    files_in,
+    read_text,
+)
 from protoformer.errors import InputError
 from protoformer.files import SparseFlow, checked_input, read_dpt, read_image, read_kitti_flow, read_pfm
 from protoformer.files.png import GREY, read_png16
+from protoformer.files.reading import check_pixel_count
 from protoformer.world.sample import DepthSample, StabilityPair, TrackSequence
-
-_FRAMES = (".png", ".jpg", ".jpeg", ".ppm", ".bmp", ".webp")
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ def read_manifest(
 ) -> tuple[Row, ...]:
     """Read a manifest, or manifest.csv or manifest.json in a folder; every row has the required cells."""
     path = _manifest_file(Path(root))
-    text = checked_input(path).read_text(encoding="utf-8-sig", errors="replace")
+    text = read_text(path)
     known = f"the columns are {', '.join(required)}" + (f" and, where known, {', '.join(optional)}" if optional else "")
     rows = []
     for place, cells in _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path):
@@ -85,8 +96,8 @@ def read_flow_by_suffix(path: Path) -> SparseFlow:
 class OwnFlow(FlowDataset):
     """Columns first, second and, where known, flow, valid, occlusion.
 
-    flow: `.flo`, `.pfm` or a KITTI `.png`. valid and occlusion: images, white where it holds. A row without flow gives
-    a `FlowPair`.
+    flow: `.flo`, `.pfm` or a KITTI `.png`. valid and occlusion: images, white where it holds; pixels whose flow leaves
+    the image are added to the occlusion. A row without flow gives a `FlowPair`.
     """
 
     name: ClassVar[str] = "own"
@@ -144,8 +155,7 @@ class OwnDepth(_Own[DepthSample]):
         image = read_image(expect_file(row.path("image"), f"the image that {row.place} names"))
         path = _expect_suffix(row.path("depth"), (".pfm", ".dpt", ".npy", ".png"), row)
         depth = _stored_depth(expect_file(path, f"the depth that {row.place} names"), row)
-        if depth.ndim != 2:
-            raise InputError(f"{path} has shape {depth.shape}; a depth has one number a pixel, HxW: save it so.")
+        _expect_plane(depth.shape, path)
         return depth_record(self.names[index], image, depth, _intrinsics(row))
 
 
@@ -163,17 +173,11 @@ class OwnTrack(_Own[TrackSequence]):
     def _read(self, index: int) -> TrackSequence:
         row = self.rows[index]
         frames = _frames(row)
-        boxes = _boxes(expect_file(row.path("boxes"), f"the boxes that {row.place} names"))
+        boxes = read_boxes(expect_file(row.path("boxes"), f"the boxes that {row.place} names"))
         if len(boxes) == 1:
             boxes = torch.cat((boxes, boxes.new_full((len(frames) - 1, 4), math.nan)))
         expect_equal_counts({"frames": len(frames), f"boxes (in {row.cells['boxes']})": len(boxes)}, row.path("frames"))
-        present = boxes.isfinite().all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
-        return TrackSequence(
-            name=self.names[index],
-            frames=tuple(frames),
-            boxes=boxes.where(present[:, None], math.nan),
-            present=present,
-        )
+        return track_sequence(self.names[index], frames, boxes)
 
 
 class OwnStability(_Own[StabilityPair]):
@@ -251,13 +255,31 @@ def _stored_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
     if suffix == ".png":
         scale = row.number("scale") if "scale" in row.cells else 0.001
         return (read_png16(path, GREY, "depth", "depth") * np.float64(scale)).astype(np.float32)
+    return _npy_depth(path)
+
+
+def _npy_depth(path: Path) -> npt.NDArray[np.float32]:
+    """Read a `.npy` file; it is mapped before it is copied, as that alone compares its header with its length."""
     try:
-        stored = np.load(checked_input(path), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path} is not a .npy file of numbers ({error}); save it again.") from None
-    if not isinstance(stored, np.ndarray) or stored.dtype.kind not in "fiu":
+        stored = np.load(checked_input(path), mmap_mode="r", allow_pickle=False)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged header fails in as many ways as the parser of Python literals that reads it
+        raise InputError(f"{path} is not a .npy file of numbers ({str(error)[:200]}); save it again.") from None
+    if not isinstance(stored, np.ndarray):
+        stored.close()
+        raise InputError(f"{path} is an archive of arrays; save one array as .npy.")
+    if stored.dtype.kind not in "fiu":
         raise InputError(f"{path} does not hold an array of real numbers; save it again.")
-    return stored.astype(np.float32)
+    height, width = _expect_plane(stored.shape, path)
+    check_pixel_count(width, height, path)
+    return np.array(stored, dtype=np.float32)
+
+
+def _expect_plane(shape: tuple[int, ...], path: Path) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise InputError(f"{path} has shape {shape}; a depth has one number a pixel, HxW: save it so.")
+    return shape[0], shape[1]
 
 
 def _intrinsics(row: Row) -> Tensor | None:
@@ -278,19 +300,6 @@ def _frames(row: Row) -> list[Path]:
         found = files_in(expect_folder(path.parent, f"the folder of frames that {row.place} names"), path.name)
     else:
         folder = expect_folder(path, f"the folder of frames that {row.place} names")
-        found = [file for file in files_in(folder) if file.suffix.lower() in _FRAMES]
+        found = [file for file in files_in(folder) if file.suffix.lower() in IMAGES]
     expect_some(len(found), "frames", path)
     return found
-
-
-def _boxes(path: Path) -> Tensor:
-    """Read T x 4 boxes, separated by commas, tabs or spaces."""
-    boxes = []
-    for number, line in enumerate(checked_input(path).read_text("utf-8-sig", "replace").rstrip().splitlines(), start=1):
-        try:
-            x, y, width, height = (float(part) for part in re.split(r"[\s,]+", line.strip()))
-        except ValueError:
-            raise InputError(f"line {number} of {path} is not four numbers x, y, w, h; correct it.") from None
-        boxes.append((x, y, width, height))
-    expect_some(len(boxes), "boxes", path)
-    return torch.tensor(boxes, dtype=torch.float32)

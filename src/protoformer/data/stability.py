@@ -5,8 +5,7 @@ from pathlib import Path
 
 import cv2
 
-from protoformer.data.flow_pairs import choose
-from protoformer.data.tree import Dataset, expect_folder, expect_some, files_in
+from protoformer.data.tree import Dataset, choose, expect_folder, expect_some, files_in, yes_or_no
 from protoformer.errors import InputError
 from protoformer.files import checked_input
 from protoformer.world.sample import StabilityPair
@@ -21,11 +20,12 @@ class DeepStab(Dataset[StabilityPair]):
     """
 
     name = "deepstab"
+    trust_headers: bool
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
         choose("the split", split, ("all",))
-        self._trust_headers = trust_headers
+        self.trust_headers = yes_or_no("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}
         self._stable = _numbered(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
         self._unstable = _numbered(expect_folder(self.root / "unstable", "the folder of shaky videos", self.root))
@@ -38,7 +38,7 @@ class DeepStab(Dataset[StabilityPair]):
         number = self._numbers[index]
         stable, unstable = self._stable[number], self._unstable[number]
         if index not in self._lengths:
-            self._lengths[index] = min(count_frames(path, self._trust_headers) for path in (stable, unstable))
+            self._lengths[index] = min(count_frames(path, self.trust_headers) for path in (stable, unstable))
         return StabilityPair(name=self.names[index], unstable=unstable, stable=stable, frames=self._lengths[index])
 
     def _check_partners(self) -> None:

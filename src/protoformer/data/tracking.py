@@ -16,9 +16,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protoformer.data.flow_pairs import choose
 from protoformer.data.tree import (
+    IMAGES,
     Dataset,
+    choose,
     expect_equal_counts,
     expect_file,
     expect_folder,
@@ -26,12 +27,11 @@ from protoformer.data.tree import (
     files_in,
     folders_in,
     natural_key,
+    read_text,
+    whole_numbers,
 )
 from protoformer.errors import InputError
-from protoformer.files import checked_input
 from protoformer.world.sample import TrackSequence
-
-_PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp"})
 
 
 class Lasot(Dataset[TrackSequence]):
@@ -54,7 +54,7 @@ class Lasot(Dataset[TrackSequence]):
 
     def _read(self, index: int) -> TrackSequence:
         folder = self._folders[index]
-        boxes = _boxes(expect_file(folder / "groundtruth.txt", "the list of boxes of a LaSOT clip", self.root))
+        boxes = read_boxes(expect_file(folder / "groundtruth.txt", "the list of boxes of a LaSOT clip", self.root))
         frames = _pictures(folder / "img", self.root)
         hidden = [
             _flags(expect_file(folder / f"{flag}.txt", f"the line of {flag} flags of a LaSOT clip", self.root))
@@ -64,7 +64,7 @@ class Lasot(Dataset[TrackSequence]):
         expect_equal_counts(
             counts | {"full_occlusion flags": len(hidden[0]), "out_of_view flags": len(hidden[1])}, folder
         )
-        return _sequence(self.names[index], frames, boxes, hidden[0] | hidden[1])
+        return track_sequence(self.names[index], frames, boxes, hidden[0] | hidden[1])
 
     def _folder(self, name: str) -> Path:
         flat = self.root / name
@@ -83,20 +83,25 @@ class Lasot(Dataset[TrackSequence]):
 
     def _names_in(self, file: str) -> list[str]:
         path = expect_file(self.root / file, "the list of names that LaSOT's toolkit brings", self.root)
-        return _text(path).split()
+        return read_text(path).split()
 
 
 class TrackingNet(Dataset[TrackSequence]):
     """TrackingNet: `TRAIN_0` .. `TRAIN_11` and `TEST`, each with `anno/<video>.txt` and `frames/<video>/0.jpg`.
 
-    Splits: "train", of all the training folders there are, or of those numbered in `chunks`; "test", where only the
-    first box is public: the others are NaN and `present` is False there, since nobody knows. Boxes are as stored.
+    Splits: "train", of all the training folders there are, or of those numbered in `chunks` (also as one string
+    with commas); "test", where only the first box is public: the others are NaN and `present` is False there, since
+    nobody knows. Boxes are as stored.
     """
 
     name = "trackingnet"
 
     def __init__(
-        self, root: str | os.PathLike[str], split: str = "test", *, chunks: Sequence[int] | None = None
+        self,
+        root: str | os.PathLike[str],
+        split: str = "test",
+        *,
+        chunks: str | int | Sequence[str | int] | None = None,
     ) -> None:
         super().__init__(root, split)
         expect_folder(self.root, "TrackingNet", self.root)
@@ -111,18 +116,18 @@ class TrackingNet(Dataset[TrackSequence]):
     def _read(self, index: int) -> TrackSequence:
         path = self._boxes[index]
         video = path.parent.parent / "frames" / path.stem
-        boxes, frames = _boxes(path), _pictures(video, self.root)
+        boxes, frames = read_boxes(path), _pictures(video, self.root)
         if self.split == "test" and len(boxes) == 1:
             boxes = torch.cat([boxes, boxes.new_full((len(frames) - 1, 4), math.nan)])
         expect_equal_counts({"frames": len(frames), f"boxes (in {path.name})": len(boxes)}, video)
-        return _sequence(path.stem, frames, boxes)
+        return track_sequence(path.stem, frames, boxes)
 
-    def _parts(self, split: str, chunks: Sequence[int] | None) -> list[Path]:
+    def _parts(self, split: str, chunks: str | int | Sequence[str | int] | None) -> list[Path]:
         choose("the split", split, ("train", "test"))
         if split == "test":
             return [expect_folder(self.root / "TEST", "the test part of TrackingNet", self.root)]
         if chunks is not None:
-            wanted = [self.root / f"TRAIN_{chunk}" for chunk in chunks]
+            wanted = [self.root / f"TRAIN_{chunk}" for chunk in whole_numbers("chunks", chunks)]
             return [expect_folder(path, "a training part of TrackingNet", self.root) for path in wanted]
         parts = [path for path in folders_in(self.root) if re.fullmatch(r"TRAIN_\d+", path.name)]
         expect_some(len(parts), "folder TRAIN_0 .. TRAIN_11", self.root)
@@ -153,14 +158,14 @@ class Otb(Dataset[TrackSequence]):
     def _read(self, index: int) -> TrackSequence:
         path = self._boxes[index]
         first = self.FIRST_FRAMES.get(path.parent.name, 0)
-        boxes = _boxes(path) - torch.tensor([1.0, 1.0, 0.0, 0.0])
+        boxes = read_boxes(path) - torch.tensor([1.0, 1.0, 0.0, 0.0])
         frames = [frame for frame in _pictures(path.parent / "img", self.root) if _number(frame) >= first]
         if len(frames) < len(boxes):
             raise InputError(
                 f"{path.parent / 'img'} holds {len(frames)} frames from number {first} on, "
                 f"but {path.name} has {len(boxes)} boxes; download or copy the clip again."
             )
-        return _sequence(self.names[index], frames[: len(boxes)], boxes)
+        return track_sequence(self.names[index], frames[: len(boxes)], boxes)
 
 
 class Vot(Dataset[TrackSequence]):
@@ -179,7 +184,7 @@ class Vot(Dataset[TrackSequence]):
         expect_folder(self.root, "VOT", self.root)
         listing = self.root / "list.txt"
         if listing.is_file():
-            self.names = tuple(_text(listing).split())
+            self.names = tuple(read_text(listing).split())
             for name in self.names:
                 expect_folder(self.root / name, f"a clip that {listing} names", self.root)
         else:
@@ -188,15 +193,15 @@ class Vot(Dataset[TrackSequence]):
 
     def _read(self, index: int) -> TrackSequence:
         folder = self.root / self.names[index]
-        boxes = _boxes(
+        boxes = read_boxes(
             expect_file(folder / "groundtruth.txt", "the list of boxes of a VOT clip", self.root), polygons=True
         )
         frames = _pictures(folder / "color" if (folder / "color").is_dir() else folder, self.root)
         expect_equal_counts({"frames": len(frames), "boxes": len(boxes)}, folder)
-        return _sequence(self.names[index], frames, boxes)
+        return track_sequence(self.names[index], frames, boxes)
 
 
-def _sequence(name: str, frames: Sequence[Path], boxes: Tensor, hidden: Tensor | None = None) -> TrackSequence:
+def track_sequence(name: str, frames: Sequence[Path], boxes: Tensor, hidden: Tensor | None = None) -> TrackSequence:
     """Join frames with boxes, T x 4, after the rule on what is no box; `hidden`: T, bool."""
     known = boxes.isfinite().all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     present = known if hidden is None else known & ~hidden
@@ -205,10 +210,10 @@ def _sequence(name: str, frames: Sequence[Path], boxes: Tensor, hidden: Tensor |
     )
 
 
-def _boxes(path: Path, polygons: bool = False) -> Tensor:
+def read_boxes(path: Path, polygons: bool = False) -> Tensor:
     """Read T x 4 boxes as they are stored, one a line; polygons, where allowed, as the box around them."""
     boxes = []
-    for number, line in enumerate(_text(path).rstrip().splitlines(), start=1):
+    for number, line in enumerate(read_text(path).rstrip().splitlines(), start=1):
         values = _numbers(line)
         if len(values) == 8 and polygons:
             values = _around(values)
@@ -230,7 +235,7 @@ def _around(corners: list[float]) -> list[float]:
 
 def _flags(path: Path) -> Tensor:
     """Read T flags, bool, from one line of 0 and 1."""
-    values = _numbers(_text(path))
+    values = _numbers(read_text(path))
     if not values or not set(values) <= {0.0, 1.0}:
         raise InputError(f"{path} is not one line of 0 and 1 separated by commas; download or copy it again.")
     return torch.tensor(values) == 1
@@ -244,11 +249,6 @@ def _numbers(text: str) -> list[float]:
         return []
 
 
-def _text(path: Path) -> str:
-    """Read a text file; one with a byte order mark or with letters of another encoding is still read."""
-    return checked_input(path).read_text(encoding="utf-8-sig", errors="replace")
-
-
 def _pictures(folder: Path, root: Path) -> list[Path]:
     """The images of a folder in the order of their numbers, at least one."""
     found = [path for path in files_in(expect_folder(folder, "the folder of frames", root)) if _is_picture(path)]
@@ -257,7 +257,7 @@ def _pictures(folder: Path, root: Path) -> list[Path]:
 
 
 def _is_picture(path: Path) -> bool:
-    return path.suffix.lower() in _PICTURES
+    return path.suffix.lower() in IMAGES
 
 
 def _is_clip(folder: Path) -> bool:

@@ -7,13 +7,17 @@ where a folder that the layout promises is not there; a file that is missing or 
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from protoformer.errors import InputError
+from protoformer.files.reading import opened, system_reason
 
 S = TypeVar("S", covariant=True)
+
+IMAGES = (".png", ".jpg", ".jpeg", ".ppm", ".bmp", ".webp")
+"""How the names of images end."""
 
 
 class Dataset(ABC, Generic[S]):
@@ -58,7 +62,58 @@ def files_in(folder: Path, pattern: str = "*") -> list[Path]:
 
 def folders_in(folder: Path) -> list[Path]:
     """The folders in a folder, in natural order; hidden ones are left out."""
-    return _listed(path for path in folder.iterdir() if path.is_dir())
+    try:
+        return _listed(path for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise InputError(f"{folder} cannot be listed ({system_reason(error)}); check its permissions.") from None
+
+
+def numbered(folder: Path, suffixes: Collection[str] = IMAGES) -> dict[int, Path]:
+    """The files of a folder by the last number in their names (frame_0002.png is 2), in order of the numbers."""
+    found = {}
+    for path in files_in(folder):
+        numbers = re.findall(r"[0-9]+", path.stem)
+        if numbers and path.suffix.lower() in suffixes:
+            found[int(numbers[-1])] = path
+    return dict(sorted(found.items()))
+
+
+def named(folders: list[Path], names: str | Sequence[str] | None, where: Path) -> list[Path]:
+    """The folders of these names, also given as one string with commas, or all where `names` is None."""
+    if names is None:
+        return folders
+    wanted = _words(names)
+    there = [folder.name for folder in folders]
+    for name in wanted:
+        if name not in there:
+            raise InputError(f"{where} holds no {name}; choose among {', '.join(there)}.")
+    return [folder for folder in folders if folder.name in wanted]
+
+
+def read_text(path: Path) -> str:
+    """Read a text file; one with a byte order mark or with letters of another encoding is still read."""
+    with opened(path) as file:
+        return file.read().decode("utf-8-sig", errors="replace")
+
+
+def choose(option: str, value: str, choices: Sequence[str]) -> str:
+    """Return a value that is among the choices, or raise `InputError` that lists them."""
+    if value not in choices:
+        raise InputError(f"{option} is {value!r}; choose one of {', '.join(choices)}.")
+    return value
+
+
+def whole_numbers(option: str, value: str | int | Sequence[str | int]) -> list[int]:
+    """The numbers, from 0 on, that an option gives as one string with commas, or one by one."""
+    words = [str(value)] if isinstance(value, int) else _words(value)
+    if not words or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(f"{option} is {value!r}; give whole numbers with commas between them, such as 0,3.")
+    return [int(word) for word in words]
+
+
+def yes_or_no(option: str, value: str | bool) -> bool:
+    """The truth that an option gives, also as a word."""
+    return choose(option, str(value).strip().lower(), ("true", "false", "1", "0")) in ("true", "1")
 
 
 def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
@@ -88,6 +143,20 @@ def expect_equal_counts(counts: Mapping[str, int], where: Path) -> None:
         raise InputError(f"{where} holds {found}, which belong together one to one; download or copy it again.")
 
 
+def expect_partners(files: Mapping[str, Iterable[str]], where: Path) -> None:
+    """Raise `InputError` where a file lacks its partner: {"img1.ppm": stems, "img2.ppm": stems}, "_" between both."""
+    stems = {ending: set(found) for ending, found in files.items()}
+    for stem in sorted(set().union(*stems.values()), key=natural_key):
+        for ending, found in stems.items():
+            if stem not in found:
+                partner = next(other for other, others in stems.items() if stem in others)
+                counts = " but ".join(f"{len(each)} files *_{other}" for other, each in stems.items())
+                raise InputError(
+                    f"{where} holds {counts}, which belong together one to one: {stem}_{ending} is missing beside "
+                    f"{stem}_{partner}; download or copy it again."
+                )
+
+
 def expect_some(found: int, what: str, where: Path) -> None:
     """Raise `InputError` where a listing found nothing."""
     if not found:
@@ -98,6 +167,11 @@ def _advice(path: Path, root: Path | None) -> str:
     """Say what `--root` should hold for `path` to be found."""
     below = path.relative_to(root) if root is not None and path.is_relative_to(root) else Path(path.name)
     return f"point --root at the folder that holds {below}"
+
+
+def _words(value: str | Sequence[str | int]) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value
+    return [str(part).strip() for part in parts]
 
 
 def _listed(paths: Iterator[Path]) -> list[Path]:

@@ -11,6 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from protoformer.errors import InputError
 from protoformer.files.atomic import write_atomically
+from protoformer.files.declared_size import check_declared_size, check_icon
 from protoformer.files.png import SIGNATURE, check_picture_shape, check_png, decode_png16, encode_png
 from protoformer.files.quiet_pillow import quiet_pillow
 from protoformer.files.reading import MAX_PIXELS, check_pixel_count, read_image_bytes
@@ -34,14 +35,18 @@ def read_image(path: str | os.PathLike[str]) -> FloatPixels:
 
     Grey is repeated in the three channels; transparency is composited over black; CMYK is converted without a colour
     profile; the first frame of an animation is taken. 8-bit samples are value / 255; 16-bit ones keep all their bits
-    as value / 65535; float samples must already lie in [0, 1]. Images of more than `MAX_PIXELS` are refused.
+    as value / 65535; float samples must already lie in [0, 1]. Images of more than `MAX_PIXELS` are refused, and so are
+    those whose header declares far more pixels than the file has room for.
     """
     data = read_image_bytes(path)
     # Pillow would let a png with a damaged or missing end pass.
     deep_png = data.startswith(SIGNATURE) and check_png(data, path).bit_depth == 16
+    check_icon(data, path)
     with quiet_pillow():
         image = _identified(data, path)
         check_pixel_count(image.width, image.height, path)
+        if image.format != "PNG":  # the check of a png has counted its data
+            check_declared_size(image, data, path)
         wide_ppm = _wide_ppm_place(image)
         try:
             image.load()
@@ -125,17 +130,20 @@ def _from_pillow(image: Image.Image, path: str | os.PathLike[str]) -> FloatPixel
         return _over_black(np.asarray(image), 65535)  # Pillow scales deep grey ppm to this range
     if image.mode == "LAB":
         raise InputError(f"{path} holds Lab colours, which are not supported; save it as RGB.")
-    return _over_black(np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB")), 255)
+    mode = "RGBA" if image.has_transparency_data else "RGB"
+    return _over_black(np.asarray(image if image.mode == mode else image.convert(mode)), 255)
 
 
 def _over_black(samples: npt.NDArray[np.generic], white: int) -> FloatPixels:
     """Scale HxW, HxWx3 or HxWx4 samples (0 .. white) to float32 HxWx3 in [0, 1], alpha composited over black."""
-    scaled = samples.astype(np.float32)
+    scaled = samples[..., :3].astype(np.float32) if samples.ndim == 3 else samples.astype(np.float32)
     scaled /= white
-    if scaled.ndim == 2:
+    if samples.ndim == 2:
         return np.repeat(scaled[..., None], 3, axis=2)
-    if scaled.shape[2] == 4:
-        return scaled[..., :3] * scaled[..., 3:]
+    if samples.shape[2] == 4:
+        alpha = samples[..., 3:].astype(np.float32)
+        alpha /= white
+        scaled *= alpha
     return scaled
 
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.files import write_flo, write_kitti_flow
+from protoformer.files.folders import made_folder
 from protoformer.inference.flow import FlowModel
-from protoformer.inference.published import PUBLISHED, peers_beside
+from protoformer.inference.published import PUBLISHED, OtherRow, peers_beside
 from protoformer.inference.tiles import in_tiles
 from protoformer.metrics import FlowMetric, FlowScores, flow_scores
 from protoformer.model.flow_decoder import Progress
@@ -21,6 +22,10 @@ from protoformer.world import FlowPair, FlowSample
 
 FlowMethod = Callable[[Tensor, Tensor], Tensor]
 """Images 3 x H x W in [0, 1] to their flow, 2 x H x W, pixels."""
+
+
+SUBMISSIONS = ("sintel", "kitti-2012", "kitti-2015")
+"""Benchmarks whose servers take files that can be written here."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +38,19 @@ class SampleScore:
 
 
 @dataclass(frozen=True)
-class OtherRow:
-    """Another system's row: mean end-point error (pixels) and Fl (percent), and what kind of mean."""
-
-    label: str
-    group: str
-    epe: float
-    fl: float | None
-    mean: str
-
-
-@dataclass(frozen=True)
 class FlowEvaluation:
-    """Everything that was measured: scores of each group of samples, of each sample, and rows to compare with."""
+    """Everything that was measured.
+
+    groups: scores of each group of samples. samples: scores of each sample. others: per group, rows to compare with.
+    without_truth: how many pairs were passed over because nobody knows their flow.
+    """
 
     dataset: str
     method: str
     groups: dict[str, FlowScores]
     samples: tuple[SampleScore, ...]
-    others: tuple[OtherRow, ...]
+    others: dict[str, tuple[OtherRow, ...]]
+    without_truth: int
 
 
 def model_method(model: FlowModel, updates: int | None = None, tile: tuple[int, int] | None = None) -> FlowMethod:
@@ -81,55 +80,73 @@ def evaluate_flow(
     *,
     names: tuple[str, str],
     root: Path,
+    compare: bool = True,
     keep: Callable[[FlowSample, Tensor, FlowScores], None] | None = None,
     progress: Progress | None = None,
 ) -> FlowEvaluation:
     """Run a method over every sample of a dataset that has truth.
 
-    names: of the dataset and of the method. root: the dataset's folder, beside which peers may lie. keep: handed every
-    sample with its flow (2 x H x W, pixels) and scores, so that whoever wants pictures or files need not run it again.
+    names: of the dataset and of the method. root: the dataset's folder, beside which peers may lie. compare: whether
+    others were measured on the same truth. keep: handed every sample with its flow (2 x H x W, pixels) and scores, so
+    that whoever wants pictures or files need not run it again.
     """
     metrics: dict[str, FlowMetric] = {}
     scored: list[SampleScore] = []
     for index in range(len(dataset)):
         sample = dataset[index]
-        if not isinstance(sample, FlowSample):
-            raise InputError(f"this split of {names[0]} has no true flow; write it out with --submission instead.")
-        name = sample.names[0]
-        flow = method(sample.first[0], sample.second[0])
-        group = group_of(names[0], name)
-        metric = metrics.setdefault(group, FlowMetric())
-        metric.update(flow[None], sample.flow, sample.valid, sample.occlusion)
-        scores = flow_scores(flow[None], sample.flow, sample.valid, sample.occlusion)
-        scored.append(SampleScore(name, group, scores))
-        if keep:
-            keep(sample, flow, scores)
+        if isinstance(sample, FlowSample):
+            flow = method(sample.first[0], sample.second[0])
+            group = group_of(names[0], sample.names[0])
+            scores = _scores(metrics.setdefault(group, FlowMetric()), flow, sample)
+            scored.append(SampleScore(sample.names[0], group, scores))
+            if keep:
+                keep(sample, flow, scores)
         if progress:
             progress(index + 1, len(dataset))
+    if not scored:
+        advice = "write its flow with --submission" if names[0] in SUBMISSIONS else "choose a split that has"
+        raise InputError(f"this split of {names[0]} has no true flow to compare with; {advice}.")
     return FlowEvaluation(
         dataset=names[0],
         method=names[1],
         groups={group: metric.compute() for group, metric in metrics.items()},
         samples=tuple(scored),
-        others=tuple(other_rows(names[0], root, scored)),
+        others={group: other_rows(names, group, root, scored) if compare else () for group in metrics},
+        without_truth=len(dataset) - len(scored),
     )
 
 
-def other_rows(dataset: str, root: Path, scored: list[SampleScore]) -> list[OtherRow]:
-    """Published rows of each group, and the peers' means over those of our samples that they were measured on too."""
-    rows = []
+def _scores(metric: FlowMetric, flow: Tensor, sample: FlowSample) -> FlowScores:
+    """The scores of one sample, which also enter the metric."""
+    try:
+        metric.update(flow[None], sample.flow, sample.valid, sample.occlusion)
+    except ValueError as error:  # a flow that is not finite, say
+        raise InputError(f"the flow of {sample.names[0]} cannot be scored ({error}); try another method.") from None
+    return flow_scores(flow[None], sample.flow, sample.valid, sample.occlusion)
+
+
+def other_rows(names: tuple[str, str], group: str, root: Path, scored: list[SampleScore]) -> tuple[OtherRow, ...]:
+    """The peers' means over those of a group's samples that they were measured on, and the published rows.
+
+    Where the peers know only some of our samples, our own mean over these comes first.
+    """
     peers = peers_beside(root.resolve())
-    for group in dict.fromkeys(score.group for score in scored):
-        keys = [f"{root.resolve().name}/{score.name}" for score in scored if score.group == group]
-        for label, of_samples in peers.items():
-            shared = [of_samples[key] for key in keys if key in of_samples]
-            if shared:
-                epe, fl = (math.fsum(scores[field] for scores in shared) / len(shared) for field in ("epe", "fl"))
-                rows.append(OtherRow(label, group, epe, fl, f"of {len(shared)} images"))
-        rows += [
-            OtherRow(row.label, group, row.epe, row.fl, "whole set") for row in PUBLISHED.get((dataset, group), ())
-        ]
-    return rows
+    ours = {f"{root.resolve().name}/{score.name}": score.scores for score in scored if score.group == group}
+    known = [key for key in ours if any(key in of_samples for of_samples in peers.values())]
+    rows = []
+    if known and len(known) < len(ours):
+        of_ours = [{"epe": ours[key].epe, "fl": ours[key].fl} for key in known]
+        rows.append(_mean_row(names[1], of_ours))
+    for label, of_samples in peers.items():
+        shared = [of_samples[key] for key in known if key in of_samples]
+        if shared:
+            rows.append(_mean_row(label, shared))
+    return (*rows, *PUBLISHED.get((names[0], group), ()))
+
+
+def _mean_row(label: str, scores: list[dict[str, float]]) -> OtherRow:
+    epe, fl = (math.fsum(each[field] for each in scores) / len(scores) for field in ("epe", "fl"))
+    return OtherRow(label, f"{len(scores)} of these", epe_per_image=epe, fl_per_image=fl)
 
 
 def csv_of(evaluation: FlowEvaluation) -> str:
@@ -150,13 +167,13 @@ def write_submission(
 
     Sintel: <pass>/<scene>/<frame>.flo. KITTI: flow/<number>_10.png, 16-bit.
     """
-    if benchmark not in ("sintel", "kitti-2012", "kitti-2015"):
-        raise InputError(f"{benchmark} has no upload format; choose sintel, kitti-2012 or kitti-2015.")
+    if benchmark not in SUBMISSIONS:
+        raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
     for index in range(len(dataset)):
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
         place = f"{pair.names[0]}.flo" if benchmark == "sintel" else f"flow/{pair.names[0]}_10.png"
-        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        made_folder((folder / place).parent)
         (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / place, flow)
         if progress:
             progress(index + 1, len(dataset))

@@ -8,36 +8,51 @@ from protoformer.errors import InputError
 
 
 @dataclass(frozen=True)
-class PublishedRow:
-    """A row of a paper's table: end-point error in pixels and Fl-all in percent (None: not given)."""
+class OtherRow:
+    """Another system's row: what it was measured on, and its figures in the mean they were taken by (None: not given).
+
+    epe and fl are over pixels, epe_per_image and fl_per_image means of each image's own; pixels and percent.
+    """
 
     label: str
-    epe: float
+    measured_on: str
+    epe: float | None = None
+    epe_per_image: float | None = None
     fl: float | None = None
+    fl_per_image: float | None = None
 
 
-PAPER = "ProtoFormer, published"
-PUBLISHED: dict[tuple[str, str], tuple[PublishedRow, ...]] = {
-    ("sintel", "clean"): (
-        PublishedRow(f"{PAPER} (C+T)", 1.04),
-        PublishedRow(f"{PAPER} (mix, trained on these)", 0.48),
-        PublishedRow("FlowFormer, published (C+T)", 1.01),
-        PublishedRow("RAFT, published (C+T)", 1.43),
+def _sintel(*rows: tuple[str, float]) -> tuple[OtherRow, ...]:
+    """Sintel's tables are means over pixels."""
+    return tuple(OtherRow(label, "whole set", epe=epe) for label, epe in rows)
+
+
+def _kitti(*rows: tuple[str, float, float]) -> tuple[OtherRow, ...]:
+    """On KITTI it is usual to average the end-point error by image, and Fl over pixels."""
+    return tuple(OtherRow(label, "whole set", epe_per_image=epe, fl=fl) for label, epe, fl in rows)
+
+
+PUBLISHED: dict[tuple[str, str], tuple[OtherRow, ...]] = {
+    ("sintel", "clean"): _sintel(
+        ("ProtoFormer, published (C+T)", 1.04),
+        ("ProtoFormer, published (mix, trained on these)", 0.48),
+        ("FlowFormer, published (C+T)", 1.01),
+        ("RAFT, published (C+T)", 1.43),
     ),
-    ("sintel", "final"): (
-        PublishedRow(f"{PAPER} (C+T)", 2.43),
-        PublishedRow(f"{PAPER} (mix, trained on these)", 0.69),
-        PublishedRow("FlowFormer, published (C+T)", 2.40),
-        PublishedRow("RAFT, published (C+T)", 2.71),
+    ("sintel", "final"): _sintel(
+        ("ProtoFormer, published (C+T)", 2.43),
+        ("ProtoFormer, published (mix, trained on these)", 0.69),
+        ("FlowFormer, published (C+T)", 2.40),
+        ("RAFT, published (C+T)", 2.71),
     ),
-    ("kitti-2015", "all"): (
-        PublishedRow(f"{PAPER} (C+T)", 4.08, 14.6),
-        PublishedRow(f"{PAPER} (mix, trained on these)", 0.50, 1.09),
-        PublishedRow("FlowFormer, published (C+T)", 4.09, 14.7),
-        PublishedRow("RAFT, published (C+T)", 5.04, 17.4),
+    ("kitti-2015", "all"): _kitti(
+        ("ProtoFormer, published (C+T)", 4.08, 14.6),
+        ("ProtoFormer, published (mix, trained on these)", 0.50, 1.09),
+        ("FlowFormer, published (C+T)", 4.09, 14.7),
+        ("RAFT, published (C+T)", 5.04, 17.4),
     ),
 }
-"""By dataset and group: the training set's figures of the whole dataset, per pixel."""
+"""By dataset and group: figures on the whole training set, all its pixels known, occluded ones too."""
 
 
 def peers_beside(root: Path) -> dict[str, dict[str, dict[str, float]]]:
@@ -48,8 +63,13 @@ def peers_beside(root: Path) -> dict[str, dict[str, dict[str, float]]]:
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():
             try:
-                flow: dict[str, dict[str, dict[str, float]]] = json.loads(path.read_text())["flow"]
-            except (ValueError, KeyError, TypeError):
+                return {
+                    str(system): {
+                        str(sample): {field: float(scores[field]) for field in ("epe", "fl")}
+                        for sample, scores in samples.items()
+                    }
+                    for system, samples in json.loads(path.read_text())["flow"].items()
+                }
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{path} is not a table of peers; mend it or take it away.") from None
-            return flow
     return {}

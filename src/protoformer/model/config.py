@@ -149,7 +149,7 @@ PRESETS: dict[str, ModelConfig] = {
         memory_width=32,
         memory_layers=1,
         updates_training=4,
-        updates=6,
+        updates=4,
     ),
 }
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from protoformer.files import flow_to_color, write_image
@@ -31,28 +32,22 @@ COLUMNS = {
 
 
 def evaluation_table(evaluation: FlowEvaluation) -> Table:
-    """Our row of each group, and below it the rows of others, which stand in the column of their own kind of mean."""
+    """Our row of each group, and below it the rows of others, each figure in the column of its own kind of mean."""
     table = Table(
-        title=f"{evaluation.method} on {evaluation.dataset}",
+        title=Text(f"{evaluation.method} on {evaluation.dataset}"),
         box=None,
-        caption=(
-            "EPE, Fl: over all pixels; /image: the mean of each image's own. "
-            "Rows of others: on as many of the same images, or on the whole set as published."
-        ),
+        caption="EPE, Fl: over all known pixels; /image: the mean of each image's own. Who leaves is unmatched.",
     )
-    table.add_column("group")
-    table.add_column("method")
+    for column in ("group", "method", "measured on"):
+        table.add_column(column, no_wrap=True)
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for group, scores in evaluation.groups.items():
         own = (_shown(getattr(scores, field)) for field in COLUMNS.values())
-        table.add_row(group, f"{evaluation.method} ({scores.samples} samples)", *own, style="bold")
-        for row in (row for row in evaluation.others if row.group == group):
-            whole = row.mean == "whole set"
-            cells = {"EPE" if whole else "EPE/image": row.epe, "Fl %" if whole else "Fl/image %": row.fl}
-            table.add_row(
-                "", f"{row.label}, {row.mean}", *(_shown(cells.get(column)) for column in COLUMNS), style="dim"
-            )
+        table.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
+        for row in evaluation.others[group]:
+            cells = (_shown(getattr(row, field, None)) for field in COLUMNS.values())
+            table.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
     return table
 
 
@@ -65,19 +60,23 @@ class WorstPictures:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.kept: list[tuple[float, str, Pixels]] = []
+        self.kept: list[tuple[float, int, str, Pixels]] = []
+        self.seen = 0
 
     def keep(self, sample: FlowSample, flow: Tensor, scores: FlowScores) -> None:
         """Draw a sample if it is among the worst so far."""
-        if self.count and (len(self.kept) < self.count or scores.epe > self.kept[0][0]):
-            heapq.heappush(self.kept, (scores.epe, sample.names[0], comparison(sample, flow)))
+        self.seen += 1  # a number of its own for every sample decides between equal errors
+        if self.count and (len(self.kept) < self.count or scores.epe > self.kept[0][0]) and not math.isnan(scores.epe):
+            heapq.heappush(self.kept, (scores.epe, self.seen, sample.names[0], comparison(sample, flow)))
             if len(self.kept) > self.count:
                 heapq.heappop(self.kept)
 
     def write(self, folder: Path) -> list[Path]:
         """Write them, the worst first, as worst-01-<name>.png and so on."""
         written = []
-        for rank, (_, name, pixels) in enumerate(sorted(self.kept, reverse=True, key=lambda each: each[0]), start=1):
+        for rank, (_, _, name, pixels) in enumerate(
+            sorted(self.kept, reverse=True, key=lambda each: each[:2]), start=1
+        ):
             path = folder / f"worst-{rank:02d}-{name.replace('/', '-')}.png"
             write_image(path, pixels)
             written.append(path)
@@ -92,7 +91,7 @@ def comparison(sample: FlowSample, flow: Tensor) -> Pixels:
     valid = sample.valid[0, 0]
     truth = sample.flow[0]
     speeds = truth.norm(dim=0)[valid]
-    scale = max(1.0, float(speeds.quantile(0.99)) if 0 < len(speeds) < 2**24 else float(speeds.max(initial=1.0)))
+    scale = max(1.0, float(np.quantile(speeds.numpy(), 0.99))) if len(speeds) else 1.0
     true_colours = flow_to_color(truth.permute(1, 2, 0).numpy(), scale)
     true_colours[~valid.numpy()] = 0
     error = grey_picture((flow - truth).norm(dim=0) * valid / 10)

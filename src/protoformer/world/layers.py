@@ -129,7 +129,7 @@ def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: floa
         return motion_about(centre, shift, between(-turn, turn), 1 + between(-zoom, zoom))
 
     def texture() -> Tensor:
-        return noise(height, width, generator, coarsest=2 ** round(between(4, 6)), falloff=between(0.4, 0.7))
+        return noise(height, width, generator, coarsest=2 ** round(between(4, 5)), falloff=between(0.5, 0.7))
 
     layers = [Layer(texture(), moved((width / 2, height / 2), 0.01, 0.01))]
     for _ in range(shapes):
