@@ -398,7 +398,6 @@ def test_sintel_is_uploaded_as_flo_files_by_pass_and_scene(submit: Submit, tmp_p
         np.testing.assert_array_equal(read_flo(path), flow.permute(1, 2, 0).numpy())
 
 
-@pytest.mark.xfail(strict=True, reason="files are called frame_0001.flo, as the images are")
 def test_the_bundler_of_sintel_wants_frame0001_without_a_stroke(submit: Submit, tmp_path: Path) -> None:
     submit(InMemory([FlowPair(**images(0), names=("clean/ambush_1/frame_0001",))]), "sintel")
     assert files_of(tmp_path / "upload") == ["clean/ambush_1/frame0001.flo"]
@@ -423,7 +422,6 @@ def test_kitti_2015_wants_its_pngs_in_a_folder_named_flow(submit: Submit, tmp_pa
     assert files_of(tmp_path / "upload") == ["flow/000000_10.png"]
 
 
-@pytest.mark.xfail(strict=True, reason="the folder of KITTI 2015 is made for 2012 as well")
 def test_kitti_2012_wants_its_pngs_in_the_root(submit: Submit, tmp_path: Path) -> None:
     submit(InMemory([FlowPair(**images(0), names=("000000",))]), "kitti-2012")
     assert files_of(tmp_path / "upload") == ["000000_10.png"]

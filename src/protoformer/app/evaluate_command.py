@@ -20,6 +20,7 @@ from protoformer.inference.baselines import BASELINES, baseline_flow
 from protoformer.inference.evaluation import (
     FlowEvaluation,
     FlowMethod,
+    check_submission,
     csv_of,
     evaluate_flow,
     model_method,
@@ -66,14 +67,18 @@ def evaluate(
     if dataset in DATASETS and DATASETS[dataset].task != "flow":
         raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of flow; choose one of flow.")
     options = key_values(option)
-    if submission is not None and split is None:
-        split = "test"
+    if submission is not None:
+        if output is not None:
+            raise InputError("a submission has no scores to write; leave out --output or --submission.")
+        check_submission(dataset)
+        split = split or "test"
     samples = open_dataset(dataset, root, split, **options)
     chosen, label = _method(method, model, updates, tile, device)
     if submission is not None:
         with progress_bar(f"writing {dataset}", len(samples)) as told:
             count = write_submission(samples, chosen, dataset, submission, told)
-        print(json.dumps({"written": count, "folder": str(submission)}) if as_json else f"wrote {count} files")
+        written = {"written": count, "folder": str(submission)}
+        print(json.dumps(written) if as_json else f"wrote the flow to {submission}: {count} in all")
         return
     if output is not None:
         made_folder(output)
@@ -120,7 +125,7 @@ def _tile(text: str | None) -> tuple[int, int] | None:
     if text is None or text == "paper":
         return None if text is None else PAPER_TILE
     sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isdigit() and int(side) > LEAST_OVERLAP for side in sides):
+    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
         raise InputError(
             f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
             "give one of these."

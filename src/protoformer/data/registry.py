@@ -28,7 +28,7 @@ class DatasetEntry:
     what: str
 
 
-def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, **options: Any) -> Dataset[Any]:
+def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
     """Open a dataset by its name; `split` is the entry's default where it is left out."""
     if name not in DATASETS:
         nearest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
@@ -44,7 +44,7 @@ def lazily(place: str) -> Callable[..., Dataset[Any]]:
     """Something that imports the class at "package.module:Class" when it is called, and makes one."""
     module, kind = place.split(":")
 
-    def opened(root: str | os.PathLike[str], split: str, **options: Any) -> Dataset[Any]:
+    def opened(root: str | os.PathLike[str], split: str, /, **options: Any) -> Dataset[Any]:
         made: Callable[..., Dataset[Any]] = getattr(importlib.import_module(module), kind)
         known = [option for option in inspect.signature(made).parameters if option not in ("root", "split")]
         for option in options:

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,19 +161,31 @@ def csv_of(evaluation: FlowEvaluation) -> str:
     return text.getvalue()
 
 
+def check_submission(benchmark: str) -> None:
+    """Refuse a benchmark whose server takes no files that can be written here."""
+    if benchmark not in SUBMISSIONS:
+        raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
+
+
+def submission_path(benchmark: str, name: str) -> str:
+    """Where a benchmark's server looks for the flow of a pair; Sintel's writes frame0001 for frame_0001."""
+    if benchmark == "sintel":
+        return f"{re.sub(r'frame_(?=[0-9]+$)', 'frame', name)}.flo"
+    return f"flow/{name}_10.png" if benchmark == "kitti-2015" else f"{name}_10.png"
+
+
 def write_submission(
     dataset: Dataset[FlowPair], method: FlowMethod, benchmark: str, folder: Path, progress: Progress | None = None
 ) -> int:
     """Write the flow of every pair as the benchmark's server wants it; returns how many files.
 
-    Sintel: <pass>/<scene>/<frame>.flo. KITTI: flow/<number>_10.png, 16-bit.
+    Sintel: <pass>/<scene>/frame0001.flo. KITTI: <number>_10.png, 16-bit, for 2015 in the folder flow/.
     """
-    if benchmark not in SUBMISSIONS:
-        raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
+    check_submission(benchmark)
     for index in range(len(dataset)):
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
-        place = f"{pair.names[0]}.flo" if benchmark == "sintel" else f"flow/{pair.names[0]}_10.png"
+        place = submission_path(benchmark, pair.names[0])
         made_folder((folder / place).parent)
         (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / place, flow)
         if progress:

@@ -9,7 +9,7 @@ PAPER_TILE = (432, 960)
 """Height and width of the windows that the paper evaluates with."""
 LEAST_OVERLAP = 20
 SPREAD = 0.05
-"""Standard deviation of the blending weights, as a share of the window: narrow, so that seams fade in the overlap."""
+"""Standard deviation of the blending weights, as a share of the window: at the paper's size, seams fade over 10 px."""
 
 Window = tuple[slice, slice]
 
