@@ -1,6 +1,7 @@
 """`protoformer data`: which datasets there are, and whether one of them is whole."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -50,14 +51,31 @@ def test_the_list_names_every_dataset_with_its_task_and_splits(protoformer) -> N
 def test_a_whole_dataset_passes_the_check(sintel: Path, protoformer) -> None:
     outcome = protoformer("data", "check", "sintel", "--root", str(sintel))
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out == "sintel: 4 samples found, 4 read, 0 broken\n"
+    there, missing = outcome.out.splitlines()
+    assert there == "sintel, train: 4 samples found, 4 read, 0 broken"
+    assert missing.startswith("sintel, test: not there (Sintel/test/clean does not exist, but ")
+
+
+def test_every_split_that_is_there_is_checked(sintel: Path, protoformer) -> None:
+    shutil.copytree(sintel / "training", sintel / "test")
+    outcome = protoformer("data", "check", "sintel", "--root", str(sintel))
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [
+        "sintel, train: 4 samples found, 4 read, 0 broken",
+        "sintel, test: 4 samples found, 4 read, 0 broken",
+    ]
+
+
+def test_one_split_may_be_checked_alone(sintel: Path, protoformer) -> None:
+    outcome = protoformer("data", "check", "sintel", "--root", str(sintel), "--split", "train")
+    assert (outcome.code, outcome.out) == (0, "sintel, train: 4 samples found, 4 read, 0 broken\n")
 
 
 def test_a_check_goes_on_after_what_is_broken_and_names_it(damaged: Path, protoformer) -> None:
     outcome = protoformer("data", "check", "sintel", "--root", str(damaged))
     assert (outcome.code, outcome.err) == (2, "")
-    head, *lines = outcome.out.splitlines()
-    assert head == "sintel: 4 samples found, 1 read, 3 broken"
+    head, *lines, _ = outcome.out.splitlines()
+    assert head == "sintel, train: 4 samples found, 1 read, 3 broken"
     assert [line.split(": ")[0] for line in lines] == [
         f"  {name}" for name in (CLEAN, "clean/alley_1/frame_0002", "final/alley_1/frame_0002")
     ]
@@ -69,7 +87,9 @@ def test_a_check_goes_on_after_what_is_broken_and_names_it(damaged: Path, protof
 def test_programs_read_the_same_report(damaged: Path, protoformer) -> None:
     outcome = protoformer("data", "check", "sintel", "--root", str(damaged), "--json")
     assert (outcome.code, outcome.err) == (2, "")
-    report = json.loads(outcome.out)
+    whole = json.loads(outcome.out)
+    assert list(whole["splits"]) == ["train"] and list(whole["missing"]) == ["test"]
+    report = whole["splits"]["train"]
     assert list(report) == ["found", "read", "broken"]
     assert (report["found"], report["read"], len(report["broken"])) == (4, 1, 3)
     name, why = report["broken"][0]
@@ -79,13 +99,13 @@ def test_programs_read_the_same_report(damaged: Path, protoformer) -> None:
 def test_programs_read_that_nothing_is_broken(sintel: Path, protoformer) -> None:
     outcome = protoformer("data", "check", "sintel", "--root", str(sintel), "--json")
     assert outcome.code == 0
-    assert json.loads(outcome.out) == {"found": 4, "read": 4, "broken": []}
+    assert json.loads(outcome.out)["splits"] == {"train": {"found": 4, "read": 4, "broken": []}}
 
 
 def test_options_leave_out_what_is_not_asked_for(damaged: Path, protoformer) -> None:
     outcome = protoformer("data", "check", "sintel", "--root", str(damaged), "--option", "render_pass=final")
     assert outcome.code == 2
-    assert outcome.out.startswith("sintel: 2 samples found, 1 read, 1 broken\n")
+    assert outcome.out.startswith("sintel, train: 2 samples found, 1 read, 1 broken\n")
 
 
 @pytest.mark.parametrize(

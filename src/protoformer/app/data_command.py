@@ -11,8 +11,8 @@ from rich.table import Table
 
 from protoformer.app.arguments import key_values
 from protoformer.app.progress import progress_bar
-from protoformer.data import DATASETS, open_dataset
-from protoformer.data.check import check_dataset
+from protoformer.data import DATASETS
+from protoformer.data.check import check_dataset, open_splits
 
 data = typer.Typer(help="Public datasets on your disk.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def list_datasets() -> None:
 def check(
     name: Annotated[str, typer.Argument(help="The dataset's name; `protoformer data list` shows them.")],
     root: Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")],
-    split: Annotated[str | None, typer.Option(help="train, val, test, ...")] = None,
+    split: Annotated[str | None, typer.Option(help="train, val, test, ...; by default all that are there.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="An option of the dataset, as key=value.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
 ) -> None:
@@ -43,14 +43,20 @@ def check(
 
     Example: `protoformer data check sintel --root Sintel`
     """
-    dataset = open_dataset(name, root, split, **key_values(option))
-    with progress_bar(f"reading {name}", len(dataset)) as told:
-        report = check_dataset(dataset, told)
+    splits = open_splits(name, root, split, **key_values(option))
+    reports = {}
+    for each, dataset in splits.there.items():
+        with progress_bar(f"reading {name}, {each}", len(dataset)) as told:
+            reports[each] = check_dataset(dataset, told)
     if as_json:
-        print(json.dumps(dataclasses.asdict(report), indent=1))
+        there = {each: dataclasses.asdict(report) for each, report in reports.items()}
+        print(json.dumps({"splits": there, "missing": splits.missing}, indent=1))
     else:
-        print(f"{name}: {report.found} samples found, {report.read} read, {len(report.broken)} broken")
-        for broken, why in report.broken:
-            print(f"  {broken}: {why}")
-    if report.broken:
+        for each, report in reports.items():
+            print(f"{name}, {each}: {report.found} samples found, {report.read} read, {len(report.broken)} broken")
+            for broken, why in report.broken:
+                print(f"  {broken}: {why}")
+        for each, why in splits.missing.items():
+            print(f"{name}, {each}: not there ({why.rstrip('.')})")
+    if any(report.broken for report in reports.values()):
         raise typer.Exit(2)

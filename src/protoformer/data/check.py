@@ -1,9 +1,11 @@
 """Reading a whole dataset once, to know that all of it is there."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from protoformer.data.registry import DATASETS, open_dataset
 from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.files import read_image
@@ -21,6 +23,34 @@ class CheckReport:
     found: int
     read: int
     broken: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class OpenedSplits:
+    """The splits of a dataset that are on the disk, and for each of the others the sentence that says what is missing."""
+
+    there: dict[str, Dataset[Any]]
+    missing: dict[str, str]
+
+
+def open_splits(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> OpenedSplits:
+    """Open one split, or without a name all of them: "all" where a dataset has it. Fails where there is none."""
+    if split is None and name in DATASETS:
+        known = DATASETS[name].splits
+        wanted: tuple[str | None, ...] = ("all",) if "all" in known else known
+    else:
+        wanted = (split,)
+    there, missing, first = {}, {}, None
+    for each in wanted:
+        try:
+            dataset = open_dataset(name, root, each, **options)
+            there[dataset.split] = dataset
+        except InputError as error:
+            first = first or error
+            missing[str(each)] = str(error)
+    if first is not None and not there:
+        raise first
+    return OpenedSplits(there, missing)
 
 
 def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] | None = None) -> CheckReport:

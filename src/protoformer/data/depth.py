@@ -2,8 +2,7 @@
 
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,11 +18,11 @@ from protoformer.data.tree import (
     expect_some,
     files_in,
     folders_in,
-    named,
     natural_key,
     numbered,
     read_text,
 )
+from protoformer.data.vkitti2 import Names, variant_folders
 from protoformer.errors import InputError
 from protoformer.files import read_cam, read_dpt, read_image, read_kitti_depth, read_vkitti2_depth
 from protoformer.world.sample import DepthSample
@@ -171,24 +170,20 @@ class Vkitti2Depth(Dataset[DepthSample]):
         root: str | os.PathLike[str],
         split: str = "all",
         *,
-        scenes: str | Sequence[str] | None = None,
-        variants: str | Sequence[str] | None = None,
+        scenes: Names = None,
+        variants: Names = None,
         camera: int = 0,
     ) -> None:
         super().__init__(root, split)
         choose("the split", split, ("all",))
         choose("camera", str(camera), ("0", "1"))
-        base = expect_folder(self.root, "Virtual KITTI 2", self.root)
-        found = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
-        expect_some(len(found), "folders Scene01, Scene02 and so on", base)
         self._files: list[tuple[Path, Path]] = []
         names = []
-        for scene in named(found, scenes, base):
-            for variant in named(folders_in(scene), variants, scene):
-                for number, image, depth in self._frames(variant / "frames", f"Camera_{camera}"):
-                    names.append(f"{scene.name}/{variant.name}/Camera_{camera}/{number:05d}")
-                    self._files.append((image, depth))
-        expect_some(len(names), "images with depth", base)
+        for variant in variant_folders(self.root, scenes, variants):
+            for number, image, depth in self._frames(variant / "frames", f"Camera_{camera}"):
+                names.append(f"{variant.parent.name}/{variant.name}/Camera_{camera}/{number:05d}")
+                self._files.append((image, depth))
+        expect_some(len(names), "images with depth", self.root)
         self.names = tuple(names)
 
     def _read(self, index: int) -> DepthSample:

@@ -14,11 +14,10 @@ from protoformer.data.tree import (
     expect_partners,
     expect_some,
     files_in,
-    folders_in,
-    named,
     natural_key,
     numbered,
 )
+from protoformer.data.vkitti2 import Names, variant_folders
 from protoformer.files import read_kitti_flow, read_vkitti2_flow
 
 _ENDS = ("10.png", "11.png")
@@ -145,23 +144,19 @@ class Vkitti2(FlowDataset):
         root: str | os.PathLike[str],
         split: str = "all",
         *,
-        scenes: str | Sequence[str] | None = None,
-        variants: str | Sequence[str] | None = None,
+        scenes: Names = None,
+        variants: Names = None,
         camera: int = 0,
         direction: str = "forward",
     ) -> None:
-        base = expect_folder(root, "the folder of Scene01, Scene02 and others")
         choose("the split", split, ("all",))
         choose("camera", str(camera), ("0", "1"))
         choose("direction", direction, ("forward", "backward", "both"))
-        found = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
-        expect_some(len(found), "folders Scene01, Scene02 and so on", base)
         pairs: list[PairFiles] = []
-        for scene in named(found, scenes, base):
-            for variant in named(folders_in(scene), variants, scene):
-                for way in ("forward", "backward") if direction == "both" else (direction,):
-                    pairs += _vkitti2_pairs(variant, f"Camera_{camera}", way, base)
-        expect_some(len(pairs), "pairs of images with flow", base)
+        for variant in variant_folders(root, scenes, variants):
+            for way in ("forward", "backward") if direction == "both" else (direction,):
+                pairs += _vkitti2_pairs(variant, f"Camera_{camera}", way, Path(root))
+        expect_some(len(pairs), "pairs of images with flow", Path(root))
         super().__init__(root, split, pairs)
 
 
