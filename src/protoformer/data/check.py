@@ -27,7 +27,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class OpenedSplits:
-    """The splits of a dataset that are on the disk, and for each of the others the sentence that says what is missing."""
+    """The splits of a dataset that are on the disk, and for each of the others a sentence on what is missing."""
 
     there: dict[str, Dataset[Any]]
     missing: dict[str, str]
