@@ -160,3 +160,8 @@ def test_counts_that_belong_together_are_equal(tmp_path: Path) -> None:
     expect_some(1, "images", tmp_path)
     with pytest.raises(InputError, match="holds no images"):
         expect_some(0, "images", tmp_path)
+
+
+def test_a_name_that_several_begin_with_lists_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no dataset 'kitti'; choose one of kitti-2012, kitti-2015, kitti-eigen"):
+        open_dataset("kitti", tmp_path)

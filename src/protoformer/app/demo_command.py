@@ -1,5 +1,6 @@
 """`protoformer demo`."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,7 @@ FULL_COLOUR = 14.0
 """Speed, in pixels, at which colours are strongest: a shift of MOTION both ways, and a little more."""
 NOTICE = (
     "This version of the package brings no trained weights. So that there is something true to look at, the "
-    "demonstration trains its smallest network first, for a minute or two, on scenes it makes up. Expect a blurred but "
+    "demonstration trains its smallest network first, for a few minutes, on scenes it makes up. Expect a blurred but "
     "honest picture."
 )
 
@@ -46,8 +47,10 @@ def demo(
     Example: `protoformer demo -o out`
     """
     checked_output(made_folder(output) / "index.html")  # before a minute is spent
+    print(f"note: training the smallest network, {steps} steps; 300 take a few minutes", file=sys.stderr, flush=True)
     errors: list[float] = []
     model = _trained(steps, errors)
+    model.save(output / "tiny.safetensors")
     scene = random_scene((256, 384), SCENE, shapes=5, motion=MOTION).render()
     with torch.inference_mode():
         features = model.network.features(normalised(scene.first)).features[0]

@@ -19,7 +19,11 @@ def flow(
     second: Annotated[str, typer.Argument(help="The second image, of the same size.")],
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="Where to write: .flo, or .png. Repeat for several. [default: motion.png]"),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where to write: .flo, or .png (a picture). Repeat for several. [default: motion.png]",
+        ),
     ] = None,
     format: Annotated[
         str | None, typer.Option(help="flo, kitti (16-bit png) or picture (colours); by default the suffix decides.")

@@ -31,6 +31,9 @@ class DatasetEntry:
 def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
     """Open a dataset by its name; `split` is the entry's default where it is left out."""
     if name not in DATASETS:
+        begun = [known for known in DATASETS if name and known.startswith(name)]
+        if begun:
+            raise InputError(f"there is no dataset {name!r}; choose one of {', '.join(begun)}.")
         nearest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
         raise InputError(f"there is no dataset {name!r}; the nearest known one is {nearest!r}.")
     entry = DATASETS[name]

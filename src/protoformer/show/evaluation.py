@@ -36,7 +36,7 @@ def evaluation_table(evaluation: FlowEvaluation) -> Table:
     table = Table(
         title=Text(f"{evaluation.method} on {evaluation.dataset}"),
         box=None,
-        caption="EPE, Fl: over all known pixels; /image: the mean of each image's own. Who leaves is unmatched.",
+        caption="EPE, Fl: over all known pixels; /image: the mean of each image's own. s: EPE by true speed.",
     )
     for column in ("group", "method", "measured on"):
         table.add_column(column, no_wrap=True)
