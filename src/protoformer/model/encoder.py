@@ -1,6 +1,6 @@
 """The encoder: a pyramid of two stages whose attention layers are prototyping and synchronization."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -41,7 +41,8 @@ class Mixer(nn.Module):
     def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
         """tokens: B x HW x C; returns what to add to them and the prototypes."""
         prototypes = self.prototyping(tokens, size)
-        return self.synchronization(tokens, prototypes), prototypes
+        mixed, assignment = self.synchronization(tokens, prototypes)
+        return mixed, replace(prototypes, assignment=assignment)
 
 
 class Block(nn.Module):

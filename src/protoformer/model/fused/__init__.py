@@ -1,0 +1,70 @@
+"""Prototyping and synchronization without the matrix of memberships, as FlashAttention is attention without its own.
+
+Here alone it is chosen how they are computed. The plain version makes the matrix (heads x K x pixels), can be exported,
+and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over blocks
+of pixels that fit the cache.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from protoformer.model.fused import operators, plain
+from protoformer.model.precision import for_products
+
+VERSIONS = ("fused", "plain")
+_chosen = "fused"
+
+
+@contextmanager
+def computed(version: str) -> Iterator[None]:
+    """Within it, everything is computed by this one of VERSIONS. For comparisons; the choice is the whole process's."""
+    global _chosen  # noqa: PLW0603 - a switch that compiled graphs can see
+    if version not in VERSIONS:
+        raise ValueError(f"there is no version {version!r}; choose one of {', '.join(VERSIONS)}")
+    before, _chosen = _chosen, version
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+def is_plain() -> bool:
+    """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
+    return _chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+
+
+def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximization of the expectation in which prototypes compete: sums of values, and the mass of memberships.
+
+    queries: B x heads x K x d; keys, values: B x heads x HW x d, in any layout. Returns B x heads x K x d and
+    B x heads x K, in float32 or better.
+    """
+    if is_plain():
+        return plain.prototype_sums(queries, keys, values)
+    sums, mass = operators.prototype_sums(for_products(queries), for_products(keys), for_products(values))
+    return sums, mass
+
+
+def synchronize(
+    features: Tensor, centres: Tensor, queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gated value of each pixel's nearest prototype: B x HW x C, and the assignment B x HW, int64.
+
+    features, queries: B x HW x C, the pixels and their projection; centres, keys, values: B x K x C, the prototypes and
+    theirs; alpha, beta: heads. The assignment is decided in full precision and has no gradient.
+    """
+    if is_plain():
+        return plain.synchronize(features, centres, queries, keys, values, alpha, beta)
+    attended, assignment = operators.synchronize(
+        features.detach(),
+        plain.directions(centres.detach()),
+        for_products(queries),
+        for_products(keys),
+        for_products(values),
+        alpha,
+        beta,
+    )
+    return attended, assignment
