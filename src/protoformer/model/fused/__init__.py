@@ -1,8 +1,8 @@
 """Prototyping and synchronization without the matrix of memberships, as FlashAttention is attention without its own.
 
 Here alone it is chosen how they are computed. The plain version makes the matrix (heads x K x pixels), can be exported,
-and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over blocks
-of pixels that fit the cache.
+and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over
+blocks of pixels that fit the cache.
 """
 
 from collections.abc import Iterator

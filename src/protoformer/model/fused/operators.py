@@ -4,6 +4,7 @@ As custom operators they are one node each to torch.compile, to CUDA graphs and 
 out of the graph. On CUDA they are Triton's; elsewhere, and for what the kernels do not take, pixels go by in blocks.
 """
 
+import functools
 import importlib.util
 from typing import Any
 
@@ -18,6 +19,12 @@ MOST_PROTOTYPES, WIDEST_HEAD = 256, 64
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@functools.cache
+def triton_is_there() -> bool:
+    """It comes with torch for CUDA, and with no other."""
+    return importlib.util.find_spec("triton") is not None
+
+
 def takes_kernels(queries: Tensor, prototypes: int, head_width: int) -> bool:
     """Whether Triton's kernels can do it: a GPU that it knows, and tiles that fit its registers."""
     return (
@@ -26,7 +33,7 @@ def takes_kernels(queries: Tensor, prototypes: int, head_width: int) -> bool:
         and prototypes <= MOST_PROTOTYPES
         and head_width <= WIDEST_HEAD
         and queries.numel() > 0
-        and importlib.util.find_spec("triton") is not None
+        and triton_is_there()
     )
 
 

@@ -23,8 +23,6 @@ ONES = tl.constexpr(16)
 def load_rows(start, row_stride, rows, inside, width: tl.constexpr, padded_width: tl.constexpr):
     """Rows of `width` numbers, padded with zeros to `padded_width`; rows that are not inside are zero."""
     channel = tl.arange(0, padded_width)
-    if width == padded_width:
-        return tl.load(start + rows[:, None] * row_stride + channel[None, :], mask=inside[:, None], other=0.0)
     kept = inside[:, None] & (channel[None, :] < width)
     return tl.load(start + rows[:, None] * row_stride + channel[None, :], mask=kept, other=0.0)
 
@@ -38,12 +36,12 @@ def store_rows(start, row_stride, rows, inside, numbers, width: tl.constexpr, pa
 
 
 @triton.jit
-def memberships_of(key, query, scale, exists, precision: tl.constexpr):
-    """Pixels x prototypes, each pixel's summing to 1; `scale` takes the products to powers of two."""
+def memberships_of(key, query, scale, inside, exists, precision: tl.constexpr):
+    """Pixels x prototypes, summing to 1 for each pixel inside; `scale` takes the products to powers of two."""
     logits = tl.dot(key, tl.trans(query), input_precision=precision) * scale
     logits = tl.where(exists[None, :], logits, float("-inf"))
     shares = tl.exp2(logits - tl.max(logits, 1)[:, None])
-    return shares / tl.sum(shares, 1)[:, None]
+    return shares * tl.where(inside, 1.0 / tl.sum(shares, 1), 0.0)[:, None]
 
 
 @triton.jit
@@ -94,8 +92,7 @@ def sums_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, exists, precision)
-        shares = tl.where(inside[:, None], shares, 0.0)
+        shares = memberships_of(key, query, scale, inside, exists, precision)
         turned = tl.trans(shares.to(value.dtype))
         total = tl.dot(turned, value, total, input_precision=precision)
         if mass_by_product:
@@ -168,7 +165,7 @@ def sums_backward_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, exists, precision)
+        shares = memberships_of(key, query, scale, inside, exists, precision)
         d_value = tl.dot(shares.to(query.dtype), d_sum, input_precision=precision) * largest
         store_rows(d_value_start, heads * width, pixel, inside, d_value, width, padded_width)
         slope = tl.dot(value, tl.trans(d_sum), input_precision=precision) + d_mass[None, :]

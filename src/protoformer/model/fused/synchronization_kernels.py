@@ -66,8 +66,8 @@ def synchronize_kernel(
     exists = prototype < count
 
     similarity = tl.zeros((block, padded_count), tl.float32)
-    for start in tl.range(0, channels, chunk, num_stages=stages):
-        channel = start + tl.arange(0, chunk)
+    for first_channel in tl.range(0, channels, chunk, num_stages=stages):
+        channel = first_channel + tl.arange(0, chunk)
         within = channel < channels
         feature = tl.load(
             features + image * feature_batch + pixel[:, None] * feature_row + channel[None, :],
@@ -94,8 +94,8 @@ def synchronize_kernel(
         key, _ = direction_of(key.to(tl.float32), least)
         cosine = tl.sum(query * key, 1)
         gate = tl.sigmoid(tl.load(alphas + head).to(tl.float32) * cosine + tl.load(betas + head).to(tl.float32))
-        start = attended + image * pixels * channels + offset
-        store_rows(start, channels, pixel, inside, gate[:, None] * value.to(tl.float32), width, padded_width)
+        attended_start = attended + image * pixels * channels + offset
+        store_rows(attended_start, channels, pixel, inside, gate[:, None] * value.to(tl.float32), width, padded_width)
 
 
 @triton.jit
