@@ -14,9 +14,9 @@ LEAST_NORM = 1e-8
 """As in torch's cosine similarity: a shorter vector counts as this long."""
 
 
-def blocks(pixels: int, per_pixel: int, elements: int = BLOCK_ELEMENTS) -> Iterator[slice]:
-    """Cut a row of pixels into ranges that make `elements` values at most, if a pixel makes `per_pixel`."""
-    step = max(16, elements // per_pixel)
+def blocks(pixels: int, per_pixel: int) -> Iterator[slice]:
+    """Cut a row of pixels into ranges that make BLOCK_ELEMENTS values, if a pixel makes `per_pixel`."""
+    step = max(1, BLOCK_ELEMENTS // per_pixel)
     return (slice(start, min(start + step, pixels)) for start in range(0, pixels, step))
 
 

@@ -38,8 +38,8 @@ def store_rows(start, row_stride, rows, inside, numbers, width: tl.constexpr, pa
 @triton.jit
 def memberships_of(key, query, scale, inside, exists, precision: tl.constexpr):
     """Pixels x prototypes, summing to 1 for each pixel inside; `scale` takes the products to powers of two."""
-    logits = tl.dot(key, tl.trans(query), input_precision=precision) * scale
-    logits = tl.where(exists[None, :], logits, float("-inf"))
+    barred = tl.where(exists, 0.0, float("-inf"))
+    logits = tl.dot(key, tl.trans(query), input_precision=precision) * scale + barred[None, :]
     shares = tl.exp2(logits - tl.max(logits, 1)[:, None])
     return shares * tl.where(inside, 1.0 / tl.sum(shares, 1), 0.0)[:, None]
 

@@ -132,7 +132,7 @@ def synchronize_backward_kernel(
     stages: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """One part of the pixels of one image and head, and its shares (parts x rows x ...) of what belongs to prototypes."""
+    """One part of the pixels of one image and head, and its shares (parts x rows x ...) of the prototypes' gradients."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
     offset, channels = head * width, heads * width
@@ -257,9 +257,7 @@ def synchronize_backward(
 
     def run(tile: Tile) -> None:
         parts, each = split(pixels, rows, tile, queries.device)
-        d_keys, d_values = (
-            queries.new_empty(parts, batch, heads, count, width, dtype=torch.float32) for _ in range(2)
-        )
+        d_keys, d_values = (queries.new_empty(parts, batch, heads, count, width, dtype=torch.float32) for _ in range(2))
         d_alpha, d_beta = (queries.new_empty(parts, batch, heads, dtype=torch.float32) for _ in range(2))
         synchronize_backward_kernel[(rows, parts)](
             d_attended,

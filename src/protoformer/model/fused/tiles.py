@@ -3,6 +3,7 @@
 These numbers change the speed and never the result beyond the order of a sum; `benchmarks/tiles.py` finds good ones.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -72,9 +73,10 @@ def split(pixels: int, rows: int, tile: Tile, device: torch.device) -> tuple[int
     units = MULTIPROCESSORS_OF_NOTHING
     if device.type == "cuda":
         units = torch.cuda.get_device_properties(device).multi_processor_count
-    parts = max(1, min(-(-pixels // tile.pixels), -(-units * tile.programs // rows)))
-    each = -(-(-(-pixels // parts)) // tile.pixels) * tile.pixels
-    return -(-pixels // each), each
+    blocks = math.ceil(pixels / tile.pixels)
+    parts = min(blocks, math.ceil(units * tile.programs / rows))
+    each = math.ceil(blocks / parts)
+    return math.ceil(blocks / each), each * tile.pixels
 
 
 def within_resources(run: Callable[[Tile], None], kernel: str, dtype: torch.dtype, prototypes: int) -> None:
