@@ -64,11 +64,11 @@ def outputs_and_gradients(
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
-    """Each within `tolerance` of the other's length; whole numbers exactly."""
+    """Each within `tolerance` of the other's length, or of 0.1 where it is shorter; whole numbers exactly."""
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.shape == other.shape
         if mine.is_floating_point():
-            assert (mine.double() - other.double()).norm() <= tolerance * other.double().norm() + 1e-12
+            assert (mine.double() - other.double()).norm() <= tolerance * other.double().norm().clamp_min(0.1)
         else:
             assert torch.equal(mine, other)
 
@@ -184,23 +184,36 @@ def mixer(channels: int = 32, heads: int = 2, prototypes: int = 10, **settings: 
 
 def mixed(module: nn.Module, half: bool = False) -> list[Tensor]:
     """What a mixer adds to the tokens of a 7 x 9 map, and the gradients of the tokens and of all parameters."""
-    tokens = torch.randn(2, 63, 32, generator=torch.Generator().manual_seed(4)).requires_grad_()
+    dtype = next(module.parameters()).dtype
+    tokens = 4 * torch.randn(2, 63, 32, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
+    tokens.requires_grad_()
     with torch.autocast("cpu", HALF, enabled=half):
         output, _ = module(tokens, (7, 9))
+    # A softmax does not change when all its logits do: a bias of queries has no say, and a gradient of rounding alone.
     learned = [each for name, each in module.named_parameters() if not name.endswith("prototyping.query.bias")]
-    return [output.detach().float(), *torch.autograd.grad(output.float().square().sum(), [tokens, *learned])]
+    return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *learned])]
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"update": "cosine"}, {"normalize": False}, {"residual": False}, {"iterations": 0}], ids=str
-)
-@pytest.mark.parametrize("half", [False, True])
-def test_a_mixer_is_the_same_computed_either_way(settings, half):
-    module = mixer(**settings)
-    ours = mixed(module, half)
+SETTINGS = ({}, {"update": "cosine"}, {"normalize": False}, {"residual": False}, {"iterations": 0})
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_mixer_is_the_same_computed_either_way(settings):
+    module = mixer(**settings).double()
+    ours = mixed(module)
     with fused.computed("plain"):
-        theirs = mixed(module, half)
-    assert_same(ours, theirs, 3e-2 if half else 1e-4)
+        theirs = mixed(module)
+    assert_same(ours, theirs, 1e-9)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_half_precision_strays_no_further_than_in_the_plain_version(settings):
+    module = mixer(**settings)
+    exact, ours = mixed(module), mixed(module, half=True)
+    with fused.computed("plain"):
+        theirs = mixed(module, half=True)
+    for right, mine, other in zip(exact, ours, theirs, strict=True):
+        assert (mine - right).norm() <= 1.5 * (other - right).norm() + 1e-2 * right.norm()
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -208,7 +221,7 @@ def test_a_mixer_compiles_to_one_graph_with_the_same_results(half):
     module = mixer()
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    assert_same(mixed(compiled, half), mixed(module, half), 1e-6)
+    assert_same(mixed(compiled, half), mixed(module, half), 1e-2 if half else 1e-5)
 
 
 class OfSize(nn.Module):

@@ -132,7 +132,7 @@ def synchronize_backward_kernel(
     stages: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """One part of the pixels of one image and head, and its shares (parts x rows x ...) of the prototypes' gradients."""
+    """One part of the pixels of one image and head, and its shares (parts x rows x ...) of prototypes' gradients."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
     offset, channels = head * width, heads * width
