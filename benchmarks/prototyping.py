@@ -9,12 +9,13 @@ The first table has, over growing maps, the floating-point operations, the time 
 (projections and all EM steps) and of one self-attention layer (projections and torch's scaled_dot_product_attention),
 forward, at the same width. The last rows say how much each grows when the pixels grow four times.
 
-The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network, computed
-plainly, plainly but compiled, and fused (as it is, compiled, and forward in a CUDA graph); beside it, the block's MLP and
-self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in features (the tokens
-in float32). The floor is what the operations and the bytes of `floor` would take at the speeds of a large matrix product
-and of a large copy, measured here. On CUDA it is under bfloat16 autocast, and compilation is left out with --no-compile;
-on a CPU in float32, compiled only with --compile. --profile lists the operations that take longest in the fused version.
+The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network,
+computed plainly, plainly but compiled, and fused (as it is, compiled, and forward in a CUDA graph); beside it, the
+block's MLP and self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in
+features (the tokens in float32). The floor is what the operations and bytes of `floor` would take at the speeds of a
+large matrix product and of a large copy, measured here. On CUDA it runs under bfloat16 autocast and --no-compile leaves
+the compiled versions out; on a CPU it runs in float32 and --compile brings them in. --profile lists instead which
+operations take longest in the fused version.
 
 The last table follows EM for many steps on features of an image: the likelihood of the pixels after 0, 1, 2, 3 and
 all steps, how often it fell, the contraction factor kappa of Proposition 1, and the drift (the last step's length over
@@ -115,7 +116,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def median_milliseconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """After two calls to warm up. A GPU is given several calls at a time, as it is in use: it need not wait for each."""
+    """After two calls to warm up. A GPU gets several calls at a time, as in use: it need not wait for each."""
     calls = 5 if device.type == "cuda" else 1
     run()
     run()

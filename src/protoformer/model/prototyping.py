@@ -11,7 +11,7 @@ from protoformer.geometry import cell_of_pixel, cells, grid_shape
 from protoformer.model import fused
 from protoformer.model.fused.plain import competing, member_sums, similarities
 from protoformer.model.precision import for_products
-from protoformer.model.tokens import maps_of, merge_heads, split_heads, tokens_of
+from protoformer.model.tokens import merge_heads, split_heads, tokens_of
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,9 @@ class Prototyping(nn.Module):
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """The starting prototypes, the mean of each cell: B x K x C."""
-        return tokens_of(F.adaptive_avg_pool2d(maps_of(features, size), self.grid))
+        # Seen so that channels come last, whatever the batch, the map need not be copied.
+        maps = features.unflatten(1, size).permute(0, 3, 1, 2)
+        return tokens_of(F.adaptive_avg_pool2d(maps, self.grid))
 
     def keys_and_values(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Projections of the pixels, which serve every step: B x heads x HW x d each."""

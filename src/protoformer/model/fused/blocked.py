@@ -20,45 +20,66 @@ def blocks(pixels: int, per_pixel: int) -> Iterator[slice]:
     return (slice(start, min(start + step, pixels)) for start in range(0, pixels, step))
 
 
-def _memberships(queries: Tensor, keys: Tensor) -> Tensor:
-    """A softmax over prototypes of heads x K x n, in place: queries, already scaled, and keys of one block."""
-    shares = torch.bmm(queries, keys.transpose(1, 2))
+class _Room:
+    """Memory for the values of one block, taken once: what every block takes anew is not in the cache yet."""
+
+    def __init__(self, like: Tensor, per_pixel: int) -> None:
+        self.memory = like.new_empty(max(per_pixel, BLOCK_ELEMENTS))
+
+    def view(self, *shape: int) -> Tensor:
+        """Its first values as a tensor of this shape."""
+        return self.memory[: math.prod(shape)].view(shape)
+
+
+def _unnormalised(queries: Tensor, keys: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Memberships of one block up to a factor of each pixel, heads x K x n, and their sums over K, heads x 1 x n.
+
+    queries, already scaled: heads x K x d; keys: heads x n x d.
+    """
+    shares = torch.bmm(queries, keys.transpose(1, 2), out=out)
     shares -= shares.amax(dim=1, keepdim=True)
     shares.exp_()
-    shares /= shares.sum(dim=1, keepdim=True)
-    return shares
+    return shares, shares.sum(dim=1, keepdim=True)
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """As in `plain`, in float32 or better whatever comes in."""
     batch, heads, count, width = queries.shape
     dtype = accumulated(queries.dtype)
-    sums = queries.new_zeros(batch, heads, count, width, dtype=dtype)
-    mass = queries.new_zeros(batch, heads, count, dtype=dtype)
+    found = queries.new_zeros(batch, heads, count, width + 1, dtype=dtype)
     scaled = queries.to(dtype) / math.sqrt(width)
+    room = _Room(scaled, heads * count)
     for image in range(batch):
         for some in blocks(keys.shape[2], heads * count):
-            shares = _memberships(scaled[image], keys[image, :, some].to(dtype))
-            sums[image].baddbmm_(shares, values[image, :, some].to(dtype))
-            mass[image] += shares.sum(dim=2)
-    return sums, mass
+            key, value = keys[image, :, some].to(dtype), values[image, :, some]
+            shares, totals = _unnormalised(scaled[image], key, room.view(heads, count, key.shape[1]))
+            # A pixel's factor is cheaper to apply to its value, and to the 1 that is summed to the mass, than to K shares.
+            given = value.new_ones(*value.shape[:2], width + 1, dtype=dtype)
+            given[..., :width] = value
+            given /= totals.transpose(1, 2)
+            found[image].baddbmm_(shares, given)
+    return found[..., :width].contiguous(), found[..., width].contiguous()
 
 
 def prototype_sums_backward(
     d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, from memberships that are computed a second time."""
+    batch, heads, count, width = queries.shape
     dtype = accumulated(queries.dtype)
-    scale = queries.shape[-1] ** -0.5
+    scale = width**-0.5
     scaled = queries.to(dtype) * scale
     d_queries = torch.zeros_like(scaled, memory_format=torch.contiguous_format)
     d_keys, d_values = like_tokens(keys), like_tokens(values)
-    for image in range(queries.shape[0]):
-        for some in blocks(keys.shape[2], 2 * queries.shape[1] * queries.shape[2]):
+    rooms = [_Room(scaled, heads * count) for _ in range(3)]
+    for image in range(batch):
+        for some in blocks(keys.shape[2], heads * count):
             key, value = keys[image, :, some].to(dtype), values[image, :, some].to(dtype)
-            shares = _memberships(scaled[image], key)
-            slopes = torch.baddbmm(d_mass[image, :, :, None], d_sums[image], value.transpose(1, 2))
-            slopes -= (shares * slopes).sum(dim=1, keepdim=True)
+            shares, slopes, product = (room.view(heads, count, key.shape[1]) for room in rooms)
+            shares /= _unnormalised(scaled[image], key, shares)[1]
+            torch.bmm(d_sums[image], value.transpose(1, 2), out=slopes)
+            slopes += d_mass[image, :, :, None]
+            slopes -= torch.mul(shares, slopes, out=product).sum(dim=1, keepdim=True)
             slopes *= shares
             d_keys[image, :, some] = torch.bmm(slopes.transpose(1, 2), scaled[image])
             d_values[image, :, some] = torch.bmm(shares.transpose(1, 2), d_sums[image])
