@@ -53,12 +53,13 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
         for some in blocks(keys.shape[2], heads * count):
             key, value = keys[image, :, some].to(dtype), values[image, :, some]
             shares, totals = _unnormalised(scaled[image], key, room.view(heads, count, key.shape[1]))
-            # A pixel's factor is cheaper to apply to its value, and to the 1 that is summed to the mass, than to K shares.
+            # A pixel's factor goes to its value, and to the 1 that is summed to the mass: fewer numbers than K shares.
             given = value.new_ones(*value.shape[:2], width + 1, dtype=dtype)
             given[..., :width] = value
             given /= totals.transpose(1, 2)
             found[image].baddbmm_(shares, given)
-    return found[..., :width].contiguous(), found[..., width].contiguous()
+    copied = torch.contiguous_format
+    return found[..., :width].clone(memory_format=copied), found[..., width].clone(memory_format=copied)
 
 
 def prototype_sums_backward(
