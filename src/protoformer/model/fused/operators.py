@@ -149,7 +149,8 @@ def _keep_sums(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tenso
 
 
 def _sums_gradient(ctx: Any, d_sums: Tensor, d_mass: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return prototype_sums_backward(d_sums, d_mass, *ctx.saved_tensors)
+    d_queries, d_keys, d_values = prototype_sums_backward(d_sums, d_mass, *ctx.saved_tensors)
+    return d_queries, d_keys, d_values
 
 
 def _keep_synchronized(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
