@@ -158,7 +158,7 @@ def main() -> None:
                 print(f"{kernel} {tile}: {type(error).__name__} {str(error)[:100]}")
                 continue
             errors = [
-                float((mine.double() - other).norm() / other.norm())
+                float((mine.double() - other.detach()).norm() / other.detach().norm())
                 for mine, other in zip(found, right, strict=True)
                 if mine.is_floating_point()
             ]
