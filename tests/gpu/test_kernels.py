@@ -167,12 +167,13 @@ def test_synchronization_and_its_gradients_are_the_plain_ones(shape, dtype):
     assert max(errors.values()) < TOLERANCE[dtype], errors
 
 
-def test_vectors_of_no_length_have_the_plain_gradient():
+@pytest.mark.parametrize("length", [0.0, 3e-9])
+def test_vectors_of_no_length_to_speak_of_have_the_plain_gradient(length):
     from protoformer.model.fused import synchronization_kernels as kernels
 
     features, centres, *rest = synchronize_inputs(1, 2, 3, 16, 40, torch.float32)
-    rest[0][0, 5] = 0
-    rest[1][0, 2] = 0
+    rest[0][0, 5] *= length
+    rest[1][0, :2] *= length
     attended, assignment = kernels.synchronize(features, plain.directions(centres), *rest)
 
     def gate(*learned: Tensor) -> tuple[Tensor]:

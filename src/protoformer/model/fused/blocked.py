@@ -125,8 +125,8 @@ class _Gate:
         self.heads = alpha.shape[0]
         self.dtype = accumulated(queries.dtype)
         self.alpha, self.beta = alpha.to(self.dtype), beta.to(self.dtype)
-        self.query, self.query_norm, self.query_turns = self._direction(queries)
-        self.key, self.key_norm, self.key_turns = self._direction(keys)
+        self.query, self.query_norm, self.query_raised = self._direction(queries)
+        self.key, self.key_norm, self.key_raised = self._direction(keys)
         self.cosine = (self.query * self.key).sum(dim=-1)
         self.gate = torch.sigmoid(self.alpha * self.cosine + self.beta)
 
@@ -135,19 +135,19 @@ class _Gate:
         return tokens.view(tokens.shape[0], self.heads, -1).to(self.dtype)
 
     def _direction(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors at unit length, what they were divided by, and whether they were long enough to be turned by it."""
+        """Vectors at unit length, what they were divided by, and that over their own length (0 for zeros)."""
         vectors = self.split(tokens)
         length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
         norm = length.clamp_min(LEAST_NORM)
-        return vectors / norm, norm, length >= LEAST_NORM
+        return vectors / norm, norm, torch.where(length > 0, norm / length, 0.0)
 
     def backward(self, d_gate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Gradients of the queries and keys (n x heads x d), and of alpha and beta by pixel (n x heads)."""
         d_logit = d_gate * self.gate * (1 - self.gate)
         d_cosine = (d_logit * self.alpha)[..., None]
-        # A length that was raised to the least one did not depend on the vector.
-        along_query = self.cosine[..., None] * self.query * self.query_turns
-        along_key = self.cosine[..., None] * self.key * self.key_turns
+        # Like torch's own gradient, this does not know of the least length.
+        along_query = self.cosine[..., None] * self.query * self.query_raised
+        along_key = self.cosine[..., None] * self.key * self.key_raised
         d_query = d_cosine * (self.key - along_query) / self.query_norm
         d_key = d_cosine * (self.query - along_key) / self.key_norm
         return d_query, d_key, d_logit * self.cosine, d_logit

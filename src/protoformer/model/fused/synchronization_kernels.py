@@ -19,9 +19,10 @@ CHUNK = 32
 
 @triton.jit
 def direction_of(vector, least):
-    """Rows at unit length (or shorter, if they are all but zero) and what they were divided by."""
-    length = tl.maximum(tl.sqrt(tl.sum(vector * vector, 1)), least)
-    return vector / length[:, None], length
+    """Rows at unit length (shorter, if all but zero), what they were divided by, and that over their own length."""
+    length = tl.sqrt(tl.sum(vector * vector, 1))
+    norm = tl.maximum(length, least)
+    return vector / norm[:, None], norm, tl.where(length > 0.0, norm / tl.maximum(length, 1e-37), 0.0)
 
 
 @triton.jit
@@ -90,8 +91,8 @@ def synchronize_kernel(
         query = load_rows(queries + image * query_batch + offset, query_row, pixel, inside, width, padded_width)
         key = load_rows(keys + image * key_batch + offset, key_row, nearest, inside, width, padded_width)
         value = load_rows(values + image * value_batch + offset, value_row, nearest, inside, width, padded_width)
-        query, _ = direction_of(query.to(tl.float32), least)
-        key, _ = direction_of(key.to(tl.float32), least)
+        query, _, _ = direction_of(query.to(tl.float32), least)
+        key, _, _ = direction_of(key.to(tl.float32), least)
         cosine = tl.sum(query * key, 1)
         gate = tl.sigmoid(tl.load(alphas + head).to(tl.float32) * cosine + tl.load(betas + head).to(tl.float32))
         attended_start = attended + image * pixels * channels + offset
@@ -159,8 +160,8 @@ def synchronize_backward_kernel(
         query = load_rows(query_start, query_row, pixel, inside, width, padded_width).to(tl.float32)
         key = load_rows(key_start, key_row, own, inside, width, padded_width).to(tl.float32)
         value = load_rows(value_start, value_row, own, inside, width, padded_width).to(tl.float32)
-        query, query_length = direction_of(query, least)
-        key, key_length = direction_of(key, least)
+        query, query_norm, query_raised = direction_of(query, least)
+        key, key_norm, key_raised = direction_of(key, least)
         cosine = tl.sum(query * key, 1)
         gate = tl.sigmoid(alpha * cosine + beta)
 
@@ -168,11 +169,10 @@ def synchronize_backward_kernel(
         by_alpha += d_logit * cosine
         by_beta += d_logit
         d_cosine = d_logit * alpha
-        # A length that was raised to the least one did not depend on the vector.
-        along_query = tl.where(query_length > least, cosine, 0.0)
-        along_key = tl.where(key_length > least, cosine, 0.0)
-        d_query = (d_cosine / query_length)[:, None] * (key - along_query[:, None] * query)
-        d_key = (d_cosine / key_length)[:, None] * (query - along_key[:, None] * key)
+        # Like torch's own gradient, this does not know of the least length.
+        along_query, along_key = cosine * query_raised, cosine * key_raised
+        d_query = (d_cosine / query_norm)[:, None] * (key - along_query[:, None] * query)
+        d_key = (d_cosine / key_norm)[:, None] * (query - along_key[:, None] * key)
         store_rows(d_query_start, channels, pixel, inside, d_query, width, padded_width)
         member = ((prototype[:, None] == own[None, :]) & inside[None, :]).to(tl.float32)
         key_total = tl.dot(member, d_key, key_total, input_precision=precision)
