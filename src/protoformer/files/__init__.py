@@ -4,7 +4,7 @@ from protoformer.files.atomic import checked_output, write_atomically
 from protoformer.files.flo import read_flo, write_flo
 from protoformer.files.flow_array import known_flow
 from protoformer.files.flow_color import color_wheel_legend, flow_to_color
-from protoformer.files.images import read_image, write_image
+from protoformer.files.images import read_cutout, read_image, write_image
 from protoformer.files.kitti import (
     read_kitti_depth,
     read_kitti_disparity,
@@ -32,6 +32,7 @@ __all__ = [
     "flow_to_color",
     "known_flow",
     "read_cam",
+    "read_cutout",
     "read_dpt",
     "read_flo",
     "read_image",
