@@ -4,7 +4,7 @@ Rays start at the camera, at the origin of its axes, and have the direction (x, 
 is the depth. In the primitive's own coordinates a ray is o + t d, and every test is that of a unit shape.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -164,17 +164,13 @@ def _blocked(
     return hidden
 
 
-@cache
-def _compiled(function: Callable[..., object]) -> Callable[..., object]:
-    """Tests and the minimum over primitives in one kernel, so that rays times primitives are never written."""
-    return torch.compile(function)
-
-
 def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Tensor]:
     """What is seen at positions (B x 2 x N, pixels): depth in metres (infinite: nothing) and the primitive, B x N."""
     x, y = frame.rays(positions)
     if x.device.type == "cuda":
-        return _compiled(_nearest)(frame.table, frame.alive, shapes, frame.counts, x, y)  # type: ignore[return-value]
+        from protoformer.world import kernels
+
+        return kernels.nearest(*_tensors(frame, shapes), frame.counts, x, y)
     bounds = _bounds(frame)
     depth, index = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64)
     for scene, rays in _tiles(frame, x.shape[1]):
@@ -190,8 +186,9 @@ def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Te
 def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tensor:
     """Whether points (3 x B x N, metres, in the camera's axes) of primitives `own` (B x N) are hidden from the sun."""
     if points.device.type == "cuda":
-        blocked = _compiled(_blocked)
-        return blocked(frame.table, frame.alive, frame.sun, shapes, frame.counts, points, own)  # type: ignore[return-value]
+        from protoformer.world import kernels
+
+        return kernels.blocked(*_tensors(frame, shapes), frame.counts, frame.sun, points, own)
     across, down, bounds = _against_the_light(frame, points)
     hidden = torch.empty(own.shape, dtype=torch.bool)
     for scene, rays in _tiles(frame, own.shape[1]):
@@ -208,6 +205,12 @@ def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tens
             table, alive, sun, some, counts, points[:, scene : scene + 1, rays], among[None]
         )[0]
     return hidden
+
+
+def _tensors(frame: Frame, shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
+    """What kernels need of the scenes."""
+    bank = shapes.bank
+    return frame.table, frame.alive, shapes.outline, shapes.texture, bank.silhouettes, bank.side, bank.surfaces
 
 
 def _tiles(frame: Frame, rays: int) -> Iterator[tuple[int, Tensor | slice]]:

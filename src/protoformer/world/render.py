@@ -48,7 +48,7 @@ class View:
     @cached_property
     def normals(self) -> Tensor:
         """Of the surfaces, unit, in the camera's axes, towards the camera: B x 3 x H x W."""
-        return self.map(normals(self.hits, self.frame))
+        return self.map(normals(self.hits))
 
 
 @dataclass(frozen=True)
@@ -158,13 +158,13 @@ class Renderer:
     def clean(self, view: View) -> Tensor:
         """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""
         frame = view.frame
-        image = self._constant_colour(frame, view.hits)
+        image = self._constant_colour(view.hits)
         pixels, there = self._edges(view)
         if pixels.shape[1]:
             around = torch.tensor(AROUND, device=self.device, dtype=torch.float32).T / 8
             chosen = self._centres()[0][:, pixels].transpose(0, 1)  # B x 2 x k
             positions = (chosen[..., None] + around[:, None]).flatten(2)
-            fine = self._constant_colour(frame, self.meet(frame, positions)).unflatten(2, (-1, len(AROUND))).mean(dim=3)
+            fine = self._constant_colour(self.meet(frame, positions)).unflatten(2, (-1, len(AROUND))).mean(dim=3)
             where = pixels.expand(3, -1, -1)
             image.scatter_(2, where, torch.where(there, fine, image.gather(2, where)))
         return view.map(image)
@@ -184,7 +184,7 @@ class Renderer:
             # Each subframe looks through another place of the pixel: a lattice that fills it evenly.
             offset = torch.tensor([part, (0.618034 * number + 0.5) % 1 - 0.5], device=self.device)
             positions = self._centres() + offset.view(1, 2, 1)
-            total += self._seen_colour(moment, self.meet(moment, positions))
+            total += self._seen_colour(self.meet(moment, positions))
         image = view.map(total / subframes).contiguous()
         return self._developed(image, view)
 
@@ -201,15 +201,15 @@ class Renderer:
         image = sensor_noise(image, key.to(self.device), on["read"], on["shot"])
         return compress(image, film.quality.float().to(self.device))
 
-    def _constant_colour(self, frame: Frame, hit: Hits) -> Tensor:
+    def _constant_colour(self, hit: Hits) -> Tensor:
         """Colours of the clean pass: 3 x B x N."""
-        seen = surface(hit, frame, self.looks, self.bank)
+        seen = surface(hit, self.looks, self.bank)
         return (seen.colour * seen.light * self.looks.sunlight.T[:, :, None]).clamp(0, 1)
 
-    def _seen_colour(self, frame: Frame, hit: Hits) -> Tensor:
+    def _seen_colour(self, hit: Hits) -> Tensor:
         """Colours of the final pass before lens and sensor: 3 x B x N."""
-        air = self.scenes.air
-        seen = surface(hit, frame, self.looks, self.bank)
+        air, frame = self.scenes.air, hit.frame
+        seen = surface(hit, self.looks, self.bank)
         sun, ambient = frame.sun.T[:, :, None], self.looks.ambient[:, None]
         towards = (seen.normals * sun).sum(dim=0)
         shadow = in_shadow(frame, self.shapes, hit.points, hit.index)

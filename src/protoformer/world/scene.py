@@ -5,7 +5,8 @@ scene are float64 on the CPU and have B scenes in front; a `Frame` is one moment
 device that renders.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -135,6 +136,10 @@ class Scenes:
         """How many scenes there are."""
         return self.camera.focal.shape[0]
 
+    def part(self, start: int, stop: int) -> "Scenes":
+        """Some scenes of the batch."""
+        return _part(self, start, stop)
+
     def frame(self, time: float | Tensor, steady: bool = False, device: torch.device | None = None) -> "Frame":
         """Everything as the camera has it at a time: seconds, one for all scenes or one for each (B)."""
         time = torch.as_tensor(time, dtype=torch.float64).expand(self.count)
@@ -209,6 +214,21 @@ class Frame:
         """Points in the camera's axes (B x N each, metres) to pixels: B x 2 x N."""
         focal_x, focal_y, centre_x, centre_y = self.lens[..., None].unbind(1)
         return torch.stack((x / z * focal_x + centre_x, y / z * focal_y + centre_y), dim=1)
+
+
+Record = TypeVar("Record")
+
+
+def _part(record: Record, start: int, stop: int) -> Record:
+    """A record with every tensor and every name cut to some scenes; what has no scenes stays."""
+    cut: dict[str, Any] = {}
+    for field in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            cut[field.name] = _part(value, start, stop)
+        elif isinstance(value, Tensor) or field.name == "names":
+            cut[field.name] = value[start:stop]
+    return replace(record, **cut)  # type: ignore[type-var]
 
 
 def _on(tensor: Tensor, device: torch.device | None) -> Tensor:

@@ -9,9 +9,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from protoformer.world.render import Renderer
 from protoformer.world.sample import DepthSample, FlowSample, StabilityClip, TrackClip
+from protoformer.world.scene import Scenes
 from protoformer.world.tasks import depth_sample, flow_sample, stability_clip, track_clip
 from protoformer.world.world import World
 
+TOGETHER = 64
+"""Scenes that are drawn at once."""
 Batch = TypeVar("Batch")
 """A FlowSample, DepthSample, TrackClip or StabilityClip."""
 
@@ -38,6 +41,7 @@ class WorldStream(IterableDataset[Batch]):
         super().__init__()
         self.world, self.make, self.batch = world.on(device), make, batch
         self.device, self.final, self.start, self.part = torch.device(device), final, start, part
+        self._drawn: tuple[int, Scenes] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         """Render batch after batch."""
@@ -55,8 +59,16 @@ class WorldStream(IterableDataset[Batch]):
         """Batch `turn`."""
         # Evenly spread: of any n batches in a row, n * final, rounded up or down, are of the final pass.
         look = "final" if int((turn + 1) * self.final) > int(turn * self.final) else "clean"
-        indices = range(turn * self.batch, (turn + 1) * self.batch)
-        return self.make(self.world.renderer(indices, self.device), look)
+        return self.make(Renderer(self._scenes(turn), self.world.bank, self.device), look)
+
+    def _scenes(self, turn: int) -> Scenes:
+        """The scenes of a batch. To draw one batch takes as long as to draw several, so several are drawn at once."""
+        several = max(1, TOGETHER // self.batch)
+        group, place = divmod(turn, several)
+        if self._drawn is None or self._drawn[0] != group:
+            first = group * several * self.batch
+            self._drawn = (group, self.world.scenes(range(first, first + several * self.batch)))
+        return self._drawn[1].part(place * self.batch, (place + 1) * self.batch)
 
 
 def flow_stream(world: World, batch: int, **options: object) -> WorldStream[FlowSample]:
