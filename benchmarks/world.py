@@ -6,8 +6,8 @@ Prints two tables and, with --json, writes the same figures to a file:
     python benchmarks/world.py --device cuda --batch 16
 
 The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
-(clean or final pass), forward flow and its occlusion. `objects` has 30 primitives. A first batch, which compiles on a
-GPU, is not counted; its time stands beside.
+(clean or final pass), forward flow and its occlusion. `objects` has 30 primitives. On a CPU one process renders for
+each core. The first batches are not counted; the time until there is one stands beside.
 
 The second table has the share of pixels by the length of their motion, over many scenes, beside that of Sintel and of
 KITTI. Sintel's is of its test set: the one weighting of the errors s0-10, s10-40 and s40+ that gives the total, over
@@ -17,6 +17,7 @@ the benchmark's published rows (Butler et al. 2012 define the three). Where benc
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -26,6 +27,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from protoformer.data import open_dataset
 from protoformer.files import write_atomically
@@ -61,24 +63,24 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def speed(family: str, look: str, batch: int, device: torch.device, seconds: float) -> Speed:
-    """Render batches for about so long."""
+def speed(family: str, look: str, batch: int, device: torch.device, workers: int, seconds: float) -> Speed:
+    """Render batches for about so long; workers: processes that render, 0 for this one alone."""
     stream = flow_stream(World(family, size=SIZE), batch, device=device, final=float(look == "final"))
     start = time.perf_counter()
-    stream.at(0)
+    batches = iter(DataLoader(stream, batch_size=None, num_workers=workers))
+    next(batches)
     synchronize(device)
     first = time.perf_counter() - start
-    for turn in range(1, 4 if device.type == "cuda" else 2):  # other numbers of edge pixels compile again
-        stream.at(turn)
+    for _ in range(4 * max(1, workers)):  # what was rendered ahead while others began
+        next(batches)
     synchronize(device)
-    start, turn = time.perf_counter(), 10
+    start, done = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
-        stream.at(turn)
-        turn += 1
+        next(batches)
+        done += batch
     synchronize(device)
-    rate = (turn - 10) * batch / (time.perf_counter() - start)
-    primitives = sum(stream.world.scenes([0]).primitives.counts)
-    return Speed(family, look, rate, first, primitives)
+    rate = done / (time.perf_counter() - start)
+    return Speed(family, look, rate, first, sum(stream.world.scenes([0]).primitives.counts))
 
 
 def shares(lengths: Tensor) -> list[float]:
@@ -153,13 +155,15 @@ def main() -> None:
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=150)
     batch = arguments.batch or (16 if device.type == "cuda" else 1)
-    table = Table(title=f"Pairs of {SIZE[0]}x{SIZE[1]} with flow and occlusion, batch {batch}, on {device}", box=None)
+    workers = 0 if device.type == "cuda" else (os.cpu_count() or 1)
+    where = f"on {device}, batch {batch}" + (f", {workers} workers" if workers else "")
+    table = Table(title=f"Pairs of {SIZE[0]}x{SIZE[1]} with flow and occlusion, {where}", box=None)
     for column in ("family", "pass", "primitives", "pairs a second", "first batch, s"):
         table.add_column(column, justify="left" if column in ("family", "pass") else "right")
     speeds = []
     for family in arguments.families:
         for look in arguments.passes:
-            each = speed(family, look, batch, device, arguments.seconds)
+            each = speed(family, look, batch, device, workers, arguments.seconds)
             speeds.append(each)
             row = (
                 each.family,

@@ -18,6 +18,7 @@ from protoformer.files.png import encode_png
 from protoformer.files.reading import MAX_PIXELS, checked_input
 from protoformer.files.sintel import Camera, read_cam, read_dpt, write_cam, write_dpt
 from protoformer.files.sparse import SparseFlow, SparseValues
+from protoformer.files.video import read_frames, write_video
 from protoformer.files.vkitti2 import read_vkitti2_depth, read_vkitti2_flow, write_vkitti2_depth, write_vkitti2_flow
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "read_cutout",
     "read_dpt",
     "read_flo",
+    "read_frames",
     "read_image",
     "read_kitti_depth",
     "read_kitti_disparity",
@@ -53,6 +55,7 @@ __all__ = [
     "write_kitti_flow",
     "write_pfm",
     "write_pfm_flow",
+    "write_video",
     "write_vkitti2_depth",
     "write_vkitti2_flow",
 ]

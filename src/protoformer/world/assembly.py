@@ -1,7 +1,7 @@
 """Putting a batch of scenes together, group by group."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,13 +18,15 @@ class Look:
 
     repeat: metres that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
     tone: brightness that the texture's middle grey takes, (least, most); None leaves a texture its own colours, but for
-    small changes. tint: how much the three colours may differ. gloss: the most that a highlight adds.
+    small changes. tint: how much the three colours may differ; colour: what they are
+    multiplied by. gloss: the most that a highlight adds.
     """
 
     repeat: tuple[float, float] = (0.5, 3.0)
     contrast: tuple[float, float] = (0.7, 1.1)
     tone: tuple[float, float] | None = None
     tint: float = 0.15
+    colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
     gloss: float = 0.3
 
 
@@ -133,6 +135,7 @@ class Assembly:
             return gain, 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (count, 1))
         tone = self.draws.uniform(f"{name}: tone", *look.tone, (count, 1))
         tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (count, 3))
+        tint = tint * torch.tensor(look.colour, dtype=torch.float64)
         gain = contrast * tint
         return gain, tone * tint - 0.5 * gain
 
@@ -142,6 +145,21 @@ class Assembly:
         total = waves.abs().sum(dim=-1, keepdim=True)
         round_ = (1 - total).clamp_min(0.35)
         return torch.cat((round_, waves), dim=-1) / (round_ + total)  # no point is outside the unit circle
+
+
+def clear_of(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
+    """Without the boxes, balls and cutouts that come nearer than `gap` metres to a point (B x 3) at time 0."""
+    zero = torch.zeros(len(point))
+    turned = rotation(primitives.spin.at(zero))
+    middle = primitives.position.at(zero) + (turned @ primitives.offset[..., None])[..., 0]
+    own = ((turned @ primitives.base).transpose(-1, -2) @ (point[:, None] - middle)[..., None])[..., 0]
+    flat = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # a cutout has no depth
+    cutouts, boxes = sum(primitives.counts[:2]), sum(primitives.counts[:3])
+    number = torch.arange(primitives.alive.shape[1])
+    extent = torch.where((number < boxes)[:, None], primitives.extent * flat, primitives.extent)
+    distance = (own.abs() - extent).clamp_min(0).norm(dim=-1)
+    solid = (number >= cutouts) & (number < sum(primitives.counts[:5]))
+    return replace(primitives, alive=primitives.alive & ~(solid & (distance < gap)))
 
 
 def upright(heading: Tensor) -> Tensor:

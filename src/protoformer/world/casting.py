@@ -16,7 +16,7 @@ from protoformer.world.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPP
 
 NEAREST = 0.02
 """Nothing nearer than this to where a ray starts is seen, metres."""
-TILE = 64
+TILE = 96
 """Pixels; on a CPU, primitives that a tile cannot see are left out."""
 
 Vector = tuple[Tensor, Tensor, Tensor]
@@ -184,14 +184,20 @@ def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Te
 
 
 def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tensor:
-    """Whether points (3 x B x N, metres, in the camera's axes) of primitives `own` (B x N) are hidden from the sun."""
+    """Whether points (3 x B x N, metres, in the camera's axes) of primitives `own` (B x N) are hidden from the sun.
+
+    What it says of the sky's own points means nothing.
+    """
     if points.device.type == "cuda":
         from protoformer.world import kernels
 
         return kernels.blocked(*_tensors(frame, shapes), frame.counts, frame.sun, points, own)
     across, down, bounds = _against_the_light(frame, points)
-    hidden = torch.empty(own.shape, dtype=torch.bool)
+    hidden = torch.zeros(own.shape, dtype=torch.bool)
+    sky = sum(frame.counts[: KINDS.index("sky")])
     for scene, rays in _tiles(frame, own.shape[1]):
+        if bool((own[scene, rays] >= sky).all()):
+            continue
         few = (frame.alive[scene] & _overlap(bounds[:, scene], across[scene, rays], down[scene, rays])).nonzero()[:, 0]
         table, some, counts = _of_few(frame, shapes, scene, few)
         alive, sun = torch.ones(1, len(few), dtype=torch.bool), frame.sun[scene : scene + 1]

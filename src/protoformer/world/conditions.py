@@ -51,7 +51,8 @@ def film(draws: Draws, focus: tuple[float, float] = (2.0, 20.0)) -> Film:
 def sky(assembly: Assembly) -> None:
     """Bright, with wide clouds; it closes every scene, so that every ray meets something."""
     radius = torch.full((assembly.batch, 1, 3), SKY_RADIUS, dtype=torch.float64)
-    look = Look(repeat=(900.0, 2500.0), contrast=(0.15, 0.45), tone=(0.6, 0.85), tint=0.12, gloss=0.0)
+    blue = (0.88, 1.0, 1.14)
+    look = Look(repeat=(900.0, 2500.0), contrast=(0.1, 0.4), tone=(0.6, 0.8), tint=0.06, colour=blue, gloss=0.0)
     assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, look=look)
 
 

@@ -14,6 +14,7 @@ from protoformer.world import surface as surfaces_of
 
 NEAREST = tl.constexpr(casting.NEAREST)
 LEAST_FACING = tl.constexpr(surfaces_of.LEAST_FACING)
+SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
 FAR = tl.constexpr(float("inf"))
 BLOCK = 512
 
@@ -284,7 +285,7 @@ def _surface(
     facing = -(cx * rx + cy * ry + cz) / tl.sqrt(1 + rx * rx + ry * ry)
     metres = depth / tl.load(lens + 4 * scene)
     footprint = side * side * metres * metres * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, LEAST_FACING)
-    level = tl.minimum(tl.maximum(0.5 * tl.log2(tl.maximum(footprint, 1e-12)), 0.0), levels - 1.0)
+    level = tl.minimum(tl.maximum(SOFTNESS + 0.5 * tl.log2(tl.maximum(footprint, 1e-12)), 0.0), levels - 1.0)
     whole = tl.minimum(level.to(tl.int32), levels - 2)
     blend = level - whole
     size = side >> whole

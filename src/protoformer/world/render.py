@@ -9,16 +9,20 @@ from torch import Tensor
 from protoformer.geometry import pixel_grid
 from protoformer.geometry.warps import inside
 from protoformer.world.bank import TextureBank, procedural_bank
-from protoformer.world.casting import Shapes, in_shadow, nearest
+from protoformer.world.casting import NEAREST, Shapes, in_shadow, nearest
 from protoformer.world.photography import compress, defocus, expose, sensor_noise
-from protoformer.world.scene import Frame, Scenes
+from protoformer.world.scene import KINDS, Frame, Scenes
 from protoformer.world.surface import Hits, carried, hits, looks_of, normals, shade, surface
 
 AROUND = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1))
 """Where rays pass through a pixel at an edge, eighths of a pixel from its centre: (x, y)."""
-TOLERANCE = 1e-3
+TOLERANCE = 2e-4
 """A point is hidden if something is nearer to the camera by more than this share of its depth."""
 SUBFRAMES = 7
+LATTICE = (0.754878, 0.569840)
+"""Steps of a pixel, (x, y), from one subframe's rays to the next's; they fill it evenly however many there are."""
+SHADED = 0.6
+"""What is left of the light of a wall of a room in shadow."""
 
 
 @dataclass(frozen=True)
@@ -120,12 +124,14 @@ class Renderer:
         What comes to lie behind the camera has no motion in the image, and is not valid.
         """
         x, y, z = carried(hit, frame)
-        ahead = z > 1e-3
+        ahead = z > NEAREST
         target = frame.project(x, y, torch.where(ahead, z, 1.0))
         target = torch.where(ahead[:, None], target, positions)
         depth, _ = nearest(frame, self.shapes, target)
         hidden = depth < z * (1 - TOLERANCE)
-        unseen = hidden[:, None] | ~inside(target[:, :, None], *frame.size)[:, :, 0] | ~ahead[:, None]
+        # To a thousandth of a pixel, or what rests at the border would be in or out by the rounding of its last digit.
+        within = inside((target * 1024).round()[:, :, None] / 1024, *frame.size)[:, :, 0]
+        unseen = hidden[:, None] | ~within | ~ahead[:, None]
         return target - positions, ahead[:, None], unseen
 
     def instances(self, view: View) -> Tensor:
@@ -159,14 +165,13 @@ class Renderer:
         """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""
         frame = view.frame
         image = self._constant_colour(view.hits)
-        pixels, there = self._edges(view)
+        pixels = self._edges(view)
         if pixels.shape[1]:
             around = torch.tensor(AROUND, device=self.device, dtype=torch.float32).T / 8
             chosen = self._centres()[0][:, pixels].transpose(0, 1)  # B x 2 x k
             positions = (chosen[..., None] + around[:, None]).flatten(2)
             fine = self._constant_colour(self.meet(frame, positions)).unflatten(2, (-1, len(AROUND))).mean(dim=3)
-            where = pixels.expand(3, -1, -1)
-            image.scatter_(2, where, torch.where(there, fine, image.gather(2, where)))
+            image.scatter_(2, pixels.expand(3, -1, -1), fine)
         return view.map(image)
 
     def final(self, view: View, subframes: int = SUBFRAMES) -> Tensor:
@@ -181,8 +186,9 @@ class Renderer:
         for number in range(subframes):
             part = (number + 0.5) / subframes - 0.5
             moment = self.scenes.frame(frame.time + part * film.shutter / self.scenes.rate, steady, self.device)
-            # Each subframe looks through another place of the pixel: a lattice that fills it evenly.
-            offset = torch.tensor([part, (0.618034 * number + 0.5) % 1 - 0.5], device=self.device)
+            # Each subframe looks through another place of the pixel: a lattice that fills it evenly, but not in order,
+            # or the blur of what moves along that order would be longer or shorter.
+            offset = torch.tensor([(step * number + 0.5) % 1 - 0.5 for step in LATTICE], device=self.device)
             positions = self._centres() + offset.view(1, 2, 1)
             total += self._seen_colour(self.meet(moment, positions))
         image = view.map(total / subframes).contiguous()
@@ -212,10 +218,11 @@ class Renderer:
         seen = surface(hit, self.looks, self.bank)
         sun, ambient = frame.sun.T[:, :, None], self.looks.ambient[:, None]
         towards = (seen.normals * sun).sum(dim=0)
-        shadow = in_shadow(frame, self.shapes, hit.points, hit.index)
+        sky = hit.index >= sum(frame.counts[: KINDS.index("sky")])
+        shadow = in_shadow(frame, self.shapes, hit.points, hit.index) & ~sky
         lit = torch.where(shadow, ambient, shade(towards, ambient))
-        distant = hit.index >= sum(frame.counts[:5])  # rooms and skies give the light themselves
-        lit = torch.where(distant, torch.where(shadow, 0.6, 1.0), lit)
+        around = hit.index >= sum(frame.counts[: KINDS.index("room")])  # rooms and skies give the light themselves
+        lit = torch.where(around, torch.where(shadow, SHADED, 1.0), lit)
         view = torch.cat((hit.ray, torch.ones_like(hit.ray[:1])))
         view = view / view.square().sum(dim=0).sqrt()
         mirrored = view - 2 * (view * seen.normals).sum(dim=0) * seen.normals
@@ -228,8 +235,8 @@ class Renderer:
     def _centres(self) -> Tensor:
         return pixel_grid(*self.scenes.size, device=self.device).flatten(1)[None]
 
-    def _edges(self, view: View) -> tuple[Tensor, Tensor]:
-        """Pixels at which surfaces meet, B x k, and which of these entries are used, B x k."""
+    def _edges(self, view: View) -> Tensor:
+        """Pixels at which surfaces meet: B x k; where a scene has fewer than another, its first one again and again."""
         code = (6 * view.hits.index + view.hits.face).unflatten(-1, view.frame.size)
         edge = torch.zeros_like(code, dtype=torch.bool)
         across, down = code[:, :, 1:] != code[:, :, :-1], code[:, 1:] != code[:, :-1]
@@ -240,8 +247,6 @@ class Renderer:
         edge = edge.flatten(1)
         scene, pixel = edge.nonzero(as_tuple=True)
         slot = (edge.cumsum(dim=1) - 1)[scene, pixel]
-        most = int(edge.sum(dim=1).max())
-        pixels = torch.zeros(edge.shape[0], most, dtype=torch.int64, device=edge.device)
-        there = torch.zeros_like(pixels, dtype=torch.bool)
-        pixels[scene, slot], there[scene, slot] = pixel, True
-        return pixels, there
+        pixels = edge.long().argmax(dim=1, keepdim=True).repeat(1, int(edge.sum(dim=1).max()))
+        pixels[scene, slot] = pixel
+        return pixels

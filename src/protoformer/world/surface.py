@@ -13,6 +13,9 @@ from protoformer.world.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPP
 
 SIZE, LIT, TILING, GAIN, BIAS, GLOSS = slice(0, 3), slice(3, 12), slice(12, 18), slice(18, 21), slice(21, 24), 24
 """Rows of the table of looks."""
+SOFTNESS = 0.8
+"""Levels by which textures are smoother than a pixel's area asks for: as a lens does, and so that resampling an image
+loses next to nothing."""
 LEAST_FACING = 0.05
 """Surfaces that are seen at a smaller cosine than this are not smoothed further, or roads would turn to fog."""
 
@@ -174,7 +177,7 @@ def plain_surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
     area = tiling[0] * tiling[4] - tiling[1] * tiling[3]
     metres = hit.depth / hit.frame.lens[:, :1]
     footprint = bank.side**2 * metres * metres * area.abs() / facing.clamp_min(LEAST_FACING)
-    colour = bank.sample(texture, u, v, 0.5 * footprint.clamp_min(1e-12).log2())[:3]
+    colour = bank.sample(texture, u, v, SOFTNESS + 0.5 * footprint.clamp_min(1e-12).log2())[:3]
     colour = (rows[GAIN] * colour + rows[BIAS]).clamp(0, 1)
     n, lit = own_normals(hit), rows[LIT]
     world = _unit(torch.stack([lit[3 * i] * n[0] + lit[3 * i + 1] * n[1] + lit[3 * i + 2] * n[2] for i in range(3)]))

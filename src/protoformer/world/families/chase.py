@@ -49,7 +49,8 @@ def _courses(draws: Draws, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         (torch.zeros(len(draws), 1), draws.uniform("actor.behind", -3.0, 8.0, (ACTORS - 1,))), dim=1
     )
     aside = draws.uniform("actor.aside", -0.4, 0.4, (ACTORS,)) * far
-    aside = torch.where(torch.arange(ACTORS) == 0, 0.3 * aside, aside)
+    # The target begins near the middle, the others beside it.
+    aside = torch.where(torch.arange(ACTORS) == 0, 0.3 * aside, aside + 0.15 * far * aside.sign())
     middle = vectors(aside, -1.0, far.clamp_min(3.0))
     room = vectors(0.35 * far, 0.12 * far.clamp_max(8.0), 0.4 * far)[..., None]
     share = torch.tensor([0.8, 0.25], dtype=torch.float64)
@@ -66,7 +67,7 @@ def _actors(assembly: Assembly, path: Path) -> None:
     sort = torch.where(same, draws.integer("sort", 0, 4, (1,)), draws.integer("actor.sort", 0, 4, (ACTORS,)))
     present = draws.whether("actor.is", 0.75, (ACTORS,)) | (torch.arange(ACTORS) == 0)
     dress = draws.uniform("actor.dress", shape=(ACTORS,))
-    alike = draws.whether("actor.alike", 0.4, (ACTORS,))
+    alike = draws.whether("actor.alike", 0.3, (ACTORS,))
     dress = torch.where(alike, dress[:, :1], dress)
     size = draws.log_uniform("actor.size", 0.5, 1.1, (ACTORS, 1))
     heading = draws.uniform("actor.heading", -math.pi, math.pi, (ACTORS,))

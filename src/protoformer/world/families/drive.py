@@ -48,7 +48,7 @@ def _traffic(assembly: Assembly, front: Tensor) -> None:
     edge = front - draws.uniform("car.edge", 3.0, 4.0, (CARS,))
     lane = torch.where(sort == 2, edge, draws.uniform("car.lane", 1.3, 2.2, (CARS,)))
     along = (
-        draws.uniform("car.first", 5.0, 12.0, (1,))
+        draws.uniform("car.first", 9.0, 18.0, (1,))
         + 9.0 * torch.arange(CARS)
         + draws.uniform("car.gap", 0.0, 5.0, (CARS,))
     )

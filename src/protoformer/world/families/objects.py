@@ -49,7 +49,7 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
             base=rotation(_tilt(draws, name, kind, count)),
             spin=_spin(draws, name, kind, count),
             stretch=_breath(draws, name, count),
-            ripple=_ripple(draws, name, count),
+            ripple=_ripple(draws, name, count) if kind in ("blob", "cutout") else None,
             instance=instance,
             alive=rank[:, number : number + count] < present[:, None],
         )
@@ -146,7 +146,7 @@ def _background(assembly: Assembly) -> None:
 
 def _camera(draws: Draws, size: tuple[int, int], focal: Tensor, shake: float) -> Camera:
     height, width = size
-    pan = draws.log_uniform("camera.pan", 0.2, 60.0) / focal * RATE
+    pan = draws.log_uniform("camera.pan", 0.2, min(60.0, 0.12 * width)) / focal * RATE
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
     roll = draws.normal("camera.roll", 0.0, 0.004) * RATE
     drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * RATE

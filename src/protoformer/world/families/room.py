@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from protoformer.world.assembly import Assembly, Look, lying, upright, vectors
+from protoformer.world.assembly import Assembly, Look, clear_of, lying, upright, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
 from protoformer.world.conditions import air, film, hand, sky, still_hand
@@ -33,9 +33,10 @@ def room(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float = 
     furniture(assembly, half)
     _moving(assembly, half)
     sky(assembly)
+    camera = _camera(draws, size, half, shake)
     return Scenes(
-        primitives=assembly.primitives(),
-        camera=_camera(draws, size, half, shake),
+        primitives=clear_of(assembly.primitives(), camera.position.at(torch.zeros(len(draws))), 0.4),
+        camera=camera,
         air=air(draws, foggy=0.0),
         film=film(draws, focus=(1.0, 5.0)),
         size=size,
@@ -171,14 +172,14 @@ def _moving(assembly: Assembly, half: Tensor) -> None:
     draws = assembly.draws
     spot = draws.uniform("walker.at", -0.7, 0.7, (2, 2))
     start = vectors(spot[..., 0] * half[..., 0], half[..., 1], spot[..., 1] * half[..., 2])
-    walkers = draws.whether("walker.is", 0.25, (2,))
+    walkers = draws.whether("walker.is", 0.35, (2,))
     people(assembly, on_foot(assembly, "walker", start, 1.2), torch.tensor([1, 2]), walkers, "walker")
     count = 3
     spot = draws.uniform("toy.at", -0.6, 0.6, (count, 3)) * half
     speed = draws.log_uniform("toy.speed", 0.05, 3.0, (count, 1)) * draws.direction("toy.way", (count,))
     spin = Path.of(torch.zeros_like(spot), draws.normal("toy.spin", 0.0, 2.0, (count, 3)))
     size = draws.log_uniform("toy.size", 0.05, 0.25, (count, 3))
-    there = draws.whether("toy.is", 0.4, (count,))
+    there = draws.whether("toy.is", 0.55, (count,))
     toys = torch.arange(3, 3 + count)
     assembly.add("ball", "toy", Path.of(spot, speed), size, look=THINGS, spin=spin, instance=toys, alive=there)
 
@@ -193,8 +194,8 @@ def _camera(draws: Draws, size: tuple[int, int], half: Tensor, shake: float) -> 
     aim = draws.uniform("camera.aim", -0.45, 0.45, (2,)) * torch.stack((x, z), dim=-1)
     yaw = torch.atan2(aim[:, 0] - stand[:, 0], aim[:, 1] - stand[:, 2])
     pitch = -draws.normal("camera.pitch", 0.25, 0.15).clamp(-0.3, 0.6)
-    pace = draws.log_uniform("camera.pace", 0.02, 1.0, (1,)) * draws.direction("camera.way") * vectors(1.0, 0.3, 1.0)
-    sweep = draws.normal("camera.sweep", 0.0, 1.0, (3,)) * draws.log_uniform("camera.pan", 0.02, 0.9, (1,))
+    pace = draws.log_uniform("camera.pace", 0.05, 1.5, (1,)) * draws.direction("camera.way") * vectors(1.0, 0.3, 1.0)
+    sweep = draws.normal("camera.sweep", 0.0, 1.0, (3,)) * draws.log_uniform("camera.pan", 0.04, 1.2, (1,))
     slow = draws.uniform("camera.slow", 0.15, 0.5, (3, 1))
     phase = torch.zeros(1, 1, dtype=torch.float64)
     turn = (sweep * vectors(0.5, 1.0, 0.3))[..., None] / (2 * math.pi * slow)
