@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.files import encode_png, read_image, write_image
+from protoformer.files import encode_png, read_cutout, read_image, write_image
 
 RNG = np.random.default_rng(7)
 GREY8 = RNG.integers(0, 256, (4, 5), dtype=np.uint8)
@@ -279,6 +279,69 @@ def test_float_samples_in_range_are_taken_as_they_are(read) -> None:
     samples = RNG.random((4, 5), dtype=np.float32)
     samples[0, :2] = (0, 1)
     np.testing.assert_array_equal(read(saved(Image.fromarray(samples), "TIFF")), scaled(samples, 1))
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Callable[[bytes], np.ndarray]:
+    """Read bytes as an image file with its alpha."""
+
+    def read_bytes(data: bytes) -> np.ndarray:
+        (tmp_path / "image").write_bytes(data)
+        pixels = read_cutout(tmp_path / "image")
+        assert pixels.dtype == np.float32
+        assert pixels.flags.c_contiguous
+        return pixels
+
+    return read_bytes
+
+
+@pytest.mark.parametrize("samples", [RGBA16, (RGBA16 >> 8).astype(np.uint8)])
+def test_a_cut_out_keeps_its_colors_where_it_is_transparent(cut, build_png, samples: np.ndarray) -> None:
+    white = np.float32(np.iinfo(samples.dtype).max)
+    np.testing.assert_array_equal(cut(build_png(samples, 6)), samples.astype(np.float32) / white)
+
+
+def test_a_cut_out_of_grey_repeats_it_in_three_channels(cut, build_png) -> None:
+    expected = RGBA16[..., [0, 0, 0, 3]].astype(np.float32) / np.float32(65535)
+    np.testing.assert_array_equal(cut(build_png(RGBA16[..., [0, 3]], 4)), expected)
+
+
+@pytest.mark.parametrize("samples", [GREY8, RGB8, GREY16, RGB16])
+def test_an_image_without_transparency_is_a_cut_out_of_alpha_1(cut, samples: np.ndarray) -> None:
+    pixels = cut(encode_png(samples))
+    np.testing.assert_array_equal(pixels[..., :3], scaled(samples, np.iinfo(samples.dtype).max))
+    np.testing.assert_array_equal(pixels[..., 3], np.ones((4, 5)))
+
+
+@pytest.mark.parametrize(("samples", "color_type"), [(GREY8, 0), (RGB8, 2), (GREY16, 0), (RGB16, 2)])
+def test_the_one_transparent_color_of_a_png_has_alpha_0(cut, build_png, samples: np.ndarray, color_type: int) -> None:
+    chosen = samples[1, 2]
+    pixels = cut(build_png(samples, color_type, {b"tRNS": np.atleast_1d(chosen).astype(">u2").tobytes()}))
+    np.testing.assert_array_equal(pixels[..., 3] == 0, np.atleast_3d(samples == chosen).all(axis=-1))
+    np.testing.assert_array_equal(pixels[..., :3], scaled(samples, np.iinfo(samples.dtype).max))
+
+
+@pytest.mark.parametrize(("extra_sample", "kept"), [(0, False), (2, True)])
+def test_a_cut_out_of_a_16_bit_tiff_has_its_alpha(cut, extra_sample: int, kept: bool) -> None:
+    expected = RGBA16.astype(np.float32) / np.float32(65535)
+    if not kept:
+        expected[..., 3] = 1
+    np.testing.assert_array_equal(cut(tiff16(RGBA16, photometric=2, extra_sample=extra_sample)), expected)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_cut_out_is_turned_upright(cut, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    samples = (RGBA16 >> 8).astype(np.uint8)
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](samples)))
+    np.testing.assert_array_equal(cut(saved(stored, "PNG", exif=exif)), samples.astype(np.float32) / np.float32(255))
+
+
+@pytest.mark.parametrize("data", [b"text", b"", encode_png(RGB8)[:-20]])
+def test_a_cut_out_that_cannot_be_read_is_refused(cut, data: bytes) -> None:
+    with pytest.raises(InputError, match=r"image .*\.$"):
+        cut(data)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".PNG"])

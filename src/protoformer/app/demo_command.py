@@ -23,9 +23,10 @@ from protoformer.model.flow import normalised
 from protoformer.model.tokens import size_of, tokens_of
 from protoformer.show import Curve, Figure, Page, Pixels, Section, assignment_picture, grey_picture, line_plot, picture
 from protoformer.training import FlowLoss, fit_flow
-from protoformer.world import FlowSample, join, random_scene
+from protoformer.world import FAMILIES, FlowSample, World, join, random_scene
 
 SCENE = 3
+WORLD_SEED = 4
 MOTION = 8.0
 FULL_COLOUR = 14.0
 """Speed, in pixels, at which colours are strongest: a shift of MOTION both ways, and a little more."""
@@ -70,6 +71,7 @@ def demo(
             _learning(errors),
             _prototypes(scene, result),
             _em(features),
+            _world(),
             _models(),
         ),
     )
@@ -172,6 +174,28 @@ def _em(features: Tensor) -> Section:
             Figure(line_plot([likelihood], "EM iteration", "nats a pixel"), "log-likelihood of the pixels"),
             Figure(line_plot([distance], "EM iteration", "share left", log_y=True), "distance to the fixed point"),
         ),
+    )
+
+
+def _world() -> Section:
+    """One scene of each family, and what is known about it."""
+    figures = []
+    for family, what in FAMILIES.items():
+        height, width = what.size
+        renderer = World(family, seed=WORLD_SEED, size=(height // 2, width // 2)).renderer([0])
+        view = renderer.view(0.0)
+        motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.rate))
+        nearness = 1 / view.depth[0, 0]
+        figures += [
+            Figure(picture(renderer.clean(view)[0]), f"{family}: {what.what}"),
+            Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "its motion, on a scale of its own"),
+            Figure(grey_picture(nearness / nearness.max()), "its depth: white is near"),
+        ]
+    return Section(
+        "The world",
+        "Scenes made from numbers, whose motion, depth and occlusion are known exactly: truth to train on without any "
+        "dataset. `protoformer world` writes as many as you like.",
+        tuple(figures),
     )
 
 

@@ -11,6 +11,7 @@ from protoformer.app.demo_command import demo
 from protoformer.app.evaluate_command import evaluate
 from protoformer.app.flow_command import flow
 from protoformer.app.models_command import models
+from protoformer.app.world_command import world
 from protoformer.errors import InputError
 from protoformer.inference import UntrainedWarning
 
@@ -26,6 +27,7 @@ app.command()(flow)
 app.command()(models)
 app.command()(demo)
 app.command()(evaluate)
+app.command()(world)
 app.add_typer(data, name="data")
 
 

@@ -4,7 +4,7 @@ from protoformer.files.atomic import checked_output, write_atomically
 from protoformer.files.flo import read_flo, write_flo
 from protoformer.files.flow_array import known_flow
 from protoformer.files.flow_color import color_wheel_legend, flow_to_color
-from protoformer.files.images import read_image, write_image
+from protoformer.files.images import read_cutout, read_image, write_image
 from protoformer.files.kitti import (
     read_kitti_depth,
     read_kitti_disparity,
@@ -18,6 +18,7 @@ from protoformer.files.png import encode_png
 from protoformer.files.reading import MAX_PIXELS, checked_input
 from protoformer.files.sintel import Camera, read_cam, read_dpt, write_cam, write_dpt
 from protoformer.files.sparse import SparseFlow, SparseValues
+from protoformer.files.video import read_frames, write_video
 from protoformer.files.vkitti2 import read_vkitti2_depth, read_vkitti2_flow, write_vkitti2_depth, write_vkitti2_flow
 
 __all__ = [
@@ -32,8 +33,10 @@ __all__ = [
     "flow_to_color",
     "known_flow",
     "read_cam",
+    "read_cutout",
     "read_dpt",
     "read_flo",
+    "read_frames",
     "read_image",
     "read_kitti_depth",
     "read_kitti_disparity",
@@ -52,6 +55,7 @@ __all__ = [
     "write_kitti_flow",
     "write_pfm",
     "write_pfm_flow",
+    "write_video",
     "write_vkitti2_depth",
     "write_vkitti2_flow",
 ]

@@ -38,6 +38,25 @@ def read_image(path: str | os.PathLike[str]) -> FloatPixels:
     as value / 65535; float samples must already lie in [0, 1]. Images of more than `MAX_PIXELS` are refused, and so are
     those whose header declares far more pixels than the file has room for.
     """
+    return np.ascontiguousarray(_over_black(_decoded(path)))
+
+
+def read_cutout(path: str | os.PathLike[str]) -> FloatPixels:
+    """Read an image as float32 HxWx4 RGBA in [0, 1], colours not multiplied by alpha, upright, C-contiguous.
+
+    An image without transparency has an alpha of 1. All else, and what is refused, is as in `read_image`.
+    """
+    samples = _decoded(path)
+    pixels = np.ones((*samples.shape[:2], 4), dtype=np.float32)
+    if samples.ndim == 2:
+        pixels[..., :3] = samples[..., None]
+    else:
+        pixels[..., : samples.shape[2]] = samples
+    return pixels
+
+
+def _decoded(path: str | os.PathLike[str]) -> FloatPixels:
+    """Read upright float32 samples in [0, 1]: HxW of grey, HxWx3 of RGB, or HxWx4 where there is an alpha."""
     data = read_image_bytes(path)
     # Pillow would let a png with a damaged or missing end pass.
     deep_png = data.startswith(SIGNATURE) and check_png(data, path).bit_depth == 16
@@ -52,7 +71,7 @@ def read_image(path: str | os.PathLike[str]) -> FloatPixels:
             image.load()
             orientation = _orientation(image)
             if deep_png:
-                pixels = _over_black(_alpha_of_grey(decode_png16(data, path), image), 65535)
+                pixels = _scaled(_alpha_of_grey(decode_png16(data, path), image), 65535)
             elif wide_ppm is not None:
                 pixels = _wide_ppm(data, image, *wide_ppm)
             elif image.format == "TIFF" and image.mode in ("RGB", "RGBA") and 16 in _tiff_bits(image):
@@ -63,7 +82,7 @@ def read_image(path: str | os.PathLike[str]) -> FloatPixels:
             raise
         except Exception as error:  # decoders raise nearly anything on damaged bytes
             raise InputError(f"{path} is damaged or cut short ({error}); make or download it again.") from None
-    return np.ascontiguousarray(_upright(pixels, orientation), dtype=np.float32)
+    return _upright(pixels, orientation)
 
 
 def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
@@ -108,7 +127,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _upright(pixels: FloatPixels, orientation: int) -> FloatPixels:
-    """Undo an EXIF orientation on HxWxC pixels."""
+    """Undo an EXIF orientation on HxW or HxWxC pixels."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):
@@ -119,32 +138,33 @@ def _upright(pixels: FloatPixels, orientation: int) -> FloatPixels:
 
 
 def _from_pillow(image: Image.Image, path: str | os.PathLike[str]) -> FloatPixels:
-    """Convert a loaded image of any mode that Pillow holds without loss: float32 HxWx3 in [0, 1]."""
+    """Convert a loaded image of any mode that Pillow holds without loss, to samples in [0, 1]."""
     if image.mode.startswith("I;16"):
-        return _over_black(_deep_grey(image), 65535)
+        return _scaled(_deep_grey(image), 65535)
     if image.mode == "F":
-        return _over_black(_checked_float(np.asarray(image), path), 1)
+        return _scaled(_checked_float(np.asarray(image), path), 1)
     if image.mode == "I":
         if image.format != "PPM":
             raise InputError(f"{path} has 32-bit integer samples, whose white is unknown; save it with 8 or 16 bits.")
-        return _over_black(np.asarray(image), 65535)  # Pillow scales deep grey ppm to this range
+        return _scaled(np.asarray(image), 65535)  # Pillow scales deep grey ppm to this range
     if image.mode == "LAB":
         raise InputError(f"{path} holds Lab colours, which are not supported; save it as RGB.")
     mode = "RGBA" if image.has_transparency_data else "RGB"
-    return _over_black(np.asarray(image if image.mode == mode else image.convert(mode)), 255)
+    return _scaled(np.asarray(image if image.mode == mode else image.convert(mode)), 255)
 
 
-def _over_black(samples: npt.NDArray[np.generic], white: int) -> FloatPixels:
-    """Scale HxW, HxWx3 or HxWx4 samples (0 .. white) to float32 HxWx3 in [0, 1], alpha composited over black."""
-    scaled = samples[..., :3].astype(np.float32) if samples.ndim == 3 else samples.astype(np.float32)
+def _scaled(samples: npt.NDArray[np.generic], white: int) -> FloatPixels:
+    """Bring samples (0 .. white) to float32 in [0, 1]."""
+    scaled = samples.astype(np.float32)
     scaled /= white
-    if samples.ndim == 2:
-        return np.repeat(scaled[..., None], 3, axis=2)
-    if samples.shape[2] == 4:
-        alpha = samples[..., 3:].astype(np.float32)
-        alpha /= white
-        scaled *= alpha
     return scaled
+
+
+def _over_black(samples: FloatPixels) -> FloatPixels:
+    """Bring HxW, HxWx3 or HxWx4 samples to HxWx3, alpha composited over black."""
+    if samples.ndim == 2:
+        return np.repeat(samples[..., None], 3, axis=2)
+    return samples if samples.shape[2] == 3 else samples[..., :3] * samples[..., 3:]
 
 
 def _checked_float(samples: npt.NDArray[np.float32], path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
@@ -170,10 +190,11 @@ def _deep_grey(image: Image.Image) -> npt.NDArray[np.float32]:
 
 
 def _alpha_of_grey(samples: npt.NDArray[np.uint16], image: Image.Image) -> npt.NDArray[np.uint16]:
-    """Black out the one transparent value that a deep grey png may name; the decoder does so only for colour."""
+    """Give alpha to the one transparent value that a deep grey png may name; the decoder does so only for colour."""
     transparent = image.info.get("transparency")
     if samples.ndim == 2 and isinstance(transparent, int):
-        return np.where(samples == transparent, 0, samples).astype(np.uint16)
+        alpha = np.where(samples == transparent, 0, 65535).astype(np.uint16)
+        return np.stack((samples, samples, samples, alpha), axis=-1)
     return samples
 
 
@@ -190,7 +211,7 @@ def _wide_ppm_place(image: Image.Image) -> tuple[int, int] | None:
 def _wide_ppm(data: bytes, image: Image.Image, first: int, white: int) -> FloatPixels:
     """Decode the big-endian 16-bit samples of a ppm whose length Pillow has verified."""
     samples = np.frombuffer(data, ">u2", count=image.width * image.height * 3, offset=first)
-    return _over_black(np.minimum(samples, white).reshape(image.height, image.width, 3), white)
+    return _scaled(np.minimum(samples, white).reshape(image.height, image.width, 3), white)
 
 
 def _tiff_bits(image: Image.Image) -> tuple[int, ...]:
@@ -209,7 +230,7 @@ def _deep_tiff(data: bytes, image: Image.Image, path: str | os.PathLike[str]) ->
         raise InputError(f"{path} is a 16-bit tiff of an unsupported kind; save it as a 16-bit png.")
     # Extra samples of 2, or undeclared ones, are alpha to multiply by; 0 is not alpha, and 1 is already multiplied.
     plain = samples.shape[2] == 3 or tags.get(_TIFF_EXTRA_SAMPLES, (2,))[0] != 2
-    return _over_black(samples[..., [2, 1, 0] if plain else [2, 1, 0, 3]], 65535)
+    return _scaled(samples[..., [2, 1, 0] if plain else [2, 1, 0, 3]], 65535)
 
 
 def _encode_jpeg(pixels: npt.NDArray[np.uint8]) -> bytes:

@@ -76,6 +76,35 @@ class StabilityPair:
     frames: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackClip:
+    """Clips and the box of one object in each, in memory.
+
+    frames: N x T x 3 x H x W. boxes: N x T x 4, (x, y, w, h) in pixels, of the whole object, also where it is hidden or
+    beyond the border; NaN where it is out of sight altogether. visible: N x T, the share of it that is seen, 0 to 1.
+    """
+
+    frames: Tensor
+    boxes: Tensor
+    visible: Tensor
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityClip:
+    """Shaky clips and their steady twins, in memory.
+
+    unstable, stable: N x T x 3 x H x W. warp: N x T x 2 x H x W, pixels, from each steady frame to the shaky one of the
+    same moment: stable(p) is unstable(p + warp(p)) where `valid`, N x T x 1 x H x W, bool, says that both see it.
+    """
+
+    unstable: Tensor
+    stable: Tensor
+    warp: Tensor
+    valid: Tensor
+    names: tuple[str, ...] = ()
+
+
 def join(samples: list[Sample]) -> Sample:
     """One batch of several samples of one size; what one of them does not know, the batch does not know."""
     kind = type(samples[0])

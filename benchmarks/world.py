@@ -1,0 +1,201 @@
+"""How fast the world renders, and how its motion is distributed.
+
+Prints two tables and, with --json, writes the same figures to a file:
+
+    python benchmarks/world.py --json out/world.json
+    python benchmarks/world.py --device cuda --batch 16
+
+The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
+(clean or final pass), forward flow and its occlusion. `objects` has 30 primitives. On a CPU one process renders for
+each core. The first batches are not counted; the time until there is one stands beside.
+
+The second table has the share of pixels by the length of their motion, over many scenes, beside that of Sintel and of
+KITTI. Sintel's is of its test set: the one weighting of the errors s0-10, s10-40 and s40+ that gives the total, over
+the benchmark's published rows (Butler et al. 2012 define the three). Where benchmark files are at hand (--sintel and
+--kitti name the folders), their own motion is counted too.
+"""
+
+import argparse
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from protoformer.data import open_dataset
+from protoformer.files import write_atomically
+from protoformer.geometry import pixel_grid
+from protoformer.world import World, flow_stream
+from protoformer.world.families import FAMILIES
+
+SIZE = (368, 496)
+EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 100.0, 200.0, float("inf"))
+"""Pixels."""
+SINTEL_ROWS = (
+    # total, s0-10, s10-40, s40+: mean end-point errors of published methods on the test set, clean or final pass
+    (3.748, 0.546, 2.110, 23.602),  # FlowFields, clean
+    (1.609, 0.341, 1.036, 9.288),  # RAFT, clean
+    (5.042, 0.799, 2.986, 31.070),  # PWC-Net, final
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One family and pass: pairs a second, seconds until the first batch was there, primitives of a scene."""
+
+    family: str
+    look: str
+    pairs_a_second: float
+    first_batch: float
+    primitives: int
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device, whose work is not done when a call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def speed(family: str, look: str, batch: int, device: torch.device, workers: int, seconds: float) -> Speed:
+    """Render batches for about so long; workers: processes that render, 0 for this one alone."""
+    stream = flow_stream(World(family, size=SIZE), batch, device=device, final=float(look == "final"))
+    start = time.perf_counter()
+    batches = iter(DataLoader(stream, batch_size=None, num_workers=workers))
+    next(batches)
+    synchronize(device)
+    first = time.perf_counter() - start
+    for _ in range(4 * max(1, workers)):  # what was rendered ahead while others began
+        next(batches)
+    synchronize(device)
+    start, done = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        next(batches)
+        done += batch
+    synchronize(device)
+    rate = done / (time.perf_counter() - start)
+    return Speed(family, look, rate, first, sum(stream.world.scenes([0]).primitives.counts))
+
+
+def shares(lengths: Tensor) -> list[float]:
+    """The share of lengths between each two of EDGES."""
+    counts = torch.histogram(lengths.double().cpu(), torch.tensor((*EDGES[:-1], 1e9), dtype=torch.float64)).hist
+    return [float(share) for share in counts / counts.sum()]
+
+
+def world_motion(family: str, scenes: int, size: tuple[int, int], device: torch.device) -> Tensor:
+    """Lengths of the motion of every eighth pixel of every eighth row, over so many scenes."""
+    world, found = World(family, seed=1, size=size).on(device), []
+    pixels = pixel_grid(*size, device=device)[:, 4::8, 4::8].flatten(1)[None]
+    for start in range(0, scenes, 8):
+        renderer = world.renderer(range(start, min(scenes, start + 8)), device)
+        first, second = (renderer.scenes.frame(number / renderer.scenes.rate, device=device) for number in (0, 1))
+        flow, valid, _ = renderer.moved(renderer.meet(first, pixels), pixels, second)
+        found.append(flow.norm(dim=1, keepdim=True)[valid].cpu())
+    return torch.cat(found)
+
+
+def dataset_motion(name: str, root: Path) -> Tensor:
+    """Lengths of all known motion of a dataset on disk."""
+    dataset = open_dataset(name, root)
+    found = []
+    for number in range(len(dataset)):
+        sample = dataset[number]
+        found.append(sample.flow.norm(dim=1, keepdim=True)[sample.valid])
+    return torch.cat(found)
+
+
+def sintel_shares() -> list[float]:
+    """Of pixels that move 0 to 10, 10 to 40 and more pixels in Sintel's test set, from published errors."""
+    rows = torch.tensor(SINTEL_ROWS, dtype=torch.float64)
+    # Weights that sum to 1: total - e0 = (e1 - e0) w1 + (e2 - e0) w2.
+    solution = torch.linalg.lstsq(rows[:, 2:] - rows[:, 1:2], rows[:, :1] - rows[:, 1:2]).solution[:, 0]
+    return [1 - float(solution.sum()), *map(float, solution)]
+
+
+def coarse(fine: list[float]) -> list[float]:
+    """Shares of 0 to 10, 10 to 40 and more pixels."""
+    ends = [EDGES.index(10.0), EDGES.index(40.0)]
+    return [sum(fine[: ends[0]]), sum(fine[ends[0] : ends[1]]), sum(fine[ends[1] :])]
+
+
+def print_motion(console: Console, motion: dict[str, list[float]]) -> None:
+    """One row a source."""
+    table = Table(title="Share of pixels by the length of their motion, per cent", box=None)
+    table.add_column("source")
+    for low, high in pairwise(EDGES):
+        table.add_column(f"{low:g}+" if high == EDGES[-1] else f"{low:g}-{high:g}", justify="right")
+    for name in ("0-10", "10-40", "40+"):
+        table.add_column(name, justify="right", style="bold")
+    for source, fine in motion.items():
+        table.add_row(source, *(f"{100 * share:.1f}" for share in (*fine, *coarse(fine))))
+    blank = [""] * (len(EDGES) - 1)
+    table.add_row("Sintel test, from published errors", *blank, *(f"{100 * share:.1f}" for share in sintel_shares()))
+    console.print(table)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch", type=int, help="scenes rendered at once; by default 1 on a CPU and 16 on a GPU")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
+    parser.add_argument("--scenes", type=int, default=200, help="scenes whose motion is counted")
+    parser.add_argument("--families", nargs="*", default=["objects"], choices=list(FAMILIES))
+    parser.add_argument("--passes", nargs="*", default=["clean", "final"], choices=["clean", "final"])
+    parser.add_argument("--sintel", type=Path, help="a folder of Sintel, to count its motion")
+    parser.add_argument("--kitti", type=Path, help="a folder of KITTI 2012, to count its motion")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    arguments = parser.parse_args()
+    device, console = torch.device(arguments.device), Console(width=150)
+    batch = arguments.batch or (16 if device.type == "cuda" else 1)
+    workers = 0 if device.type == "cuda" else (os.cpu_count() or 1)
+    where = f"on {device}, batch {batch}" + (f", {workers} workers" if workers else "")
+    table = Table(title=f"Pairs of {SIZE[0]}x{SIZE[1]} with flow and occlusion, {where}", box=None)
+    for column in ("family", "pass", "primitives", "pairs a second", "first batch, s"):
+        table.add_column(column, justify="left" if column in ("family", "pass") else "right")
+    speeds = []
+    for family in arguments.families:
+        for look in arguments.passes:
+            each = speed(family, look, batch, device, workers, arguments.seconds)
+            speeds.append(each)
+            row = (
+                each.family,
+                each.look,
+                str(each.primitives),
+                f"{each.pairs_a_second:.1f}",
+                f"{each.first_batch:.1f}",
+            )
+            table.add_row(*row)
+    console.print(table)
+    motion = {
+        family: shares(world_motion(family, arguments.scenes, size, device))
+        for family, size in (("objects", (436, 1024)), ("drive", (376, 1242)))
+        if arguments.scenes
+    }
+    for name, root in (("sintel", arguments.sintel), ("kitti-2012", arguments.kitti)):
+        if root is not None:
+            motion[f"{name}, the samples given"] = shares(dataset_motion(name, root))
+    console.print()
+    print_motion(console, motion)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        figures = {
+            "device": str(device),
+            "batch": batch,
+            "speeds": [asdict(each) for each in speeds],
+            "edges": list(EDGES[:-1]),
+            "motion": motion,
+            "sintel_test": sintel_shares(),
+        }
+        write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()

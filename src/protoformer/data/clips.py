@@ -1,0 +1,272 @@
+"""Clips of a world on disk, in the layouts of public datasets, so that whatever reads those reads these.
+
+Every file is written whole or not at all, and a clip is rendered frame by frame: its length does not matter to memory.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from protoformer.data.tree import choose
+from protoformer.errors import InputError
+from protoformer.files import Camera, write_atomically, write_cam, write_dpt, write_flo, write_image, write_video
+from protoformer.files.folders import made_folder
+from protoformer.geometry import pixel_grid
+from protoformer.geometry.warps import inside
+from protoformer.world.render import Motion, Renderer, View
+from protoformer.world.tasks import FARTHEST
+from protoformer.world.world import World
+
+Told = Callable[[], object]
+"""Called after each picture that is finished."""
+
+LEAST_FRAMES = 2
+LEAST_SEEN = 0.0005
+"""Share of an image's pixels that a target must fill when its clip begins."""
+UNKNOWN = 1e10
+"""What a `.flo` file holds where nobody knows the motion: Middlebury's mark."""
+SHAKE = 1.0
+"""Strength of the hand where a world without one must show a shaky twin."""
+ABSENT = (0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How clips lie on disk.
+
+    frames: length of a clip unless told otherwise. pictures: how many are rendered for each of its frames.
+    files: (root, the clip's name, frames) to all its files. write: (renderer, root, name, frames, told) to whether it
+    was written; False: there was no target.
+    """
+
+    frames: int
+    pictures: int
+    files: Callable[[Path, str, int], list[Path]]
+    write: Callable[[Renderer, Path, str, int, Told], bool]
+
+
+def default_layout(family: str) -> str:
+    """The layout that suits a family best."""
+    return {"chase": "otb", "handheld": "deepstab"}.get(family, "sintel")
+
+
+def clip_name(world: World, index: int, layout: str) -> str:
+    """What a clip is called: its number from 1 on where the layout knows only numbers."""
+    return str(index + 1) if layout == "deepstab" else f"{world.family}_{world.seed}_{index:06d}"
+
+
+def clip_files(world: World, index: int, root: Path, layout: str, frames: int) -> list[Path]:
+    """Every file of a clip."""
+    return LAYOUTS[layout].files(root, clip_name(world, index, layout), frames)
+
+
+def write_clip(
+    world: World,
+    index: int,
+    root: Path,
+    layout: str,
+    frames: int,
+    device: torch.device | str = "cpu",
+    told: Told = lambda: None,
+) -> bool:
+    """Write the scene of a number as a clip of so many frames; False where it has no target, and nothing is written.
+
+    "sintel": `training/clean|final|flow|occlusions|invalid|depth|camdata_left/<scene>/frame_0001.*` as the film's
+    dataset has them, and what it lacks: `flow_backward` (from frame i + 1 to i, named by i + 1) and `instances` (16-bit
+    png, 0 for what does not move by itself). Masks are white where a pixel is hidden in the next frame, and where its
+    flow is not known; what leaves the image is not marked, as there. Unknown flow is `UNKNOWN`, the depth of the sky
+    infinite.
+
+    "otb": `<clip>/img/0001.jpg` and `groundtruth_rect.txt`, x,y,w,h from 1 on, of the whole target cut at the borders,
+    also while it is hidden; 0,0,0,0 while it is out of view, which our reader and LaSOT's take as absent. Beside it
+    LaSOT's `full_occlusion.txt` and `out_of_view.txt`. The target is instance 1 of a chase and elsewhere the one of
+    which most is seen; the clip begins with the first frame that shows it.
+
+    "deepstab": `unstable/<n>.avi` and its steady twin `stable/<n>.avi`, and the poses of both cameras in
+    `paths/<n>.csv`, camera to world, metres and rotation vectors.
+    """
+    choose("the layout", layout, tuple(LAYOUTS))
+    if frames < LEAST_FRAMES:
+        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
+    if layout == "deepstab" and not world.shake:
+        world = World(world.family, world.seed, world.size, shake=SHAKE, bank=world.bank)
+    with torch.no_grad():
+        renderer = world.renderer([index], device)
+        return LAYOUTS[layout].write(renderer, root, clip_name(world, index, layout), frames, told)
+
+
+_EACH_FRAME = {"clean": "png", "final": "png", "depth": "dpt", "camdata_left": "cam", "instances": "png"}
+_EACH_PAIR = {"flow": "flo", "occlusions": "png", "invalid": "png"}
+
+
+def _sintel_file(root: Path, kind: str, name: str, number: int) -> Path:
+    suffix = (_EACH_FRAME | _EACH_PAIR | {"flow_backward": "flo"})[kind]
+    return root / "training" / kind / name / f"frame_{number:04d}.{suffix}"
+
+
+def _sintel_files(root: Path, name: str, frames: int) -> list[Path]:
+    whole, pairs, back = range(1, frames + 1), range(1, frames), range(2, frames + 1)
+    kinds = [*((kind, whole) for kind in _EACH_FRAME), *((kind, pairs) for kind in _EACH_PAIR), ("flow_backward", back)]
+    return [_sintel_file(root, kind, name, number) for kind, numbers in kinds for number in numbers]
+
+
+def _write_sintel(renderer: Renderer, root: Path, name: str, frames: int, told: Told) -> bool:
+    def place(kind: str, number: int) -> Path:
+        return _sintel_file(root, kind, name, number)
+
+    for kind in (*_EACH_FRAME, *_EACH_PAIR, "flow_backward"):
+        made_folder(place(kind, 1).parent)
+    view = renderer.view(0.0)
+    for number in range(1, frames + 1):
+        _write_moment(renderer, view, partial(place, number=number))
+        if number < frames:
+            following = renderer.view(number / renderer.scenes.rate)
+            motion = renderer.motion(view, following)
+            write_flo(place("flow", number), _flow(motion))
+            stays = inside(pixel_grid(*view.frame.size, device=motion.flow.device) + motion.flow, *view.frame.size)
+            write_image(place("occlusions", number), _mask(motion.occlusion & stays))
+            write_image(place("invalid", number), _mask(~motion.valid))
+            write_flo(place("flow_backward", number + 1), _flow(renderer.motion(following, view)))
+            view = following
+        told()
+    return True
+
+
+def _write_moment(renderer: Renderer, view: View, place: Callable[[str], Path]) -> None:
+    """What is known of one frame alone."""
+    write_image(place("clean"), pixels_of(renderer.clean(view)))
+    write_image(place("final"), pixels_of(renderer.final(view)))
+    depth = view.depth[0, 0]
+    write_dpt(place("depth"), depth.where(depth < FARTHEST, torch.inf).cpu().numpy())
+    write_cam(place("camdata_left"), camera_of(renderer, view))
+    write_image(place("instances"), renderer.instances(view)[0, 0].cpu().numpy().astype(np.uint16))
+
+
+def camera_of(renderer: Renderer, view: View) -> Camera:
+    """The camera of a view of one scene, as Sintel stores it: world to camera."""
+    lens, frame = renderer.scenes.camera, view.frame
+    intrinsics = np.eye(3)
+    intrinsics[(0, 1), (0, 1)] = lens.focal[0].numpy()
+    intrinsics[:2, 2] = lens.centre[0].numpy()
+    turn = frame.to_world[0].T.numpy()
+    return Camera(intrinsics, np.concatenate((turn, -turn @ frame.eye[0].numpy()[:, None]), axis=1))
+
+
+def _flow(motion: Motion) -> npt.NDArray[np.float32]:
+    known: npt.NDArray[np.float32] = motion.flow.where(motion.valid, UNKNOWN)[0].permute(1, 2, 0).cpu().numpy()
+    return known
+
+
+def _mask(where: Tensor) -> npt.NDArray[np.uint8]:
+    return (where[0, 0].cpu().numpy() * 255).astype(np.uint8)
+
+
+def pixels_of(image: Tensor) -> npt.NDArray[np.uint8]:
+    """The first of a batch of images, B x 3 x H x W in [0, 1], as uint8 HxWx3."""
+    pixels: npt.NDArray[np.uint8] = (image[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    return pixels
+
+
+def _otb_files(root: Path, name: str, frames: int) -> list[Path]:
+    texts = ("groundtruth_rect.txt", "full_occlusion.txt", "out_of_view.txt")
+    images = (root / name / "img" / f"{number:04d}.jpg" for number in range(1, frames + 1))
+    return [*images, *(root / name / text for text in texts)]
+
+
+def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, told: Told) -> bool:
+    found = find_target(renderer, frames, 1 if name.startswith("chase_") else None)
+    if found is None:
+        return False
+    instance, start = found
+    made_folder(root / name / "img")
+    boxes, hidden, outside = [], [], []
+    for number in range(frames):
+        view = renderer.view((start + number) / renderer.scenes.rate)
+        write_image(root / name / "img" / f"{number + 1:04d}.jpg", pixels_of(renderer.final(view)))
+        box = target_box(renderer, view, instance)
+        seen = bool((renderer.instances(view) == instance).any())
+        boxes.append(ABSENT if box is None else (box[0] + 1, box[1] + 1, box[2], box[3]))
+        hidden.append(box is not None and not seen)
+        outside.append(box is None)
+        told()
+    # The boxes come last: a clip without them is none to a reader.
+    for text, flags in (("full_occlusion", hidden), ("out_of_view", outside)):
+        write_atomically(root / name / f"{text}.txt", (",".join(str(int(flag)) for flag in flags) + "\n").encode())
+    lines = [",".join(f"{value:g}" for value in box) for box in boxes]
+    write_atomically(root / name / "groundtruth_rect.txt", ("\n".join(lines) + "\n").encode())
+    return True
+
+
+def find_target(renderer: Renderer, frames: int, instance: int | None = None) -> tuple[int, int] | None:
+    """The instance to follow and the number of the first frame that shows enough of it; None where none does.
+
+    instance: the one it must be; otherwise the one of which most is seen.
+    """
+    known = int(renderer.looks.instance.max())
+    for number in range(frames if known else 0):
+        shown = renderer.instances(renderer.view(number / renderer.scenes.rate))
+        seen = torch.bincount(shown.flatten(), minlength=known + 1)[1:]
+        best = int(seen.argmax()) + 1 if instance is None else instance
+        if int(seen[best - 1]) >= LEAST_SEEN * shown.numel():
+            return best, number
+    return None
+
+
+def target_box(renderer: Renderer, view: View, instance: int) -> tuple[float, float, float, float] | None:
+    """The box of a whole instance cut at the borders of the image: (x, y, w, h) in pixels; None out of view."""
+    x, y, width, height = renderer.whole_box(view.frame, instance)[0].tolist()
+    left, top = max(x, 0.0), max(y, 0.0)
+    right, bottom = min(x + width, float(view.frame.size[1])), min(y + height, float(view.frame.size[0]))
+    # Comparisons with NaN are false.
+    return (left, top, right - left, bottom - top) if right > left and bottom > top else None
+
+
+def _deepstab_files(root: Path, name: str, frames: int) -> list[Path]:
+    return [root / "stable" / f"{name}.avi", root / "unstable" / f"{name}.avi", root / "paths" / f"{name}.csv"]
+
+
+def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, told: Told) -> bool:
+    rate = renderer.scenes.rate
+
+    def pictures(steady: bool) -> Iterator[npt.NDArray[np.uint8]]:
+        for number in range(frames):
+            yield pixels_of(renderer.final(renderer.view(number / rate, steady=steady)))
+            told()
+
+    for folder in ("stable", "unstable", "paths"):
+        made_folder(root / folder)
+    write_atomically(root / "paths" / f"{name}.csv", _paths(renderer, frames).encode())
+    for folder, steady in (("unstable", False), ("stable", True)):
+        write_video(root / folder / f"{name}.avi", pictures(steady), rate)
+    return True
+
+
+def _paths(renderer: Renderer, frames: int) -> str:
+    """Where both cameras are at every frame, as csv."""
+    text = io.StringIO()
+    columns = [f"{which}_{axis}" for which in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
+    text.write(",".join(("frame", "time", *columns)) + "\n")
+    for number in range(frames):
+        time = torch.tensor([number / renderer.scenes.rate], dtype=torch.float64)
+        values = [float(time)]
+        for steady in (False, True):
+            turn, position = renderer.scenes.camera.pose(time, steady)
+            values += [*position[0].tolist(), *cv2.Rodrigues(turn[0].numpy())[0][:, 0].tolist()]
+        text.write(f"{number}," + ",".join(f"{value:.9g}" for value in values) + "\n")
+    return text.getvalue()
+
+
+LAYOUTS = {
+    "sintel": Layout(5, 1, _sintel_files, _write_sintel),
+    "otb": Layout(60, 1, _otb_files, _write_otb),
+    "deepstab": Layout(60, 2, _deepstab_files, _write_deepstab),
+}
+"""Layouts by their names."""

@@ -1,0 +1,179 @@
+"""Putting a batch of scenes together, group by group."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from protoformer.geometry.rotations import rotation
+from protoformer.world.chance import Draws
+from protoformer.world.paths import Path, joined
+from protoformer.world.scene import KINDS, Primitives
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the things of a group are coloured.
+
+    repeat: metres that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
+    tone: brightness that the texture's middle grey takes, (least, most); None leaves a texture its own colours, but for
+    small changes. tint: how much the three colours may differ; colour: what they are
+    multiplied by. gloss: the most that a highlight adds.
+    """
+
+    repeat: tuple[float, float] = (0.5, 3.0)
+    contrast: tuple[float, float] = (0.7, 1.1)
+    tone: tuple[float, float] | None = None
+    tint: float = 0.15
+    colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    gloss: float = 0.3
+
+
+@dataclass
+class Assembly:
+    """Collects groups of primitives for the scenes of `draws`; textures come from a bank of so many of each sort."""
+
+    draws: Draws
+    surfaces: int
+    cutouts: int
+    groups: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def batch(self) -> int:
+        """How many scenes are made at once."""
+        return len(self.draws)
+
+    def add(
+        self,
+        kind: str,
+        name: str,
+        position: Tensor | Path,
+        extent: Tensor,
+        *,
+        look: Look = Look(),  # noqa: B008
+        spin: Path | None = None,
+        base: Tensor | None = None,
+        offset: Tensor | None = None,
+        stretch: Path | None = None,
+        ripple: Tensor | None = None,
+        roughness: float = 0.3,
+        instance: Tensor | int = 0,
+        alive: Tensor | None = None,
+        texture: Tensor | None = None,
+    ) -> None:
+        """Add a group of one kind. position: B x n x 3, or a path; extent: B x n x 3; the others as in `Primitives`.
+
+        roughness: how far a blob's outline is from a circle. texture: B x n, in 0 .. 1, where in the bank to look;
+        drawn if not given. The name keeps the draws of groups apart.
+        """
+        count = extent.shape[1]
+        shape = (self.batch, count)
+        still = Path.of(torch.zeros(*shape, 3))
+        if base is None:
+            base = torch.eye(3, dtype=torch.float64)
+        chosen, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, texture)
+        gain, bias = self._colour(name, count, look)
+        self.groups.append(
+            {
+                "kind": kind,
+                "alive": torch.ones(shape, dtype=torch.bool) if alive is None else alive.expand(shape),
+                "position": position if isinstance(position, Path) else Path.of(position.expand(*shape, 3)),
+                "spin": still if spin is None else spin,
+                "base": base.expand(*shape, 3, 3),
+                "offset": torch.zeros(*shape, 3) if offset is None else offset.expand(*shape, 3),
+                "extent": extent.expand(*shape, 3),
+                "stretch": still if stretch is None else stretch,
+                "outline": self._outline(name, count, roughness),
+                "ripple": torch.zeros(*shape, 2, 4) if ripple is None else ripple.expand(*shape, 2, 4),
+                "instance": torch.as_tensor(instance).expand(shape),
+                "texture": chosen,
+                "tiling": tiling,
+                "gain": gain,
+                "bias": bias,
+                "gloss": self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (count,)).clamp_min(0),
+            }
+        )
+
+    def primitives(self) -> Primitives:
+        """All groups, sorted by kind."""
+        groups = sorted(self.groups, key=lambda group: KINDS.index(str(group["kind"])))
+        counts = [0] * len(KINDS)
+        for group in groups:
+            counts[KINDS.index(str(group["kind"]))] += group["extent"].shape[1]  # type: ignore[attr-defined]
+        whole: dict[str, object] = {}
+        for key in groups[0]:
+            parts = [group[key] for group in groups]
+            if isinstance(parts[0], Path):
+                whole[key] = joined(parts)  # type: ignore[arg-type]
+            elif isinstance(parts[0], Tensor):
+                wanted = parts[0].dtype if not parts[0].is_floating_point() else torch.float64
+                whole[key] = torch.cat([part.to(wanted) for part in parts], dim=1)  # type: ignore[attr-defined]
+        return Primitives(counts=tuple(counts), **whole)  # type: ignore[arg-type]
+
+    def _texture(self, kind: str, name: str, extent: Tensor, look: Look, place: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Which texture, B x n, and how it lies, B x n x 2 x 3."""
+        count = extent.shape[1]
+        place = self.draws.uniform(f"{name}: texture", shape=(count,)) if place is None else place.expand(-1, count)
+        if kind == "cutout":  # the silhouette fills the patch
+            tiling = torch.zeros(self.batch, count, 2, 3, dtype=torch.float64)
+            tiling[..., 0, 0], tiling[..., 1, 1] = 0.5 / extent[..., 0], 0.5 / extent[..., 1]
+            tiling[..., 2] = 0.5
+            return self.surfaces + (place * self.cutouts).long(), tiling
+        density = 1 / self.draws.log_uniform(f"{name}: repeat", *look.repeat, (count,))
+        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (count,))
+        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (count,))
+        cos, sin = density * angle.cos(), density * angle.sin()
+        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (count, 2))
+        tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1)
+        return (place * self.surfaces).long(), tiling.unflatten(-1, (2, 3))
+
+    def _colour(self, name: str, count: int, look: Look) -> tuple[Tensor, Tensor]:
+        contrast = self.draws.uniform(f"{name}: contrast", *look.contrast, (count, 1))
+        if look.tone is None:
+            gain = contrast * (1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (count, 3)))
+            return gain, 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (count, 1))
+        tone = self.draws.uniform(f"{name}: tone", *look.tone, (count, 1))
+        tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (count, 3))
+        tint = tint * torch.tensor(look.colour, dtype=torch.float64)
+        gain = contrast * tint
+        return gain, tone * tint - 0.5 * gain
+
+    def _outline(self, name: str, count: int, roughness: float) -> Tensor:
+        waves = self.draws.normal(f"{name}: outline", 0.0, roughness, (count, 6)).clamp(-0.5, 0.5)
+        waves = waves * torch.tensor([0.5, 0.5, 0.35, 0.35, 0.15, 0.15], dtype=torch.float64)
+        total = waves.abs().sum(dim=-1, keepdim=True)
+        round_ = (1 - total).clamp_min(0.35)
+        return torch.cat((round_, waves), dim=-1) / (round_ + total)  # no point is outside the unit circle
+
+
+def clear_of(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
+    """Without the boxes, balls and cutouts that come nearer than `gap` metres to a point (B x 3) at time 0."""
+    zero = torch.zeros(len(point))
+    turned = rotation(primitives.spin.at(zero))
+    middle = primitives.position.at(zero) + (turned @ primitives.offset[..., None])[..., 0]
+    own = ((turned @ primitives.base).transpose(-1, -2) @ (point[:, None] - middle)[..., None])[..., 0]
+    flat = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # a cutout has no depth
+    cutouts, boxes = sum(primitives.counts[:2]), sum(primitives.counts[:3])
+    number = torch.arange(primitives.alive.shape[1])
+    extent = torch.where((number < boxes)[:, None], primitives.extent * flat, primitives.extent)
+    distance = (own.abs() - extent).clamp_min(0).norm(dim=-1)
+    solid = (number >= cutouts) & (number < sum(primitives.counts[:5]))
+    return replace(primitives, alive=primitives.alive & ~(solid & (distance < gap)))
+
+
+def upright(heading: Tensor) -> Tensor:
+    """Rotation of a thing that stands, turned about the vertical by an angle: ... to ... x 3 x 3."""
+    zero = torch.zeros_like(heading)
+    return rotation(torch.stack((zero, heading, zero), dim=-1))
+
+
+def lying() -> Tensor:
+    """Rotation that lays a patch flat on the ground: its own x to the right and y forward."""
+    return rotation(torch.tensor([-math.pi / 2, 0.0, 0.0], dtype=torch.float64))
+
+
+def vectors(x: Tensor | float, y: Tensor | float, z: Tensor | float) -> Tensor:
+    """Stack three coordinates, tensors or numbers, into ... x 3."""
+    parts = torch.broadcast_tensors(*(torch.as_tensor(part, dtype=torch.float64) for part in (x, y, z)))
+    return torch.stack(parts, dim=-1)

@@ -1,0 +1,252 @@
+"""Pictures of scenes, and the truth about them."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from protoformer.geometry import pixel_grid
+from protoformer.geometry.warps import inside
+from protoformer.world.bank import TextureBank, procedural_bank
+from protoformer.world.casting import NEAREST, Shapes, in_shadow, nearest
+from protoformer.world.photography import compress, defocus, expose, sensor_noise
+from protoformer.world.scene import KINDS, Frame, Scenes
+from protoformer.world.surface import Hits, carried, hits, looks_of, normals, shade, surface
+
+AROUND = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1))
+"""Where rays pass through a pixel at an edge, eighths of a pixel from its centre: (x, y)."""
+TOLERANCE = 2e-4
+"""A point is hidden if something is nearer to the camera by more than this share of its depth."""
+SUBFRAMES = 7
+LATTICE = (0.754878, 0.569840)
+"""Steps of a pixel, (x, y), from one subframe's rays to the next's; they fill it evenly however many there are."""
+SHADED = 0.6
+"""What is left of the light of a wall of a room in shadow."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What the camera sees at one moment, at the centres of pixels.
+
+    frame: the moment. hits: one for each pixel, row by row.
+    """
+
+    frame: Frame
+    hits: Hits
+
+    def map(self, values: Tensor) -> Tensor:
+        """Values of the hits, C x B x N, as maps: B x C x H x W."""
+        return values.transpose(0, 1).reshape(values.shape[1], values.shape[0], *self.frame.size)
+
+    @property
+    def depth(self) -> Tensor:
+        """Metres along the optical axis: B x 1 x H x W."""
+        return self.map(self.hits.depth[None])
+
+    @property
+    def primitive(self) -> Tensor:
+        """The primitive that is seen: B x 1 x H x W, int64."""
+        return self.map(self.hits.index[None])
+
+    @cached_property
+    def normals(self) -> Tensor:
+        """Of the surfaces, unit, in the camera's axes, towards the camera: B x 3 x H x W."""
+        return self.map(normals(self.hits))
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Where what is seen in one view is in another: as in `FlowSample`; N x 2 x H x W, pixels."""
+
+    flow: Tensor
+    valid: Tensor
+    occlusion: Tensor
+
+
+def extents(instances: Tensor, count: int) -> Tensor:
+    """Boxes of instances 1 .. count in a map of them (B x 1 x H x W, int64): B x count x 4, (x, y, w, h); NaN if none.
+
+    A box begins at its first pixel and is as many pixels wide as there are columns from its first to its last.
+    """
+    batch, _, height, width = instances.shape
+    flat = instances.flatten(1)
+    x, y = pixel_grid(height, width, instances.device).flatten(1)
+    ends = []
+    for values, reduce, start in (
+        (x, "amin", torch.inf),
+        (y, "amin", torch.inf),
+        (x, "amax", -torch.inf),
+        (y, "amax", -torch.inf),
+    ):
+        empty = torch.full((batch, count + 1), start, device=instances.device)
+        ends.append(empty.scatter_reduce(1, flat, values.expand(batch, -1), reduce)[:, 1:])
+    left, top, right, bottom = ends
+    boxes = torch.stack((left, top, right - left + 1, bottom - top + 1), dim=-1)
+    return torch.where(torch.isfinite(boxes), boxes, torch.nan)
+
+
+class Renderer:
+    """Renders a batch of scenes on one device."""
+
+    def __init__(self, scenes: Scenes, bank: TextureBank | None = None, device: torch.device | str = "cpu") -> None:
+        self.scenes, self.device = scenes, torch.device(device)
+        self.bank = (procedural_bank() if bank is None else bank).to(self.device)
+        primitives, air = scenes.primitives, scenes.air
+        self.looks = looks_of(primitives, air.sun, air.ambient, air.sunlight, self.device)
+        outline = primitives.outline.permute(2, 0, 1).float().contiguous().to(self.device)
+        self.shapes = Shapes(outline, self.looks.texture, self.bank)
+
+    def view(self, time: float | Tensor, steady: bool = False) -> View:
+        """What is seen at a time, in seconds; `steady`: from the camera's path without its shake."""
+        frame = self.scenes.frame(time, steady, self.device)
+        return View(frame, self.meet(frame, self._centres()))
+
+    def motion(self, view: View, other: View) -> Motion:
+        """From one view to another."""
+        return self.motion_to(view, other.frame)
+
+    def motion_to(self, view: View, frame: Frame) -> Motion:
+        """From a view to another moment, which need not have been rendered."""
+        flow, valid, occlusion = self.moved(view.hits, self._centres(), frame)
+        size = frame.size
+        return Motion(flow.unflatten(-1, size), valid.unflatten(-1, size), occlusion.unflatten(-1, size))
+
+    def meet(self, frame: Frame, positions: Tensor) -> Hits:
+        """What rays meet that pass through positions (B x 2 x N, or 1 x 2 x N for all scenes, pixels)."""
+        positions = positions.expand(self.scenes.count, -1, -1)
+        depth, index = nearest(frame, self.shapes, positions)
+        return hits(frame, index, depth, positions)
+
+    def moved(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+        """Motion of what was met at positions (B x 2 x N) to a frame: flow B x 2 x N, valid and occluded B x 1 x N.
+
+        What comes to lie behind the camera has no motion in the image, and is not valid.
+        """
+        x, y, z = carried(hit, frame)
+        ahead = z > NEAREST
+        target = frame.project(x, y, torch.where(ahead, z, 1.0))
+        target = torch.where(ahead[:, None], target, positions)
+        depth, _ = nearest(frame, self.shapes, target)
+        hidden = depth < z * (1 - TOLERANCE)
+        # To a thousandth of a pixel, or what rests at the border would be in or out by the rounding of its last digit.
+        within = inside((target * 1024).round()[:, :, None] / 1024, *frame.size)[:, :, 0]
+        unseen = hidden[:, None] | ~within | ~ahead[:, None]
+        return target - positions, ahead[:, None], unseen
+
+    def instances(self, view: View) -> Tensor:
+        """Which moving thing is seen, 0 for none: B x 1 x H x W, int64."""
+        return view.map(self.looks.instance.gather(1, view.hits.index)[None])
+
+    def boxes(self, view: View) -> Tensor:
+        """What is seen of each instance 1, 2, ...: B x I x 4, (x, y, w, h) in pixels; NaN for those out of sight."""
+        return extents(self.instances(view), int(self.looks.instance.max()))
+
+    def whole(self, frame: Frame, instance: int) -> Tensor:
+        """The mask of an instance as if nothing stood before it, on an image twice as large: B x 1 x 2H x 2W, bool.
+
+        Its pixel (H / 2, W / 2), rounded down, is the image's first.
+        """
+        alone = frame.alive & (self.looks.instance == instance)
+        height, width = frame.size
+        around = pixel_grid(2 * height, 2 * width, self.device)
+        around = around - torch.tensor([width // 2, height // 2], device=self.device).view(2, 1, 1)
+        positions = around.flatten(1).expand(self.scenes.count, -1, -1)
+        depth, _ = nearest(replace(frame, alive=alone), self.shapes, positions)
+        return torch.isfinite(depth).view(-1, 1, 2 * height, 2 * width)
+
+    def whole_box(self, frame: Frame, instance: int) -> Tensor:
+        """The box of an instance, hidden parts too, to half an image beyond the borders: B x 4; NaN if none."""
+        height, width = frame.size
+        box = extents(self.whole(frame, instance).long(), 1)[:, 0]
+        return box - torch.tensor([width // 2, height // 2, 0, 0], device=self.device)
+
+    def clean(self, view: View) -> Tensor:
+        """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""
+        frame = view.frame
+        image = self._constant_colour(view.hits)
+        pixels = self._edges(view)
+        if pixels.shape[1]:
+            around = torch.tensor(AROUND, device=self.device, dtype=torch.float32).T / 8
+            chosen = self._centres()[0][:, pixels].transpose(0, 1)  # B x 2 x k
+            positions = (chosen[..., None] + around[:, None]).flatten(2)
+            fine = self._constant_colour(self.meet(frame, positions)).unflatten(2, (-1, len(AROUND))).mean(dim=3)
+            image.scatter_(2, pixels.expand(3, -1, -1), fine)
+        return view.map(image)
+
+    def final(self, view: View, subframes: int = SUBFRAMES) -> Tensor:
+        """The picture that a camera would take: B x 3 x H x W in [0, 1].
+
+        Light, highlights and shadows as things turn, fog, motion blur over `subframes`, defocus, exposure, noise and
+        compression.
+        """
+        film, frame = self.scenes.film, view.frame
+        steady = frame.steady
+        total = torch.zeros(3, *view.hits.index.shape, device=self.device)
+        for number in range(subframes):
+            part = (number + 0.5) / subframes - 0.5
+            moment = self.scenes.frame(frame.time + part * film.shutter / self.scenes.rate, steady, self.device)
+            # Each subframe looks through another place of the pixel: a lattice that fills it evenly, but not in order,
+            # or the blur of what moves along that order would be longer or shorter.
+            offset = torch.tensor([(step * number + 0.5) % 1 - 0.5 for step in LATTICE], device=self.device)
+            positions = self._centres() + offset.view(1, 2, 1)
+            total += self._seen_colour(self.meet(moment, positions))
+        image = view.map(total / subframes).contiguous()
+        return self._developed(image, view)
+
+    def _developed(self, image: Tensor, view: View) -> Tensor:
+        film = self.scenes.film
+        on = {
+            name: getattr(film, name).float().to(self.device) for name in ("aperture", "focus", "gamma", "read", "shot")
+        }
+        image = defocus(image, view.depth, on["focus"], on["aperture"])
+        gain = film.exposure.at(view.frame.time).exp().float().to(self.device)
+        image = expose(image, gain, on["gamma"], torch.zeros_like(on["gamma"]))
+        # A key for each frame of a scene: noise differs from frame to frame.
+        key = film.key * 1_000_003 + (view.frame.time * self.scenes.rate * 64).round().long()
+        image = sensor_noise(image, key.to(self.device), on["read"], on["shot"])
+        return compress(image, film.quality.float().to(self.device))
+
+    def _constant_colour(self, hit: Hits) -> Tensor:
+        """Colours of the clean pass: 3 x B x N."""
+        seen = surface(hit, self.looks, self.bank)
+        return (seen.colour * seen.light * self.looks.sunlight.T[:, :, None]).clamp(0, 1)
+
+    def _seen_colour(self, hit: Hits) -> Tensor:
+        """Colours of the final pass before lens and sensor: 3 x B x N."""
+        air, frame = self.scenes.air, hit.frame
+        seen = surface(hit, self.looks, self.bank)
+        sun, ambient = frame.sun.T[:, :, None], self.looks.ambient[:, None]
+        towards = (seen.normals * sun).sum(dim=0)
+        sky = hit.index >= sum(frame.counts[: KINDS.index("sky")])
+        shadow = in_shadow(frame, self.shapes, hit.points, hit.index) & ~sky
+        lit = torch.where(shadow, ambient, shade(towards, ambient))
+        around = hit.index >= sum(frame.counts[: KINDS.index("room")])  # rooms and skies give the light themselves
+        lit = torch.where(around, torch.where(shadow, SHADED, 1.0), lit)
+        view = torch.cat((hit.ray, torch.ones_like(hit.ray[:1])))
+        view = view / view.square().sum(dim=0).sqrt()
+        mirrored = view - 2 * (view * seen.normals).sum(dim=0) * seen.normals
+        highlight = (mirrored * sun).sum(dim=0).clamp_min(0) ** 24 * seen.gloss * ~shadow
+        colour = seen.colour * lit * self.looks.sunlight.T[:, :, None] + highlight
+        clear = torch.exp(-air.fog.float().to(self.device)[:, None] * hit.depth)
+        fog = air.fog_colour.float().to(self.device).T[:, :, None]
+        return (colour * clear + fog * (1 - clear)).clamp(0, 1)
+
+    def _centres(self) -> Tensor:
+        return pixel_grid(*self.scenes.size, device=self.device).flatten(1)[None]
+
+    def _edges(self, view: View) -> Tensor:
+        """Pixels at which surfaces meet: B x k; where a scene has fewer than another, its first one again and again."""
+        code = (6 * view.hits.index + view.hits.face).unflatten(-1, view.frame.size)
+        edge = torch.zeros_like(code, dtype=torch.bool)
+        across, down = code[:, :, 1:] != code[:, :, :-1], code[:, 1:] != code[:, :-1]
+        edge[:, :, 1:] |= across
+        edge[:, :, :-1] |= across
+        edge[:, 1:] |= down
+        edge[:, :-1] |= down
+        edge = edge.flatten(1)
+        scene, pixel = edge.nonzero(as_tuple=True)
+        slot = (edge.cumsum(dim=1) - 1)[scene, pixel]
+        pixels = edge.long().argmax(dim=1, keepdim=True).repeat(1, int(edge.sum(dim=1).max()))
+        pixels[scene, slot] = pixel
+        return pixels

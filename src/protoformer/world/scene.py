@@ -1,0 +1,239 @@
+"""What a scene is made of, and where everything stands at a moment.
+
+Lengths are metres, times seconds, angles radians. World and camera axes: x right, y down, z forward. All numbers of a
+scene are float64 on the CPU and have B scenes in front; a `Frame` is one moment of them, seen from the camera, on the
+device that renders.
+"""
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from protoformer.geometry.rotations import rotation
+from protoformer.world.paths import Path
+
+KINDS = ("rectangle", "blob", "cutout", "box", "ball", "room", "sky")
+"""Primitives, in the order in which a scene holds them.
+
+In its own coordinates a rectangle, a blob and a cutout lie in the plane z = 0 within -1 .. 1, a box fills -1 .. 1, a
+ball is the unit ball; a room is a box, and a sky a ball, seen from within.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Primitives:
+    """P things per scene, sorted by kind.
+
+    counts: how many there are of each of KINDS. alive: B x P, bool; others are not there.
+    position, spin: paths of B x P x 3, the place of the origin, and a rotation vector applied after `base`.
+    base: B x P x 3 x 3, the rotation from its own axes to the world's at spin 0.
+    offset: B x P x 3, from the origin to the middle, turned by the spin: parts of one body share a path.
+    extent: B x P x 3, half sizes. stretch: path of B x P x 3, logarithms of factors on them.
+    outline: B x P x 7, of a blob: the radius over the angle a is o0 + o1 cos 2a + o2 sin 2a + o3 cos 3a + o4 sin 3a
+        + o5 cos 5a + o6 sin 5a.
+    ripple: B x P x 2 x 4, of a blob or cutout: two waves that shear its plane, (amplitude, waves, phase, rate): first
+        x by amplitude sin(waves y + phase + rate t), then y by x alike.
+    instance: B x P, int64, 0 for what does not move by itself.
+    texture: B x P, int64, in the bank. tiling: B x P x 2 x 3, from metres on the surface to repeats of the texture.
+    gain, bias: B x P x 3, colour = gain * texture + bias. gloss: B x P, strength of the highlight.
+    """
+
+    counts: tuple[int, ...]
+    alive: Tensor
+    position: Path
+    spin: Path
+    base: Tensor
+    offset: Tensor
+    extent: Tensor
+    stretch: Path
+    outline: Tensor
+    ripple: Tensor
+    instance: Tensor
+    texture: Tensor
+    tiling: Tensor
+    gain: Tensor
+    bias: Tensor
+    gloss: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """A pinhole and its path.
+
+    focal, centre: B x 2, pixels, (x, y). position, turn: paths of B x 3; the turn is a rotation vector, applied after
+    base (B x 3 x 3, camera to world). shake, shake_turn: what a hand adds, B x 3: along the camera's own axes, metres,
+    and about them, radians. Without them the same path is its steady twin.
+    """
+
+    focal: Tensor
+    centre: Tensor
+    position: Path
+    turn: Path
+    base: Tensor
+    shake: Path
+    shake_turn: Path
+
+    def pose(self, time: Tensor, steady: bool) -> tuple[Tensor, Tensor]:
+        """Rotation (B x 3 x 3, camera to world) and position (B x 3) at a time (B)."""
+        turn, position = rotation(self.turn.at(time)) @ self.base, self.position.at(time)
+        if steady:
+            return turn, position
+        position = position + (turn @ self.shake.at(time)[..., None])[..., 0]
+        return turn @ rotation(self.shake_turn.at(time)), position
+
+
+@dataclass(frozen=True, kw_only=True)
+class Air:
+    """Light and what is between things and the camera.
+
+    sun: B x 3, unit, towards it. ambient: B, the share of light that comes from everywhere. sunlight: B x 3, colour.
+    fog: B, per metre. fog_colour: B x 3.
+    """
+
+    sun: Tensor
+    ambient: Tensor
+    sunlight: Tensor
+    fog: Tensor
+    fog_colour: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Film:
+    """How the final pass takes its pictures; B of each.
+
+    shutter: share of a frame's time for which it is open. aperture, focus: see `photography.defocus`. exposure: path of
+    B x 3, logarithms of the gains of the colours. gamma: 1 is as rendered. read, shot: noise. quality: of JPEG, 1 to
+    100. key: int64, for the noise.
+    """
+
+    shutter: Tensor
+    aperture: Tensor
+    focus: Tensor
+    exposure: Path
+    gamma: Tensor
+    read: Tensor
+    shot: Tensor
+    quality: Tensor
+    key: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenes:
+    """A batch of scenes. size: (height, width) of its images. rate: frames a second. names: B."""
+
+    primitives: Primitives
+    camera: Camera
+    air: Air
+    film: Film
+    size: tuple[int, int]
+    rate: float
+    names: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many scenes there are."""
+        return self.camera.focal.shape[0]
+
+    def part(self, start: int, stop: int) -> "Scenes":
+        """Some scenes of the batch."""
+        return _part(self, start, stop)
+
+    def frame(self, time: float | Tensor, steady: bool = False, device: torch.device | None = None) -> "Frame":
+        """Everything as the camera has it at a time: seconds, one for all scenes or one for each (B)."""
+        time = torch.as_tensor(time, dtype=torch.float64).expand(self.count)
+        parts = self.primitives
+        to_world, eye = self.camera.pose(time, steady)
+        to_camera = to_world.transpose(-1, -2)[:, None]
+        turned = rotation(parts.spin.at(time))
+        extent = parts.extent * parts.stretch.at(time).exp()
+        place = parts.position.at(time) + (turned @ parts.offset[..., None])[..., 0]
+        own = to_camera @ turned @ parts.base  # B x P x 3 x 3, own axes to the camera's
+        place = (to_camera @ (place - eye[:, None])[..., None])[..., 0]
+        inverse = own.transpose(-1, -2) / extent[..., None]
+        ripple = torch.cat(
+            (parts.ripple[..., :2], parts.ripple[..., 2:3] + parts.ripple[..., 3:] * time.view(-1, 1, 1, 1)), -1
+        )
+        table = torch.cat(
+            (
+                inverse.flatten(-2),
+                -(inverse @ place[..., None])[..., 0],
+                (own * extent[..., None, :]).flatten(-2),
+                place,
+                ripple.flatten(-2),
+            ),
+            dim=-1,
+        )
+        sun = (to_camera[:, 0] @ self.air.sun[..., None])[..., 0]
+        return Frame(
+            counts=parts.counts,
+            size=self.size,
+            time=time,
+            steady=steady,
+            to_world=to_world,
+            eye=eye,
+            lens=_on(torch.cat((self.camera.focal, self.camera.centre), dim=-1), device),
+            table=_on(table.permute(2, 0, 1), device),
+            sun=_on(sun, device),
+            alive=parts.alive.to(device, non_blocking=True),
+        )
+
+
+INVERSE, ORIGIN, FORWARD, PLACE, RIPPLE = slice(0, 9), slice(9, 12), slice(12, 21), slice(21, 24), slice(24, 30)
+"""Rows of a frame's table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A moment of B scenes, in the camera's axes, on the rendering device.
+
+    time: B. to_world (B x 3 x 3) and eye (B x 3): the camera in the world, float64, on the CPU.
+    lens: B x 4, focal lengths and centre (x, y), pixels. table: F x B x P, float32: INVERSE and ORIGIN lead from the
+    camera's axes to a primitive's own, p_own = inverse p + origin; FORWARD and PLACE lead back; RIPPLE is (amplitude,
+    waves, phase) of both waves. sun: B x 3, unit. alive: B x P, bool.
+    """
+
+    counts: tuple[int, ...]
+    size: tuple[int, int]
+    time: Tensor
+    steady: bool
+    to_world: Tensor
+    eye: Tensor
+    lens: Tensor
+    table: Tensor
+    sun: Tensor
+    alive: Tensor
+
+    def rays(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Directions (x, y, 1) through positions (B x 2 x N, pixels): x and y, B x N each."""
+        focal_x, focal_y, centre_x, centre_y = self.lens[..., None].unbind(1)
+        return (positions[:, 0] - centre_x) / focal_x, (positions[:, 1] - centre_y) / focal_y
+
+    def project(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Points in the camera's axes (B x N each, metres) to pixels: B x 2 x N."""
+        focal_x, focal_y, centre_x, centre_y = self.lens[..., None].unbind(1)
+        return torch.stack((x / z * focal_x + centre_x, y / z * focal_y + centre_y), dim=1)
+
+
+Record = TypeVar("Record")
+
+
+def _part(record: Record, start: int, stop: int) -> Record:
+    """A record with every tensor and every name cut to some scenes; what has no scenes stays."""
+    cut: dict[str, Any] = {}
+    for field in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            cut[field.name] = _part(value, start, stop)
+        elif isinstance(value, Tensor) or field.name == "names":
+            cut[field.name] = value[start:stop]
+    return replace(record, **cut)  # type: ignore[type-var]
+
+
+def _on(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """As float32 on the device; from pinned memory, so that the copy does not wait for earlier work."""
+    tensor = tensor.float()
+    if device is not None and device.type == "cuda":
+        return tensor.contiguous().pin_memory().to(device, non_blocking=True)
+    return tensor.contiguous()

@@ -1,0 +1,495 @@
+"""What is rendered is exactly what the scene's numbers say, worked out here a second time and in double precision."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.geometry import pixel_grid, warp_back
+from protoformer.world.assembly import Look
+from protoformer.world.bank import TextureBank
+from protoformer.world.casting import NEAREST, in_shadow
+from protoformer.world.families import FAMILIES
+from protoformer.world.paths import Path
+from protoformer.world.render import Motion, Renderer, View
+from protoformer.world.scene import KINDS, Scenes
+from protoformer.world.surface import carried
+from protoformer.world.world import World
+
+Compose = Callable[..., Scenes]
+SIZE = (64, 96)
+GREY = 255.0
+WALL = {"kind": "rectangle", "position": (0.0, 0.0, 8.0), "extent": (90.0, 90.0, 1.0)}
+EVEN = Look(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
+
+
+def value(path: Path, time: float) -> Tensor:
+    """A path's numbers at a time, term by term."""
+    total = torch.zeros(path.powers.shape[:-1], dtype=torch.float64)
+    for exponent in range(path.powers.shape[-1]):
+        total = total + path.powers[..., exponent] * time**exponent
+    for wave in range(path.amplitude.shape[-1]):
+        angle = 2 * math.pi * path.frequency[..., wave] * time + path.phase[..., wave]
+        total = total + path.amplitude[..., wave] * angle.sin()
+    return total
+
+
+def turn(vector: Tensor) -> Tensor:
+    """The rotation by a vector, as the exponential of its cross product."""
+    zero = torch.zeros_like(vector[..., 0])
+    x, y, z = vector.unbind(-1)
+    cross = torch.stack((zero, -z, y, z, zero, -x, -y, x, zero), dim=-1).unflatten(-1, (3, 3))
+    return torch.matrix_exp(cross)
+
+
+def eye_and_axes(scenes: Scenes, scene: int, time: float, steady: bool) -> tuple[Tensor, Tensor]:
+    """Where a camera is, and its axes as columns, in the world."""
+    camera = scenes.camera
+    axes = turn(value(camera.turn, time)[scene]) @ camera.base[scene]
+    eye = value(camera.position, time)[scene]
+    if not steady:
+        eye = eye + axes @ value(camera.shake, time)[scene]
+        axes = axes @ turn(value(camera.shake_turn, time)[scene])
+    return eye, axes
+
+
+def waved(points: Tensor, ripple: Tensor, time: float, back: bool) -> Tensor:
+    """Points N x 3 on flat things from the plane to the material, or back. ripple: N x 2 x 4."""
+    x, y, z = points.unbind(-1)
+    (a, b), (p, q) = ripple[..., 0].unbind(-1), ripple[..., 1].unbind(-1)
+    f, g = (ripple[..., 2] + ripple[..., 3] * time).unbind(-1)
+    if back:
+        y = y - b * torch.sin(q * x + g)
+        x = x - a * torch.sin(p * y + f)
+    else:
+        x = x + a * torch.sin(p * y + f)
+        y = y + b * torch.sin(q * x + g)
+    return torch.stack((x, y, z), dim=-1)
+
+
+def true_target(
+    scenes: Scenes, scene: int, index: Tensor, depth: Tensor, times: tuple[float, float], steady: tuple[bool, bool]
+) -> Tensor:
+    """Where the points that a scene's pixels show at one time (H x W primitives and depths) are at another: N x 3.
+
+    (x, y) in pixels and the depth.
+    """
+    parts = scenes.primitives
+    which, deep = index.flatten(), depth.flatten().double()
+    focal, centre = scenes.camera.focal[scene], scenes.camera.centre[scene]
+    grid = pixel_grid(*scenes.size).flatten(1).T.double()
+    rays = torch.cat(((grid - centre) / focal, torch.ones(len(grid), 1)), dim=1)
+    eye, axes = eye_and_axes(scenes, scene, times[0], steady[0])
+    points = (rays * deep[:, None]) @ axes.T + eye
+
+    def pose(time: float) -> tuple[Tensor, Tensor, Tensor]:
+        spun = turn(value(parts.spin, time)[scene])
+        middle = value(parts.position, time)[scene] + (spun @ parts.offset[scene][..., None])[..., 0]
+        extent = parts.extent[scene] * value(parts.stretch, time)[scene].exp()
+        return (spun @ parts.base[scene])[which], middle[which], extent[which]
+
+    axes_of_thing, middle, extent = pose(times[0])
+    own = ((points - middle)[:, None] @ axes_of_thing)[:, 0] / extent
+    flat = (which < sum(parts.counts[: KINDS.index("box")]))[:, None]
+    ripple = parts.ripple[scene][which]
+    own = torch.where(flat, waved(own, ripple, times[0], back=False), own)
+    own = torch.where(flat, waved(own, ripple, times[1], back=True), own)
+    axes_of_thing, middle, extent = pose(times[1])
+    points = (axes_of_thing @ (own * extent)[..., None])[..., 0] + middle
+    eye, axes = eye_and_axes(scenes, scene, times[1], steady[1])
+    seen = (points - eye) @ axes
+    return torch.cat((seen[:, :2] / seen[:, 2:] * focal + centre, seen[:, 2:]), dim=1)
+
+
+def flow_errors(renderer: Renderer, view: View, other: View, motion: Motion) -> Tensor:
+    """How far the flow is from the truth, pixels: B x H x W, 0 where it is not valid."""
+    scenes = renderer.scenes
+    errors = []
+    for scene in range(scenes.count):
+        times = (float(view.frame.time[scene]), float(other.frame.time[scene]))
+        steady = (view.frame.steady, other.frame.steady)
+        target = true_target(scenes, scene, view.primitive[scene, 0], view.depth[scene, 0], times, steady)
+        expected = (target[:, :2] - pixel_grid(*scenes.size).flatten(1).T.double()).T.unflatten(1, scenes.size)
+        error = (motion.flow[scene].double() - expected).norm(dim=0)
+        assert torch.equal(motion.valid[scene, 0], (target[:, 2] > NEAREST).unflatten(0, scenes.size))
+        errors.append(torch.where(motion.valid[scene, 0], error, 0.0))
+    return torch.stack(errors)
+
+
+def dilated(mask: Tensor, by: int) -> Tensor:
+    return F.max_pool2d(mask.float(), 2 * by + 1, stride=1, padding=by) > 0
+
+
+def two_views(renderer: Renderer) -> tuple[View, View]:
+    return renderer.view(0.0), renderer.view(1 / renderer.scenes.rate)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_depth_moved_by_the_true_motion_and_projected_is_the_flow(family: str, bank: TextureBank) -> None:
+    renderer = World(family, 1, SIZE, bank=bank).renderer([0, 1, 2, 17, 40, 123])
+    first, second = two_views(renderer)
+    later = renderer.view(4.0)
+    for view, other in ((first, second), (second, first), (first, later)):
+        motion = renderer.motion(view, other)
+        errors = flow_errors(renderer, view, other, motion)
+        assert errors[~motion.occlusion[:, 0]].max() < 1e-3
+        # What passes close by the camera goes far beyond the image, and single precision has seven digits.
+        assert errors[motion.flow.norm(dim=1) < 100].max() < 1e-3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_depth_moved_between_the_shaky_and_the_steady_camera_is_the_warp(family: str, bank: TextureBank) -> None:
+    renderer = World(family, 1, SIZE, shake=1.5, bank=bank).renderer([3, 4])
+    shaky, steady = renderer.view(0.3), renderer.view(0.3, steady=True)
+    motion = renderer.motion(steady, shaky)
+    assert flow_errors(renderer, steady, shaky, motion)[~motion.occlusion[:, 0]].max() < 1e-3
+    assert motion.flow.norm(dim=1).max() > 0.5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_flow_there_and_back_returns_to_the_start(family: str, bank: TextureBank) -> None:
+    renderer = World(family, 2, SIZE, bank=bank).renderer(range(8))
+    first, second = two_views(renderer)
+    for view, other in ((first, second), (second, first)):
+        forward, valid, occluded = renderer.moved(view.hits, pixel_grid(*SIZE).flatten(1)[None], other.frame)
+        target = pixel_grid(*SIZE).flatten(1)[None] + forward
+        landed = renderer.meet(other.frame, target)  # between pixels, where the flow ends
+        back, _, _ = renderer.moved(landed, target, view.frame)
+        gap = (forward + back).norm(dim=1)
+        # At the very edge of a thing a ray may just miss it; and behind a limb the other side is hardly deeper.
+        deep = carried(view.hits, other.frame)[2]
+        same = (landed.index == view.hits.index) & ((landed.depth / deep - 1).abs() < 3e-5)
+        shown = (valid & ~occluded)[:, 0]
+        assert gap[shown & same].max() < 1e-2
+        assert (shown & ~same).sum() <= 3e-4 * shown.sum()
+        assert shown.float().mean() > 0.3
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_frame_two_seen_along_the_flow_is_frame_one(family: str, bank: TextureBank) -> None:
+    size = (184, 248)
+    renderer = World(family, 3, size, bank=bank).renderer(range(3))
+    first, second = two_views(renderer)
+    motion = renderer.motion(first, second)
+    image = renderer.clean(first)
+    warped = (warp_back(renderer.clean(second), motion.flow) - image).abs().mean(dim=1, keepdim=True)
+    # Bilinear samples mix both sides of an edge, so they count only away from what is hidden and from the border.
+    border = torch.ones_like(motion.occlusion)
+    border[..., 2:-2, 2:-2] = False
+    counts = ~dilated(motion.occlusion | border, 2)
+    assert counts.float().mean() > 0.3
+    means = [float(GREY * warped[scene][counts[scene]].mean()) for scene in range(3)]
+    assert sum(means) / 3 < 2, means
+    # Without interpolation, nothing is left but the change of the textures' level of detail.
+    landed = renderer.meet(second.frame, (pixel_grid(*size) + motion.flow).flatten(2))
+    exact = first.map(renderer._constant_colour(landed) - renderer._constant_colour(first.hits))
+    for scene in range(3):
+        assert GREY * exact[scene].abs().mean(dim=0)[counts[scene, 0]].mean() < 1.5
+
+
+def closed_form(scenes: Scenes, bank: TextureBank) -> tuple[Tensor, Tensor, Tensor]:
+    """The flow of a scene, and the rays of its pixels, x and y: B x 2 x H x W and H x W."""
+    renderer = Renderer(scenes, bank)
+    first, second = two_views(renderer)
+    grid = pixel_grid(*scenes.size).double()
+    x, y = (grid - scenes.camera.centre[0].view(2, 1, 1)) / scenes.camera.focal[0].view(2, 1, 1)
+    return renderer.motion(first, second).flow[0].double(), x, y
+
+
+def expect(flow: Tensor, x: Tensor, y: Tensor) -> None:
+    torch.testing.assert_close(flow, torch.stack((x, y)), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("angle", [-0.1, 0.003, 0.4])
+def test_a_pan_is_the_homography_of_a_turn_about_the_vertical(
+    angle: float, compose: Compose, bank: TextureBank
+) -> None:
+    scenes = compose({**WALL, "kind": "ball", "extent": (9.0, 9.0, 1.0)}, WALL, turn=[(0, 0, 0), (0, angle, 0)])
+    flow, x, y = closed_form(scenes, bank)
+    forward = x * math.sin(angle) + math.cos(angle)
+    expect(flow, 60 * ((x * math.cos(angle) - math.sin(angle)) / forward - x), 60 * (y / forward - y))
+
+
+def test_a_tilt_is_the_homography_of_a_turn_about_the_horizontal(compose: Compose, bank: TextureBank) -> None:
+    flow, x, y = closed_form(compose(WALL, turn=[(0, 0, 0), (0.1, 0, 0)], focal=(60.0, 50.0)), bank)
+    forward = math.cos(0.1) - y * math.sin(0.1)
+    expect(flow, 60 * (x / forward - x), 50 * ((y * math.cos(0.1) + math.sin(0.1)) / forward - y))
+
+
+@pytest.mark.parametrize("depth", [3.0, 8.0, 40.0])
+def test_a_step_aside_moves_a_wall_in_proportion_to_its_nearness(
+    depth: float, compose: Compose, bank: TextureBank
+) -> None:
+    scenes = compose({**WALL, "position": (0, 0, depth)}, eye=[(0, 0, 0), (0.5, -0.25, 0)], focal=(60.0, 80.0))
+    flow, x, _ = closed_form(scenes, bank)
+    expect(flow, torch.full_like(x, -60 * 0.5 / depth), torch.full_like(x, 80 * 0.25 / depth))
+
+
+@pytest.mark.parametrize("step", [-2.0, 0.1, 4.0])
+def test_an_approach_is_a_zoom_about_the_centre_whatever_the_lens(
+    step: float, compose: Compose, bank: TextureBank
+) -> None:
+    for focal, centre in (((60.0, 60.0), None), ((30.0, 45.0), (20.0, 30.0))):
+        flow, x, y = closed_form(compose(WALL, eye=[(0, 0, 0), (0, 0, step)], focal=focal, centre=centre), bank)
+        growth = step / (8 - step)
+        expect(flow, focal[0] * x * growth, focal[1] * y * growth)
+
+
+@pytest.mark.parametrize("angle", [-1.0, 0.01, 2.0])
+def test_a_roll_turns_the_image_about_its_centre(angle: float, compose: Compose, bank: TextureBank) -> None:
+    flow, x, y = closed_form(compose(WALL, turn=[(0, 0, 0), (0, 0, angle)]), bank)
+    cos, sin = math.cos(angle), math.sin(angle)
+    expect(flow, 60 * (cos * x + sin * y - x), 60 * (cos * y - sin * x - y))
+
+
+def test_a_thing_that_swells_and_spins_moves_about_its_middle(compose: Compose, bank: TextureBank) -> None:
+    growth = math.log(1.2)
+    thing = {**WALL, "spin": [(0, 0, 0), (0, 0, 0.3)], "stretch": [(0, 0, 0), (growth, growth, 0)]}
+    flow, x, y = closed_form(compose(thing), bank)
+    cos, sin = 1.2 * math.cos(0.3), 1.2 * math.sin(0.3)
+    expect(flow, 60 * (cos * x - sin * y - x), 60 * (sin * x + cos * y - y))
+
+
+def test_a_part_turns_about_the_body_it_belongs_to(compose: Compose, bank: TextureBank) -> None:
+    # The part stands one metre right of the body; half a turn takes it one metre left.
+    part = {"kind": "rectangle", "position": (0, 0, 6.0), "offset": (1.0, 0, 0), "extent": (0.2, 0.2, 1.0)}
+    renderer = Renderer(compose({**part, "spin": [(0, 0, 0), (0, 0, math.pi)], "instance": 1}, WALL), bank)
+    boxes = [renderer.boxes(view)[0, 0] for view in two_views(renderer)]
+    middles = [float(box[0] + 0.5 * (box[2] - 1)) for box in boxes]
+    assert middles == pytest.approx([31.5 + 10, 31.5 - 10])
+
+
+@pytest.mark.parametrize("depth", [6.0, 7.96])  # far before the wall, and only just
+def test_occlusion_is_what_the_nearer_thing_comes_to_cover(depth: float, compose: Compose, bank: TextureBank) -> None:
+    scale = depth / 6
+    patch = {
+        "kind": "rectangle",
+        "position": [(0, 0, depth), (0.6 * scale, 0.3 * scale, 0)],
+        "extent": (1.04 * scale, 0.54 * scale, 1.0),
+        "instance": 1,
+    }
+    renderer = Renderer(compose(patch, WALL), bank)
+    first, second = two_views(renderer)
+    motion = renderer.motion(first, second)
+    before, after = renderer.instances(first) == 1, renderer.instances(second) == 1
+    assert torch.equal(motion.occlusion, after & ~before)
+    moved = torch.tensor([6.0, 3.0]).view(1, 2, 1, 1)
+    torch.testing.assert_close(motion.flow, torch.where(before, moved, 0.0), atol=1e-4, rtol=0)
+
+
+def test_what_comes_behind_the_camera_has_no_flow(compose: Compose, bank: TextureBank) -> None:
+    patch = {"kind": "rectangle", "position": [(0, 0, 2.0), (0, 0, -3.0)], "extent": (0.3, 0.3, 1.0), "instance": 1}
+    renderer = Renderer(compose(patch, WALL), bank)
+    first, second = two_views(renderer)
+    motion = renderer.motion(first, second)
+    gone = renderer.instances(first) == 1
+    assert gone.any()
+    assert torch.equal(motion.valid, ~gone)
+    assert torch.equal(motion.occlusion, gone)
+    assert motion.flow.isfinite().all()
+
+
+def extent(mask: Tensor) -> list[float]:
+    """The box of a mask, H x W: (x, y, w, h)."""
+    rows, columns = mask.any(dim=1).nonzero()[:, 0], mask.any(dim=0).nonzero()[:, 0]
+    left, top = int(columns[0]), int(rows[0])
+    return [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
+
+
+@pytest.mark.parametrize("family", ["objects", "drive", "chase"])
+def test_boxes_are_the_extents_of_masks(family: str, bank: TextureBank) -> None:
+    renderer = World(family, 4, SIZE, bank=bank).renderer(range(4))
+    view = renderer.view(0.5)
+    instances, boxes = renderer.instances(view), renderer.boxes(view)
+    height, width = SIZE
+    seen = 0
+    for number in range(1, boxes.shape[1] + 1):
+        masks = instances[:, 0] == number
+        whole, whole_box = renderer.whole(view.frame, number)[:, 0], renderer.whole_box(view.frame, number)
+        inner = whole[:, height // 2 : height // 2 + height, width // 2 : width // 2 + width]
+        assert not (masks & ~inner).any()
+        for scene in range(4):
+            box = boxes[scene, number - 1]
+            if not masks[scene].any():
+                assert box.isnan().all()
+                assert whole_box[scene].isnan().all() == (not whole[scene].any())
+                continue
+            seen += 1
+            assert box.tolist() == extent(masks[scene])
+            large = extent(whole[scene])
+            assert whole_box[scene].tolist() == [large[0] - width // 2, large[1] - height // 2, *large[2:]]
+            assert (whole_box[scene][:2] <= box[:2]).all()
+            assert (whole_box[scene][:2] + whole_box[scene][2:] >= box[:2] + box[2:]).all()
+            if int(masks[scene].sum()) == int(whole[scene].sum()):
+                assert whole_box[scene].tolist() == box.tolist()
+    assert seen >= 4
+
+
+def test_the_whole_box_goes_on_behind_others_and_beyond_the_border(compose: Compose, bank: TextureBank) -> None:
+    # 60 pixels a metre at 1 m: a patch of 2 x 1 m at 5 m is 24 x 12 pixels, its middle at x = 31.5 or 12 less a second.
+    patch = {
+        "kind": "rectangle",
+        "position": [(0, 0, 5.0), (-1.0, 0, 0)],
+        "extent": (1.0, 0.5, 1.0),
+        "instance": 1,
+    }
+    post = {"kind": "box", "position": (-1.0, 0, 3.0), "extent": (0.75, 2.0, 0.1)}
+    renderer = Renderer(compose(patch, post, WALL), bank)
+    boxes = [renderer.whole_box(renderer.scenes.frame(time), 1)[0].tolist() for time in (0.0, 1.0, 3.0, 8.0)]
+    assert boxes[0] == [20, 18, 24, 12]
+    assert boxes[1] == [8, 18, 24, 12]
+    assert boxes[2] == [-16, 18, 24, 12]
+    assert all(math.isnan(number) for number in boxes[3])
+    # The post's front, at 2.9 m, ends at x = 31.5 - 60 * 0.25 / 2.9 or 26.3.
+    assert renderer.boxes(renderer.view(0.0))[0, 0].tolist() == [27, 18, 17, 12]
+
+
+def colours(renderer: Renderer, time: float = 0.0, subframes: int = 1) -> Tensor:
+    """The final pass as grey levels: 3 x H x W."""
+    return GREY * renderer.final(renderer.view(time), subframes)[0]
+
+
+def with_film(scenes: Scenes, **changes: Tensor | Path) -> Scenes:
+    return dataclasses.replace(scenes, film=dataclasses.replace(scenes.film, **changes))
+
+
+def test_without_effects_the_final_pass_is_the_clean_one(compose: Compose, bank: TextureBank) -> None:
+    smooth = Look(repeat=(40.0, 40.0), contrast=(0.5, 0.5), tint=0.0, gloss=0.0)
+    things = (
+        {**WALL, "look": smooth},
+        {
+            "kind": "ball",
+            "position": (-1.5, 0, 5.0),
+            "extent": (1.3, 0.6, 0.9),
+            "spin": (0.1, 0.6, 0.4),
+            "look": smooth,
+        },
+        {"kind": "box", "position": (1.5, 0, 5.0), "spin": (0.3, 0.5, 0.1), "look": smooth},
+    )
+    renderer = Renderer(compose(*things, sun=(0.3, -0.6, -1.0), ambient=0.4), bank)
+    view = renderer.view(0.0)
+    clean = GREY * renderer.clean(view)[0]
+    shadow = in_shadow(view.frame, renderer.shapes, view.hits.points, view.hits.index)
+    code = view.map((6 * view.hits.index + view.hits.face + 100 * shadow)[None]).float()
+    even = F.max_pool2d(code, 3, 1, 1) == -F.max_pool2d(-code, 3, 1, 1)
+    even &= ~dilated(view.map(shadow[None]), 1)
+    gap = (colours(renderer) - clean).abs().mean(dim=0)[even[0, 0]]
+    assert gap.mean() < 1 and gap.max() < 4
+    assert even.float().mean() > 0.5
+
+
+def test_fog_takes_the_light_away_with_distance(compose: Compose, bank: TextureBank) -> None:
+    scenes = compose({**WALL, "look": EVEN, "base": [[1.0, 0, 0], [0, 0.5, -0.866], [0, 0.866, 0.5]]})
+    air = dataclasses.replace(
+        scenes.air,
+        fog=torch.tensor([0.1], dtype=torch.float64),
+        fog_colour=torch.tensor([[0.9, 0.9, 0.9]], dtype=torch.float64),
+    )
+    renderer = Renderer(dataclasses.replace(scenes, air=air), bank)
+    depth = renderer.view(0.0).depth[0]
+    assert depth.max() > 1.5 * depth.min()
+    clear = torch.exp(-0.1 * depth)
+    expected = GREY * (0.5 * clear + 0.9 * (1 - clear))
+    assert (colours(renderer) - expected).abs().max() < 2.5
+
+
+def test_exposure_multiplies_and_noise_differs_from_frame_to_frame(compose: Compose, bank: TextureBank) -> None:
+    scenes = compose({**WALL, "look": EVEN})
+    brighter = Path.of(torch.full((1, 3), math.log(1.5), dtype=torch.float64))
+    image = colours(Renderer(with_film(scenes, exposure=brighter), bank))
+    assert (image - GREY * 0.75).abs().max() < 2
+    noisy = Renderer(with_film(scenes, read=torch.tensor([0.05], dtype=torch.float64)), bank)
+    first, again, second = colours(noisy), colours(noisy), colours(noisy, 1.0)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    # Colours are kept at half size, so noise is measured in the grey.
+    weights = torch.tensor([0.299, 0.587, 0.114]).view(3, 1, 1)
+    grey = (weights * first).sum(dim=0)
+    assert float(grey.std()) == pytest.approx(GREY * 0.05 * float(weights.norm()), rel=0.1)
+
+
+def test_motion_blur_is_as_long_as_the_motion_while_the_shutter_is_open(compose: Compose, bank: TextureBank) -> None:
+    white = dataclasses.replace(EVEN, tone=(0.9, 0.9))
+    black = dataclasses.replace(EVEN, tone=(0.1, 0.1))
+    for way in (-1.0, 1.0):  # 12 pixels a frame, and open for half of it
+        patch = {"kind": "rectangle", "position": [(0, 0, 5.0), (way, 0, 0)], "look": white}
+        scenes = compose(patch, {**WALL, "look": black})
+        open_half = with_film(scenes, shutter=torch.tensor([0.5], dtype=torch.float64))
+        sharp = colours(Renderer(scenes, bank), subframes=24).mean(dim=0)
+        blurred = colours(Renderer(open_half, bank), subframes=24).mean(dim=0)
+
+        def between(line: Tensor) -> int:
+            return int(((line > GREY * 0.12) & (line < GREY * 0.88)).sum())
+
+        assert between(sharp[24]) <= 4 and between(sharp[:, 32]) <= 4
+        assert 11 <= between(blurred[24]) <= 14  # two edges, six pixels each
+        assert between(blurred[:, 32]) <= 4
+        # The shutter is open about the moment: an edge's middle stays where it is.
+        edge = blurred[24, 32:].sub(GREY * 0.1).sum() / (GREY * 0.8)
+        assert float(edge) == pytest.approx(31.5 + 12 + 0.5 - 32, abs=0.3)
+
+
+def test_a_box_throws_its_shadow_where_the_sun_says(compose: Compose, bank: TextureBank) -> None:
+    lying = [[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]]
+    ground = {"kind": "rectangle", "position": (0, 3.0, 0), "extent": (90.0, 90.0, 1.0), "base": lying, "look": EVEN}
+    box = {"kind": "box", "position": (0, 2.2, 4.4), "extent": (0.3, 0.1, 0.6), "look": EVEN}
+    scenes = compose(ground, box, sun=(1.0, -1.0, 0.0), ambient=0.3, turn=(-0.6, 0, 0))
+    renderer = Renderer(scenes, bank)
+    view = renderer.view(0.0)
+    to_world = view.frame.to_world[0].float()
+    x, _, z = to_world @ view.hits.points[:, 0]
+    x, z = (part.view(48, 64) for part in (x, z))
+    # A sun at 45 degrees to the right moves a shadow left by the height above the ground: 0.7 to 0.9 metres.
+    expected = (x > -0.3 - 0.9) & (x < 0.3 - 0.7) & ((z - 4.4).abs() < 0.6)
+    on_ground = view.primitive[0, 0] == 0
+    expected &= on_ground
+    image = colours(renderer).mean(dim=0)
+    lit = GREY * 0.5 * (0.3 + 0.7 * (0.5 + 0.5 * math.sqrt(0.5)))
+    inside = ~dilated(~expected[None, None], 1)[0, 0]
+    outside = on_ground & ~dilated((expected | ~on_ground)[None, None], 1)[0, 0]
+    assert inside.sum() > 20
+    assert (image[inside] - GREY * 0.5 * 0.3).abs().max() < 3
+    assert (image[outside] - lit).abs().max() < 3
+
+
+def test_a_highlight_is_where_the_sun_is_mirrored(compose: Compose, bank: TextureBank) -> None:
+    scenes = compose({**WALL, "look": EVEN}, sun=(0.3, -0.2, -1.0))
+    glossy = dataclasses.replace(scenes.primitives, gloss=torch.full((1, 1), 0.4, dtype=torch.float64))
+    image = colours(Renderer(dataclasses.replace(scenes, primitives=glossy), bank)).mean(dim=0)
+    row, column = divmod(int(image.flatten().argmax()), 64)
+    assert abs(column - (31.5 + 60 * 0.3)) <= 3 and abs(row - (23.5 - 60 * 0.2)) <= 3
+    assert float(image.max()) == pytest.approx(GREY * 0.9, abs=3)
+
+
+def test_the_clean_pass_keeps_its_light_as_things_turn_and_the_final_one_does_not(
+    compose: Compose, bank: TextureBank
+) -> None:
+    turning = {"kind": "box", "position": (0, 0, 5.0), "spin": [(0, 0, 0), (0, 0.7, 0)], "look": EVEN, "instance": 1}
+    renderer = Renderer(compose(turning, {**WALL, "look": EVEN}, sun=(0.6, 0, -1.0), ambient=0.0), bank)
+    first, second = two_views(renderer)
+    motion = renderer.motion(first, second)
+    middle = (0, 0, 24, 30)
+    assert not motion.occlusion[middle]
+    warped = [warp_back(image, motion.flow)[middle] for image in (renderer.clean(second), renderer.final(second, 1))]
+    assert float(warped[0]) == pytest.approx(float(renderer.clean(first)[middle]), abs=1e-4)
+    assert abs(float(warped[1]) - float(renderer.final(first, 1)[middle])) > 0.05
+
+
+def test_edges_are_softened_and_the_inside_is_not(compose: Compose, bank: TextureBank) -> None:
+    white, black = (dataclasses.replace(EVEN, tone=(tone, tone)) for tone in (0.8, 0.2))
+    patch = {"kind": "rectangle", "position": (0, 0, 5.0), "extent": (1.0, 1.0, 1.0), "look": white}
+    tilted = {**patch, "spin": (0, 0, 0.3)}
+    renderer = Renderer(compose(tilted, {**WALL, "look": black}), bank)
+    view = renderer.view(0.0)
+    image = renderer.clean(view)
+    on = (view.primitive == 0).float()
+    inside, outside = ~dilated(1 - on, 1), ~dilated(on, 1)
+    torch.testing.assert_close(image[inside.expand_as(image)], torch.tensor(0.8).expand(int(3 * inside.sum())))
+    torch.testing.assert_close(image[outside.expand_as(image)], torch.tensor(0.2).expand(int(3 * outside.sum())))
+    # The mean of an edge's rays is the share that it covers: the whole patch keeps its area.
+    assert float(((image[:, :1] - 0.2) / 0.6).sum()) == pytest.approx(24 * 24, rel=0.01)
+    assert ((image > 0.25) & (image < 0.75)).any()
