@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry import cell_of_pixel, cells, grid_shape
 from protoformer.model import fused
-from protoformer.model.fused.plain import competing, member_sums, similarities
+from protoformer.model.fused.plain import competing, means, member_sums, similarities
 from protoformer.model.precision import for_products
 from protoformer.model.tokens import merge_heads, split_heads, tokens_of
 
@@ -21,8 +21,6 @@ class Layout:
     size: tuple[int, int]
     grid: tuple[int, int]
 
-
-LEAST_MASS = 1e-6
 
 UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
 """The expectation: queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
@@ -147,13 +145,6 @@ def maximize(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
     """
     sums, mass = member_sums(memberships, values)
     return means(sums, mass) if normalize else sums
-
-
-def means(sums: Tensor, mass: Tensor) -> Tensor:
-    """Sums (B x heads x K x d) over masses (B x heads x K); a prototype without members has the mean zero."""
-    mass = mass[..., None]
-    # Without members there is no mean; dividing by next to nothing would also blow up the gradient.
-    return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
 
 
 class Prototyping(nn.Module):

@@ -9,6 +9,9 @@ from torch import Tensor
 from protoformer.model.precision import accumulated, full_precision
 from protoformer.model.tokens import merge_heads, split_heads
 
+LEAST_MASS = 1e-6
+"""A prototype with less has no members, and so no mean."""
+
 
 def similarities(queries: Tensor, keys: Tensor) -> Tensor:
     """Scaled dot products, queries x keys: B x heads x K x HW."""
@@ -33,6 +36,13 @@ def member_sums(memberships: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of values weighted by memberships (B x heads x K x HW), and the sums of the memberships."""
     sums = memberships.to(values.dtype) @ values
     return sums, memberships.sum(dim=-1, dtype=accumulated(memberships.dtype))
+
+
+def means(sums: Tensor, mass: Tensor) -> Tensor:
+    """Sums (B x heads x K x d) over masses (B x heads x K); a prototype without members has the mean zero."""
+    mass = mass[..., None]
+    # Without members there is no mean; dividing by next to nothing would also blow up the gradient.
+    return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
 
 
 @torch.no_grad()

@@ -13,10 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.model.fused.blocked import like_tokens
+from protoformer.model.fused.plain import LEAST_MASS
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 ONES = tl.constexpr(16)
 """The narrowest matrix that a product takes."""
+CENTRES_BLOCK = 256
+"""Numbers of the centres that a program of `centres_kernel` makes."""
 
 
 @triton.jit
@@ -36,9 +39,11 @@ def store_rows(start, row_stride, rows, inside, numbers, width: tl.constexpr, pa
 
 
 @triton.jit
-def memberships_of(key, query, scale, inside, exists, precision: tl.constexpr):
-    """Pixels x prototypes, summing to 1 for each pixel inside; `scale` takes the products to powers of two."""
-    barred = tl.where(exists, 0.0, float("-inf"))
+def memberships_of(key, query, scale, inside, barred, precision: tl.constexpr):
+    """Pixels x prototypes, summing to 1 for each pixel inside.
+
+    scale: takes the products to powers of two. barred: -inf for a prototype that does not exist.
+    """
     logits = tl.dot(key, tl.trans(query), input_precision=precision) * scale + barred[None, :]
     shares = tl.exp2(logits - tl.max(logits, 1)[:, None])
     return shares * tl.where(inside, 1.0 / tl.sum(shares, 1), 0.0)[:, None]
@@ -71,20 +76,22 @@ def sums_kernel(
     block: tl.constexpr,
     stages: tl.constexpr,
     precision: tl.constexpr,
-    mass_by_product: tl.constexpr,
+    by_product: tl.constexpr,
 ):
-    """Partial sums (parts x rows x K x d) and masses (parts x rows x K) of one part of one row's pixels."""
+    """Partial sums (parts x B x K x heads x d) and masses (parts x B x K x heads) of a part of one row's pixels."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
     prototype = tl.arange(0, padded_count)
     exists = prototype < count
+    barred = tl.where(exists, 0.0, float("-inf"))
     query_start = queries + image * query_batch + head * query_head
-    query = load_rows(query_start, query_row, prototype, exists, width, padded_width)
+    dtype = keys.dtype.element_ty
+    query = load_rows(query_start, query_row, prototype, exists, width, padded_width).to(dtype)
     key_start = keys + image * key_batch + head * key_head
     value_start = values + image * value_batch + head * value_head
 
     total = tl.zeros((padded_count, padded_width), tl.float32)
-    mass = tl.zeros((padded_count, ONES), tl.float32) if mass_by_product else tl.zeros((padded_count,), tl.float32)
+    mass = tl.zeros((padded_count, ONES), tl.float32) if by_product else tl.zeros((padded_count,), tl.float32)
     first = part * each
     last = tl.minimum(first + each, pixels)
     for start in tl.range(first, last, block, num_stages=stages):
@@ -92,36 +99,79 @@ def sums_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, inside, exists, precision)
-        turned = tl.trans(shares.to(value.dtype))
+        shares = memberships_of(key, query, scale, inside, barred, precision)
+        turned = tl.trans(shares.to(dtype))
         total = tl.dot(turned, value, total, input_precision=precision)
-        if mass_by_product:
-            mass = tl.dot(turned, tl.full((block, ONES), 1.0, value.dtype), mass, input_precision=precision)
+        if by_product:
+            mass = tl.dot(turned, tl.full((block, ONES), 1.0, dtype), mass, input_precision=precision)
         else:
             mass += tl.sum(shares, 0)
 
-    place = part.to(tl.int64) * tl.num_programs(0) + row
-    store_rows(sums + place * count * width, width, prototype, exists, total, width, padded_width)
-    whole = tl.sum(mass, 1) / ONES if mass_by_product else mass
-    tl.store(masses + place * count + prototype, whole, mask=exists)
+    place = part.to(tl.int64) * (tl.num_programs(0) // heads) + image
+    first_place = place * count * heads + head
+    store_rows(sums + first_place * width, heads * width, prototype, exists, total, width, padded_width)
+    whole = tl.sum(mass, 1) / ONES if by_product else mass
+    tl.store(masses + first_place + prototype * heads, whole, mask=exists)
+
+
+@triton.jit
+def centres_kernel(
+    sums,
+    masses,
+    before,
+    whole_sums,
+    whole_masses,
+    after,
+    parts,
+    numbers,
+    least,
+    width: tl.constexpr,
+    at_once: tl.constexpr,
+    block: tl.constexpr,
+    normalize: tl.constexpr,
+    residual: tl.constexpr,
+):
+    """Partial sums and masses added, and the centres (B x K x heads x d, all flat) after the step that they end."""
+    number = tl.program_id(0) * block + tl.arange(0, block)
+    inside = number < numbers
+    total = tl.zeros((block,), tl.float32)
+    mass = tl.zeros((block,), tl.float32)
+    for first in range(0, parts, at_once):
+        part = first + tl.arange(0, at_once)
+        kept = (part < parts)[:, None] & inside[None, :]
+        total += tl.sum(tl.load(sums + part[:, None] * numbers + number[None, :], mask=kept, other=0.0), 0)
+        shared = masses + part[:, None] * (numbers // width) + (number // width)[None, :]
+        mass += tl.sum(tl.load(shared, mask=kept, other=0.0), 0)
+    found = tl.where(mass > least, total / tl.maximum(mass, least), 0.0) if normalize else total
+    if residual:
+        found += tl.load(before + number, mask=inside, other=0.0)
+    tl.store(whole_sums + number, total, mask=inside)
+    tl.store(whole_masses + number // width, mass, mask=inside & (number % width == 0))
+    tl.store(after + number, found, mask=inside)
 
 
 @triton.jit
 def sums_backward_kernel(
     d_sums,
     d_masses,
+    sums,
+    masses,
     queries,
     keys,
     values,
     d_queries,
+    d_logits,
     d_keys,
     d_values,
     heads,
     count,
     pixels,
     each,
-    natural_scale,
+    least,
     scale,
+    d_sum_batch,
+    d_sum_head,
+    d_sum_row,
     query_batch,
     query_head,
     query_row,
@@ -131,33 +181,54 @@ def sums_backward_kernel(
     value_batch,
     value_head,
     value_row,
+    d_key_batch,
+    d_key_row,
     width: tl.constexpr,
     padded_width: tl.constexpr,
     padded_count: tl.constexpr,
     block: tl.constexpr,
     stages: tl.constexpr,
     precision: tl.constexpr,
+    of_means: tl.constexpr,
+    adding: tl.constexpr,
+    with_logits: tl.constexpr,
 ):
-    """Gradients of one part of one row's pixels, and the part's share (parts x rows x K x d) of that of the queries."""
+    """Gradients of a part of one row's pixels, and its share of the queries' and of the sum of the logits'.
+
+    d_sums: the gradient of the sums or, of_means, of the means. adding: what d_keys and d_values hold is added to.
+    """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
     prototype = tl.arange(0, padded_count)
     exists = prototype < count
+    barred = tl.where(exists, 0.0, float("-inf"))
+    dtype = keys.dtype.element_ty
     query_start = queries + image * query_batch + head * query_head
-    query = load_rows(query_start, query_row, prototype, exists, width, padded_width)
+    query = load_rows(query_start, query_row, prototype, exists, width, padded_width).to(dtype)
     key_start = keys + image * key_batch + head * key_head
     value_start = values + image * value_batch + head * value_head
-    d_sum = load_rows(d_sums + row * count * width, width, prototype, exists, width, padded_width)
-    d_mass = tl.load(d_masses + row * count + prototype, mask=exists, other=0.0)
+    d_sum_start = d_sums + image * d_sum_batch + head * d_sum_head
+    d_sum = load_rows(d_sum_start, d_sum_row, prototype, exists, width, padded_width)
+    here = image * count * heads + head  # of what is laid out B x K x heads
+    if of_means:
+        mass = tl.load(masses + here + prototype * heads, mask=exists, other=0.0)
+        whole = load_rows(sums + here * width, heads * width, prototype, exists, width, padded_width)
+        share = tl.where(mass > least, 1.0 / tl.maximum(mass, least), 0.0)
+        d_sum = d_sum * share[:, None]
+        d_mass = -tl.sum(d_sum * whole, 1) * share
+    else:
+        d_mass = tl.load(d_masses + here + prototype * heads, mask=exists, other=0.0)
     # Gradients can be too small for half precision; brought to the size of 1, they are not.
     largest = tl.max(tl.max(tl.abs(d_sum), 1), 0)
     largest = tl.where(largest > 0.0, largest, 1.0)
-    d_sum = (d_sum / largest).to(query.dtype)
+    d_sum = (d_sum / largest).to(dtype)
     d_mass = d_mass / largest
-    d_key_start = d_keys + (image * pixels * heads + head) * width
-    d_value_start = d_values + (image * pixels * heads + head) * width
+    d_key_start = d_keys + image * d_key_batch + head * width
+    d_value_start = d_values + image * d_key_batch + head * width
+    natural = largest * scale * 0.6931471805599453  # of the logits, not of powers of two
 
     d_query = tl.zeros((padded_count, padded_width), tl.float32)
+    d_logit = tl.zeros((padded_count, ONES), tl.float32)
     first = part * each
     last = tl.minimum(first + each, pixels)
     for start in tl.range(first, last, block, num_stages=stages):
@@ -165,32 +236,38 @@ def sums_backward_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, inside, exists, precision)
-        d_value = tl.dot(shares.to(query.dtype), d_sum, input_precision=precision) * largest
-        store_rows(d_value_start, heads * width, pixel, inside, d_value, width, padded_width)
+        shares = memberships_of(key, query, scale, inside, barred, precision)
+        d_value = tl.dot(shares.to(dtype), d_sum, input_precision=precision) * largest
+        if adding:
+            d_value += load_rows(d_value_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
+        store_rows(d_value_start, d_key_row, pixel, inside, d_value, width, padded_width)
         slope = tl.dot(value, tl.trans(d_sum), input_precision=precision) + d_mass[None, :]
-        slope = shares * (slope - tl.sum(shares * slope, 1)[:, None])
-        slope = slope.to(query.dtype)
-        d_key = tl.dot(slope, query, input_precision=precision) * (natural_scale * largest)
-        store_rows(d_key_start, heads * width, pixel, inside, d_key, width, padded_width)
-        d_query = tl.dot(tl.trans(slope), key, d_query, input_precision=precision)
+        slope = (shares * (slope - tl.sum(shares * slope, 1)[:, None])).to(dtype)
+        d_key = tl.dot(slope, query, input_precision=precision) * natural
+        if adding:
+            d_key += load_rows(d_key_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
+        store_rows(d_key_start, d_key_row, pixel, inside, d_key, width, padded_width)
+        turned = tl.trans(slope)
+        d_query = tl.dot(turned, key, d_query, input_precision=precision)
+        if with_logits:
+            d_logit = tl.dot(turned, tl.full((block, ONES), 1.0, dtype), d_logit, input_precision=precision)
 
-    place = part.to(tl.int64) * tl.num_programs(0) + row
-    d_query = d_query * (natural_scale * largest)
-    store_rows(d_queries + place * count * width, width, prototype, exists, d_query, width, padded_width)
+    place = part.to(tl.int64) * (tl.num_programs(0) // heads) * count * heads + here
+    store_rows(d_queries + place * width, heads * width, prototype, exists, d_query * natural, width, padded_width)
+    if with_logits:
+        tl.store(d_logits + place + prototype * heads, tl.sum(d_logit, 1) * (largest / ONES), mask=exists)
 
 
-def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """As in `plain`: B x heads x K x d and B x heads x K, float32."""
-    queries, keys, values = in_rows(queries), in_rows(keys), in_rows(values)
+def partial_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each part of the pixels: sums, parts x B x K x heads x d, and masses, parts x B x K x heads; float32."""
     batch, heads, count, width = queries.shape
     pixels, rows = keys.shape[2], batch * heads
     found: list[Tensor] = []
 
     def run(tile: Tile) -> None:
         parts, each = split(pixels, rows, tile, keys.device)
-        sums = queries.new_empty(parts, batch, heads, count, width, dtype=torch.float32)
-        masses = queries.new_empty(parts, batch, heads, count, dtype=torch.float32)
+        sums = queries.new_empty(parts, batch, count, heads, width, dtype=torch.float32)
+        masses = queries.new_empty(parts, batch, count, heads, dtype=torch.float32)
         sums_kernel[(rows, parts)](
             queries,
             keys,
@@ -211,58 +288,134 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
             block=tile.pixels,
             stages=tile.stages,
             precision=PRECISIONS[keys.dtype],
-            mass_by_product=keys.dtype != torch.float32,
+            by_product=keys.dtype != torch.float32,
             num_warps=tile.warps,
         )
         found[:] = [sums, masses]
 
+    within_resources(run, "sums", keys.dtype, count)
+    return found[0], found[1]
+
+
+def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """As in `plain`: B x heads x K x d and B x heads x K, float32."""
     with torch.cuda.device_of(keys):
-        within_resources(run, "sums", keys.dtype, count)
-        return found[0].sum(dim=0), found[1].sum(dim=0)
+        sums, masses = partial_sums(in_rows(queries), in_rows(keys), in_rows(values))
+        return sums.sum(dim=0).transpose(1, 2).contiguous(), masses.sum(dim=0).transpose(1, 2).contiguous()
 
 
-def prototype_sums_backward(
-    d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values, each in its own precision."""
-    queries, keys, values = in_rows(queries), in_rows(keys), in_rows(values)
-    d_sums, d_mass = d_sums.float().contiguous(), d_mass.float().contiguous()
+def step(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    centres: Tensor,
+    found: tuple[Tensor, Tensor, Tensor],
+    normalize: bool,
+    residual: bool,
+) -> None:
+    """One step from centres (B x K x C) to the sums, masses (B x K x heads) and centres that are written to `found`.
+
+    queries, float32: B x heads x K x d; keys, values: B x heads x HW x d. All else is float32 and contiguous.
+    """
+    sums, masses = partial_sums(queries, keys, values)
+    parts, numbers = len(sums), centres.numel()
+    centres_kernel[(triton.cdiv(numbers, CENTRES_BLOCK),)](
+        sums,
+        masses,
+        centres,
+        *found,
+        parts,
+        numbers,
+        LEAST_MASS,
+        width=queries.shape[3],
+        at_once=min(16, triton.next_power_of_2(parts)),
+        block=CENTRES_BLOCK,
+        normalize=normalize,
+        residual=residual,
+    )
+
+
+def partial_gradients(
+    d_sums: Tensor,
+    more: Tensor | tuple[Tensor, Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    d_keys: Tensor,
+    d_values: Tensor,
+    adding: bool = False,
+    with_logits: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Write, or add, to d_keys and d_values; return what each part of the pixels gives to d_queries and d_logits.
+
+    d_sums: B x heads x K x d, float32, of the sums, with `more` the gradient of the masses (B x K x heads), or of the
+    means, with `more` the sums (B x K x C) and the masses. d_keys, d_values: B x heads x HW x d, in tokens of the same
+    strides. Returns parts x B x K x heads x d and, if wanted, the sum of the logits' gradient, parts x B x K x heads.
+    """
     batch, heads, count, width = queries.shape
     pixels, rows = keys.shape[2], batch * heads
-    d_keys, d_values = like_tokens(keys), like_tokens(values)
+    of_means = isinstance(more, tuple)
+    d_masses, sums, masses = (d_sums, *more) if isinstance(more, tuple) else (more, d_sums, d_sums)
     found: list[Tensor] = []
 
     def run(tile: Tile) -> None:
         parts, each = split(pixels, rows, tile, keys.device)
-        d_queries = queries.new_empty(parts, batch, heads, count, width, dtype=torch.float32)
+        d_queries = queries.new_empty(parts, batch, count, heads, width, dtype=torch.float32)
+        d_logits = queries.new_empty((parts, batch, count, heads) if with_logits else (1,), dtype=torch.float32)
         sums_backward_kernel[(rows, parts)](
             d_sums,
-            d_mass,
+            d_masses,
+            sums,
+            masses,
             queries,
             keys,
             values,
             d_queries,
+            d_logits,
             d_keys,
             d_values,
             heads,
             count,
             pixels,
             each,
-            1 / math.sqrt(width),
+            LEAST_MASS,
             math.log2(math.e) / math.sqrt(width),
+            *d_sums.stride()[:3],
             *queries.stride()[:3],
             *keys.stride()[:3],
             *values.stride()[:3],
+            d_keys.stride(0),
+            d_keys.stride(2),
             width=width,
             padded_width=padded(width),
             padded_count=padded(count),
             block=tile.pixels,
             stages=tile.stages,
             precision=PRECISIONS[keys.dtype],
+            of_means=of_means,
+            adding=adding,
+            with_logits=with_logits,
             num_warps=tile.warps,
         )
-        found[:] = [d_queries]
+        found[:] = [d_queries, d_logits]
 
+    within_resources(run, "sums_backward", keys.dtype, count)
+    return found[0], found[1]
+
+
+def prototype_sums_backward(
+    d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values, each in its own precision."""
+    d_keys, d_values = like_tokens(keys), like_tokens(values)
     with torch.cuda.device_of(keys):
-        within_resources(run, "sums_backward", keys.dtype, count)
-        return found[0].sum(dim=0).to(queries.dtype), d_keys, d_values
+        d_queries, _ = partial_gradients(
+            in_rows(d_sums.float()),
+            d_mass.float().transpose(1, 2).contiguous(),
+            in_rows(queries),
+            in_rows(keys),
+            in_rows(values),
+            d_keys,
+            d_values,
+        )
+        return d_queries.sum(dim=0).transpose(1, 2).to(queries.dtype).contiguous(), d_keys, d_values

@@ -28,7 +28,7 @@ def direction_of(vector, least):
 @triton.jit
 def synchronize_kernel(
     features,
-    directions,
+    centres,
     queries,
     keys,
     values,
@@ -43,8 +43,8 @@ def synchronize_kernel(
     least,
     feature_batch,
     feature_row,
-    direction_batch,
-    direction_row,
+    centre_batch,
+    centre_row,
     query_batch,
     query_row,
     key_batch,
@@ -67,6 +67,7 @@ def synchronize_kernel(
     exists = prototype < count
 
     similarity = tl.zeros((block, padded_count), tl.float32)
+    squares = tl.zeros((padded_count,), tl.float32)
     for first_channel in tl.range(0, channels, chunk, num_stages=stages):
         channel = first_channel + tl.arange(0, chunk)
         within = channel < channels
@@ -75,12 +76,14 @@ def synchronize_kernel(
             mask=inside[:, None] & within[None, :],
             other=0.0,
         ).to(tl.float32)
-        direction = tl.load(
-            directions + image * direction_batch + prototype[:, None] * direction_row + channel[None, :],
+        centre = tl.load(
+            centres + image * centre_batch + prototype[:, None] * centre_row + channel[None, :],
             mask=exists[:, None] & within[None, :],
             other=0.0,
         )
-        similarity = tl.dot(feature, tl.trans(direction), similarity, input_precision=precision)
+        similarity = tl.dot(feature, tl.trans(centre), similarity, input_precision=precision)
+        squares += tl.sum(centre * centre, 1)
+    similarity = similarity / tl.maximum(tl.sqrt(squares), 1e-12)[None, :]
     similarity = tl.where(exists[None, :], similarity, float("-inf"))
     nearest = tl.argmax(similarity, 1)
     nearest = tl.minimum(nearest, count - 1)  # of a pixel that is not a number, too
@@ -109,10 +112,8 @@ def synchronize_backward_kernel(
     betas,
     assignment,
     d_queries,
-    d_keys,
-    d_values,
-    d_alphas,
-    d_betas,
+    d_prototypes,
+    d_heads,
     heads,
     count,
     pixels,
@@ -126,6 +127,8 @@ def synchronize_backward_kernel(
     key_row,
     value_batch,
     value_row,
+    d_query_batch,
+    d_query_row,
     width: tl.constexpr,
     padded_width: tl.constexpr,
     padded_count: tl.constexpr,
@@ -133,7 +136,11 @@ def synchronize_backward_kernel(
     stages: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """One part of the pixels of one image and head, and its shares (parts x rows x ...) of prototypes' gradients."""
+    """One part of the pixels of one image and head, and its shares of the gradients of what pixels have in common.
+
+    d_prototypes: of keys, then values, parts x B x K x 2C; d_heads: of a bias of the queries, then alpha, then beta,
+    parts x B x heads x (d + 2).
+    """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
     offset, channels = head * width, heads * width
@@ -144,10 +151,11 @@ def synchronize_backward_kernel(
     query_start = queries + image * query_batch + offset
     key_start = keys + image * key_batch + offset
     value_start = values + image * value_batch + offset
-    d_query_start = d_queries + image * pixels * channels + offset
+    d_query_start = d_queries + image * d_query_batch + offset
 
     key_total = tl.zeros((padded_count, padded_width), tl.float32)
     value_total = tl.zeros((padded_count, padded_width), tl.float32)
+    by_bias = tl.zeros((block, padded_width), tl.float32)
     by_alpha = tl.zeros((block,), tl.float32)
     by_beta = tl.zeros((block,), tl.float32)
     first = part * each
@@ -173,29 +181,34 @@ def synchronize_backward_kernel(
         along_query, along_key = cosine * query_raised, cosine * key_raised
         d_query = (d_cosine / query_norm)[:, None] * (key - along_query[:, None] * query)
         d_key = (d_cosine / key_norm)[:, None] * (query - along_key[:, None] * key)
-        store_rows(d_query_start, channels, pixel, inside, d_query, width, padded_width)
+        by_bias += d_query
+        store_rows(d_query_start, d_query_row, pixel, inside, d_query, width, padded_width)
         member = ((prototype[:, None] == own[None, :]) & inside[None, :]).to(tl.float32)
         key_total = tl.dot(member, d_key, key_total, input_precision=precision)
         value_total = tl.dot(member, gate[:, None] * arriving, value_total, input_precision=precision)
 
-    place = part.to(tl.int64) * tl.num_programs(0) + row
-    store_rows(d_keys + place * count * width, width, prototype, exists, key_total, width, padded_width)
-    store_rows(d_values + place * count * width, width, prototype, exists, value_total, width, padded_width)
-    tl.store(d_alphas + place, tl.sum(by_alpha, 0))
-    tl.store(d_betas + place, tl.sum(by_beta, 0))
+    image_place = part.to(tl.int64) * (tl.num_programs(0) // heads) + image
+    d_key_start = d_prototypes + image_place * count * 2 * channels + offset
+    store_rows(d_key_start, 2 * channels, prototype, exists, key_total, width, padded_width)
+    store_rows(d_key_start + channels, 2 * channels, prototype, exists, value_total, width, padded_width)
+    d_head_start = d_heads + (part.to(tl.int64) * tl.num_programs(0) + row) * (width + 2)
+    channel = tl.arange(0, padded_width)
+    tl.store(d_head_start + channel, tl.sum(by_bias, 0), mask=channel < width)
+    tl.store(d_head_start + width, tl.sum(by_alpha, 0))
+    tl.store(d_head_start + width + 1, tl.sum(by_beta, 0))
 
 
 def synchronize(
     features: Tensor,
-    directions: Tensor,
+    centres: Tensor,
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As in `plain`, with the centres at unit length (`directions`, float32)."""
-    features, directions, queries, keys, values = map(in_rows, (features, directions, queries, keys, values))
+    """As in `plain`; centres are float32."""
+    features, centres, queries, keys, values = map(in_rows, (features, centres, queries, keys, values))
     batch, pixels, channels = queries.shape
     count, heads = keys.shape[1], alpha.shape[0]
     width = channels // heads
@@ -205,7 +218,7 @@ def synchronize(
     def run(tile: Tile) -> None:
         synchronize_kernel[(triton.cdiv(pixels, tile.pixels), batch)](
             features,
-            directions,
+            centres,
             queries,
             keys,
             values,
@@ -219,7 +232,7 @@ def synchronize(
             pixels,
             LEAST_NORM,
             *features.stride()[:2],
-            *directions.stride()[:2],
+            *centres.stride()[:2],
             *queries.stride()[:2],
             *keys.stride()[:2],
             *values.stride()[:2],
@@ -238,6 +251,65 @@ def synchronize(
     return attended, assignment
 
 
+def partial_gradients(
+    d_attended: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    assignment: Tensor,
+    d_queries: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write d_queries; return what each part of the pixels gives to the gradients of what pixels have in common.
+
+    That is parts x B x K x 2C, of the keys and values, and parts x B x heads x (d + 2), of a bias of the queries, of
+    alpha and of beta; float32.
+    """
+    batch, pixels, channels = queries.shape
+    count, heads = keys.shape[1], alpha.shape[0]
+    width, rows = channels // heads, batch * heads
+    found: list[Tensor] = []
+
+    def run(tile: Tile) -> None:
+        parts, each = split(pixels, rows, tile, queries.device)
+        d_prototypes = queries.new_empty(parts, batch, count, 2 * channels, dtype=torch.float32)
+        d_heads = queries.new_empty(parts, batch, heads, width + 2, dtype=torch.float32)
+        synchronize_backward_kernel[(rows, parts)](
+            d_attended,
+            queries,
+            keys,
+            values,
+            alpha.contiguous(),
+            beta.contiguous(),
+            assignment.contiguous(),
+            d_queries,
+            d_prototypes,
+            d_heads,
+            heads,
+            count,
+            pixels,
+            each,
+            LEAST_NORM,
+            *d_attended.stride()[:2],
+            *queries.stride()[:2],
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            *d_queries.stride()[:2],
+            width=width,
+            padded_width=padded(width),
+            padded_count=padded(count),
+            block=tile.pixels,
+            stages=tile.stages,
+            precision=PRECISIONS[queries.dtype],
+            num_warps=tile.warps,
+        )
+        found[:] = [d_prototypes, d_heads]
+
+    within_resources(run, "synchronize_backward", queries.dtype, count)
+    return found[0], found[1]
+
+
 def synchronize_backward(
     d_attended: Tensor,
     queries: Tensor,
@@ -249,55 +321,16 @@ def synchronize_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values, alpha and beta, each in its own precision."""
     d_attended, queries, keys, values = map(in_rows, (d_attended, queries, keys, values))
-    batch, pixels, channels = queries.shape
-    count, heads = keys.shape[1], alpha.shape[0]
-    width, rows = channels // heads, batch * heads
-    d_queries = queries.new_empty(batch, pixels, channels)
-    found: list[Tensor] = []
-
-    def run(tile: Tile) -> None:
-        parts, each = split(pixels, rows, tile, queries.device)
-        d_keys, d_values = (queries.new_empty(parts, batch, heads, count, width, dtype=torch.float32) for _ in range(2))
-        d_alpha, d_beta = (queries.new_empty(parts, batch, heads, dtype=torch.float32) for _ in range(2))
-        synchronize_backward_kernel[(rows, parts)](
-            d_attended,
-            queries,
-            keys,
-            values,
-            alpha.contiguous(),
-            beta.contiguous(),
-            assignment.contiguous(),
-            d_queries,
-            d_keys,
-            d_values,
-            d_alpha,
-            d_beta,
-            heads,
-            count,
-            pixels,
-            each,
-            LEAST_NORM,
-            *d_attended.stride()[:2],
-            *queries.stride()[:2],
-            *keys.stride()[:2],
-            *values.stride()[:2],
-            width=width,
-            padded_width=padded(width),
-            padded_count=padded(count),
-            block=tile.pixels,
-            stages=tile.stages,
-            precision=PRECISIONS[queries.dtype],
-            num_warps=tile.warps,
-        )
-        found[:] = [d_keys, d_values, d_alpha, d_beta]
-
+    width = queries.shape[2] // alpha.shape[0]
+    d_queries = queries.new_empty(queries.shape)
     with torch.cuda.device_of(queries):
-        within_resources(run, "synchronize_backward", queries.dtype, count)
-        d_keys, d_values = (
-            each.sum(dim=0).transpose(1, 2).reshape(keys.shape).to(like.dtype)
-            for each, like in zip(found[:2], (keys, values), strict=True)
-        )
-        d_alpha, d_beta = (
-            each.sum(dim=(0, 1)).to(like.dtype) for each, like in zip(found[2:], (alpha, beta), strict=True)
-        )
-    return d_queries, d_keys, d_values, d_alpha, d_beta
+        gradients = partial_gradients(d_attended, queries, keys, values, alpha, beta, assignment, d_queries)
+        d_keys, d_values = gradients[0].sum(dim=0).to(keys.dtype).chunk(2, dim=-1)
+        d_heads = gradients[1].sum(dim=(0, 1)).to(alpha.dtype)
+    return (
+        d_queries,
+        d_keys.contiguous(),
+        d_values.contiguous(),
+        d_heads[:, width].contiguous(),
+        d_heads[:, width + 1].contiguous(),
+    )
