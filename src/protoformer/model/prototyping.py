@@ -196,9 +196,7 @@ class Prototyping(nn.Module):
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """The starting prototypes, the mean of each cell: B x K x C."""
-        # Seen so that channels come last, whatever the batch, the map need not be copied.
-        maps = features.unflatten(1, size).permute(0, 3, 1, 2)
-        return tokens_of(F.adaptive_avg_pool2d(maps, self.grid))
+        return fused.cell_means(features, size, self.grid)
 
     def keys_and_values(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Projections of the pixels, which serve every step: B x heads x HW x d each."""
@@ -217,6 +215,11 @@ class Prototyping(nn.Module):
     def expectation(self, centres: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
         """How pixels belong to these centres."""
         queries = split_heads(self.query(centres), self.heads)
+        return Expectation(queries, keys, self.update, Layout(size, self.grid))
+
+    def expectation_of(self, queries: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+        """How pixels belong by these queries, B x K x C, and keys, B x HW x C."""
+        queries, keys = split_heads(queries.to(keys.dtype), self.heads), split_heads(keys, self.heads)
         return Expectation(queries, keys, self.update, Layout(size, self.grid))
 
     def memberships(self, centres: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:

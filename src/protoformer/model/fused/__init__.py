@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from protoformer.model.fused import operators, plain
+from protoformer.model.fused import mixing, operators, plain
 from protoformer.model.precision import for_products
 
 VERSIONS = ("fused", "plain")
@@ -48,6 +48,11 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     return sums, mass
 
 
+def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
+    return plain.cell_means(tokens, size, grid) if is_plain() else operators.cell_means(tokens, size, grid)
+
+
 def synchronize(
     features: Tensor, centres: Tensor, queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -68,3 +73,30 @@ def synchronize(
         beta,
     )
     return attended, assignment
+
+
+def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
+    """Whether `mix` takes these tokens: on a GPU, where the kernels do, and in float32, as layer norm leaves them."""
+    takes = not is_plain() and tokens.dtype == torch.float32
+    return takes and operators.takes_kernels(tokens, prototypes, head_width)
+
+
+def mix(
+    tokens: Tensor,
+    weights: mixing.Weights,
+    size: tuple[int, int],
+    grid: tuple[int, int],
+    iterations: int,
+    normalize: bool,
+    residual: bool,
+) -> mixing.Mixed:
+    """All of prototyping by `cap` and of synchronization, up to its feed-forward network, at once.
+
+    tokens: B x HW x C, for which `mixes`, of a map of (H, W) = size.
+    """
+    device = tokens.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tokens.dtype
+    found = mixing.mix(
+        tokens, *weights, list(size), list(grid), iterations, normalize, residual, dtype, torch.is_grad_enabled()
+    )
+    return mixing.Mixed(*found)

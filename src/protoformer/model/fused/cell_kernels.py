@@ -101,7 +101,7 @@ def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[in
     """The gradient of tokens that `pool` pooled (d_means: B x K x C), plus `added`; both B x HW x C, contiguous."""
     batch, pixels, channels = added.shape
     d_tokens = added.new_empty(added.shape, dtype=dtype)
-    most = [-(-count // length) + 1 for length, count in zip(size, grid, strict=True)]
+    most = [1 if length % count == 0 else -(-count // length) + 1 for length, count in zip(size, grid, strict=True)]
     spread_kernel[(triton.cdiv(pixels, SPREAD), batch)](
         d_means,
         added,

@@ -9,9 +9,11 @@ import importlib.util
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from protoformer.geometry import cells
 from protoformer.model.fused import blocked
 from protoformer.model.precision import accumulated, full_precision
 
@@ -35,6 +37,18 @@ def takes_kernels(queries: Tensor, prototypes: int, head_width: int) -> bool:
         and queries.numel() > 0
         and triton_is_there()
     )
+
+
+def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """As in `plain`, by two products with the bands of rows and of columns: adaptive pooling is slow where B is small."""
+    dtype = accumulated(tokens.dtype)
+    with full_precision(tokens):
+        down, along = (
+            F.normalize(cells(length, count, tokens.device).to(dtype), p=1.0, dim=1)
+            for length, count in zip(size, grid, strict=True)
+        )
+        in_rows = down @ tokens.to(dtype).unflatten(1, size).flatten(2)
+        return (along @ in_rows.unflatten(2, (size[1], -1))).flatten(1, 2).to(tokens.dtype)
 
 
 @torch.library.custom_op("protoformer::prototype_sums", mutates_args=())

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.model.precision import accumulated, full_precision
-from protoformer.model.tokens import merge_heads, split_heads
+from protoformer.model.tokens import merge_heads, split_heads, tokens_of
 
 LEAST_MASS = 1e-6
 """A prototype with less has no members, and so no mean."""
@@ -43,6 +43,13 @@ def means(sums: Tensor, mass: Tensor) -> Tensor:
     mass = mass[..., None]
     # Without members there is no mean; dividing by next to nothing would also blow up the gradient.
     return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
+
+
+def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
+    # Seen so that channels come last, whatever the batch, the map need not be copied.
+    maps = tokens.unflatten(1, size).permute(0, 3, 1, 2)
+    return tokens_of(F.adaptive_avg_pool2d(maps, grid))
 
 
 @torch.no_grad()
