@@ -15,7 +15,7 @@ from torch import Tensor
 
 from protoformer.model import Prototyping, fused
 from protoformer.model.encoder import Mixer
-from protoformer.model.fused import plain
+from protoformer.model.fused import mixing, operators, plain
 from protoformer.model.synchronization import LatentSynchronization
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -211,6 +211,68 @@ def test_layouts_that_are_not_contiguous_are_read_rightly():
         torch.testing.assert_close(one, other)
 
 
+# All of a mixer at once.
+
+MIXERS = [
+    # images, (H, W), prototypes, channels, heads, settings
+    (2, (9, 14), 10, 32, 2, {}),
+    (1, (10, 20), 100, 64, 2, {"iterations": 1}),
+    (2, (7, 5), 12, 48, 2, {"normalize": False, "iterations": 2}),
+    (1, (3, 4), 35, 32, 1, {"residual": False, "iterations": 2}),
+]
+
+
+@pytest.mark.parametrize("case", MIXERS, ids=str)
+def test_a_mixer_at_once_is_the_plain_one(case, monkeypatch):
+    images, size, count, channels, heads, settings = case
+    monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
+    torch.manual_seed(0)
+    module = Mixer(Prototyping(channels, heads, count, **settings), LatentSynchronization(channels, heads)).to(DEVICE)
+    for each in module.parameters():
+        torch.nn.init.normal_(each, std=0.2)
+    tokens = 2 * random(images, size[0] * size[1], channels, seed=0, dtype=torch.float32)
+    tokens.requires_grad_()
+    learned = dict(module.named_parameters())
+
+    def found() -> list[Tensor]:
+        output, prototypes = module(tokens, size)
+        weighted = output.square().sum() + prototypes.centres.sin().sum()
+        gradients = torch.autograd.grad(weighted, [tokens, *learned.values()])
+        seen = (prototypes.assignment, prototypes.memberships, output, prototypes.centres)
+        return [*(each.detach() for each in seen), *gradients]
+
+    ours = found()
+    with fused.computed("plain"):
+        theirs = found()
+    assert torch.equal(ours[0], theirs[0])
+    names = ("memberships", "output", "centres", "tokens", *learned)
+    errors = {name: error(mine, other) for name, mine, other in zip(names, ours[1:], theirs[1:], strict=True)}
+    errors.pop("prototyping.query.bias")  # a softmax does not change when all its logits do: it has no say
+    assert max(errors.values()) < 2e-4, errors
+
+
+@pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])
+def test_cells_are_pooled_and_spread_as_torch_does(size, grid):
+    from protoformer.model.fused import cell_kernels
+
+    tokens = random(2, size[0] * size[1], 40, seed=0, dtype=torch.float32).requires_grad_()
+    expected = plain.cell_means(tokens, size, grid)
+    found, added = torch.empty_like(expected), random(*tokens.shape, seed=1, dtype=torch.float32)
+    cell_kernels.pool(tokens.detach(), size, grid, found)
+    torch.testing.assert_close(found, expected.detach())
+    arrives = random(*expected.shape, seed=2, dtype=torch.float32)
+    (gradient,) = torch.autograd.grad(expected, tokens, arrives)
+    torch.testing.assert_close(cell_kernels.spread(arrives, added, size, grid, torch.float32), gradient + added)
+
+
+def test_torch_finds_nothing_wrong_with_the_operator_of_a_mixer():
+    inputs = [random(1, 30, 32, seed=0, dtype=torch.float32)]
+    shapes = [(96, 32), (96,), (32, 32), (32,), (64, 32), (64,), (2,), (2,)]
+    inputs += [random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
+    rest = ([5, 6], [2, 3], 2, True, True, torch.float16, True)
+    torch.library.opcheck(mixing.mix, (*(each.requires_grad_() for each in inputs), *rest))
+
+
 # Through the network's own parts: the choice of the kernels, autocast, torch.compile and CUDA graphs.
 
 
@@ -231,8 +293,7 @@ def mixed(module: torch.nn.Module, half: bool) -> list[Tensor]:
 
 
 @on_gpu
-def test_a_mixer_in_single_precision_is_the_plain_one(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_a_mixer_in_single_precision_is_the_plain_one():
     module = mixer()
     ours = mixed(module, half=False)
     with fused.computed("plain"):

@@ -176,6 +176,18 @@ def test_half_precision_is_summed_in_single(dtype):
     assert [each.dtype for each in gradients] == [dtype] * 3
 
 
+@pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])
+@pytest.mark.parametrize("half", [False, True])
+def test_products_with_bands_are_adaptive_pooling(size, grid, half):
+    tokens = torch.randn(2, size[0] * size[1], 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    tokens.requires_grad_()
+    with torch.autocast("cpu", HALF, enabled=half):
+        ours, theirs = (version.cell_means(tokens, size, grid) for version in (operators, plain))
+    torch.testing.assert_close(ours, theirs)
+    gradients = (torch.autograd.grad(each.square().sum(), tokens)[0] for each in (ours, theirs))
+    torch.testing.assert_close(*gradients)
+
+
 def mixer(channels: int = 32, heads: int = 2, prototypes: int = 10, **settings: object) -> Mixer:
     torch.manual_seed(0)
     prototyping = Prototyping(channels, heads, prototypes, **settings)  # type: ignore[arg-type]

@@ -50,7 +50,8 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
-    return plain.cell_means(tokens, size, grid) if is_plain() else operators.cell_means(tokens, size, grid)
+    by_products = tokens.is_cuda and not is_plain()
+    return operators.cell_means(tokens, size, grid) if by_products else plain.cell_means(tokens, size, grid)
 
 
 def synchronize(

@@ -186,8 +186,8 @@ def mix_backward(
             d_queries.sum(dim=0),
             d_own.T @ centres.view(-1, channels),
             d_own.sum(dim=0),
-            d_heads[:, width].contiguous(),
-            d_heads[:, width + 1].contiguous(),
+            d_heads[:, width].clone(),
+            d_heads[:, width + 1].clone(),
         )
 
 

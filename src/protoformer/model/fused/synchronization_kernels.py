@@ -331,6 +331,6 @@ def synchronize_backward(
         d_queries,
         d_keys.contiguous(),
         d_values.contiguous(),
-        d_heads[:, width].contiguous(),
-        d_heads[:, width + 1].contiguous(),
+        d_heads[:, width].clone(),
+        d_heads[:, width + 1].clone(),
     )
