@@ -10,7 +10,7 @@ The first table has, over growing maps, the floating-point operations, the time 
 forward, at the same width. The last rows say how much each grows when the pixels grow four times.
 
 The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network,
-computed plainly, plainly but compiled, and fused (as it is, compiled, and forward in a CUDA graph); beside it, the
+computed plainly, plainly but compiled, and fused (as it is, compiled, and in a CUDA graph); beside it, the
 block's MLP and self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in
 features (the tokens in float32). The floor is what the operations and bytes of `floor` would take at the speeds of a
 large matrix product and of a large copy, measured here. On CUDA it runs under bfloat16 autocast and --no-compile leaves
@@ -218,9 +218,12 @@ class Layer:
 
 def captured(run: Callable[[], object]) -> Callable[[], None]:
     """The same call, recorded once in a CUDA graph and replayed."""
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
@@ -236,10 +239,11 @@ def version_costs(layer: Layer, name: str, shape: tuple[int, int, int, int], rep
     yield VersionCost(name, *shape, forward, training, *peaks)
     if name == "CAP + LS, fused" and device.type == "cuda":
         graphed = median_milliseconds(captured(layer.forward), device, repeats)
-        yield VersionCost(name + ", CUDA graph", *shape, graphed, None, None, None)
+        both = median_milliseconds(captured(layer.training), device, repeats)
+        yield VersionCost(name + ", CUDA graph", *shape, graphed, both, None, None)
 
 
-def versions(device: torch.device, repeats: int, compiling: bool) -> list[VersionCost]:
+def versions(device: torch.device, repeats: int, compiling: bool, named: str) -> list[VersionCost]:
     """All ways to compute all layers, on all batches; what fails is told and left out."""
     ways: list[tuple[str, Callable[[int], nn.Module], str, bool]] = [
         ("CAP + LS, plain", mixer, "plain", False),
@@ -252,7 +256,7 @@ def versions(device: torch.device, repeats: int, compiling: bool) -> list[Versio
     measured: list[VersionCost] = []
     for shape in WORKLOADS[device.type]:
         for name, build, version, compiled in ways:
-            if compiled and not compiling:
+            if named not in name or (compiled and not compiling):
                 continue
             layer = Layer(build, shape, device)
             if compiled:
@@ -386,7 +390,10 @@ def print_profile(console: Console, device: torch.device) -> None:
         (each.self_device_time_total if device.type == "cuda" else each.self_cpu_time_total, each.count, each.key)
         for each in profile.key_averages()
     ]
-    for microseconds, count, key in sorted(spent, reverse=True)[:25]:
+    if device.type == "cuda":
+        kernels = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+        console.print(f"{len(kernels)} launches, {sum(each.device_time for each in kernels):.0f} us of the GPU")
+    for microseconds, count, key in sorted(spent, reverse=True)[:40]:
         console.print(f"{microseconds:9.0f} us {count:4d} x {key[:110]}", highlight=False, markup=False)
 
 
@@ -411,6 +418,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compiled versions as well")
     parser.add_argument("--only", choices=("growth", "versions", "convergence"), help="one table alone")
+    parser.add_argument("--layers", help="of the second table, those alone whose name has this in it")
     parser.add_argument("--profile", action="store_true", help="what takes longest in the fused version")
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=140)
@@ -422,7 +430,7 @@ def main() -> None:
     measured = costs(device, arguments.repeats) if "growth" in wanted else []
     print_costs(console, measured, device)
     console.print()
-    by_version = versions(device, arguments.repeats, compiling) if "versions" in wanted else []
+    by_version = versions(device, arguments.repeats, compiling, arguments.layers or "") if "versions" in wanted else []
     speed = speeds(device)
     floors = {shape: floor(shape, device, speed) for shape in WORKLOADS[device.type]}
     print_versions(console, by_version, device, floors)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from protoformer.model import Prototyping, fused
 from protoformer.model.encoder import Mixer
-from protoformer.model.fused import mixing, operators, plain
+from protoformer.model.fused import mixing, operators, perceptron, plain
 from protoformer.model.synchronization import LatentSynchronization
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -265,12 +265,42 @@ def test_cells_are_pooled_and_spread_as_torch_does(size, grid):
     torch.testing.assert_close(cell_kernels.spread(arrives, added, size, grid, torch.float32), gradient + added)
 
 
+def test_a_mixer_at_once_compiles_to_one_graph(monkeypatch):
+    monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
+    torch.manual_seed(0)
+    module = Mixer(Prototyping(32, 2, 10), LatentSynchronization(32, 2)).to(DEVICE)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    tokens = random(2, 63, 32, seed=0, dtype=torch.float32).requires_grad_()
+    outputs = [each(tokens, (7, 9))[0] for each in (module, compiled)]
+    torch.testing.assert_close(*outputs)
+    torch.testing.assert_close(*(torch.autograd.grad(each.square().sum(), tokens)[0] for each in outputs))
+
+
+@pytest.mark.skipif(INTERPRETED and not ON_GPU, reason="the interpreter knows no products of bfloat16")
+def test_a_mixer_at_once_takes_fewer_than_forty_launches_forward():
+    module, tokens = mixer(), random(2, 33 * 47, 128, seed=0, dtype=torch.float32)
+
+    def run() -> None:
+        with torch.autocast("cuda", torch.bfloat16), torch.no_grad():
+            module(tokens, (33, 47))
+
+    run()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    assert sum(each.device_type == torch.autograd.DeviceType.CUDA for each in profile.events()) <= 40
+
+
 def test_torch_finds_nothing_wrong_with_the_operator_of_a_mixer():
     inputs = [random(1, 30, 32, seed=0, dtype=torch.float32)]
     shapes = [(96, 32), (96,), (32, 32), (32,), (64, 32), (64,), (2,), (2,)]
     inputs += [random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
     rest = ([5, 6], [2, 3], 2, True, True, torch.float16, True)
     torch.library.opcheck(mixing.mix, (*(each.requires_grad_() for each in inputs), *rest))
+    shapes = [(70, 32), (64, 32), (64,), (32, 64), (32,)]
+    inputs = [random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
+    torch.library.opcheck(perceptron.perceptron, (*(each.requires_grad_() for each in inputs), True))
 
 
 # Through the network's own parts: the choice of the kernels, autocast, torch.compile and CUDA graphs.

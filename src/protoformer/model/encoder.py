@@ -72,7 +72,8 @@ class Mixer(nn.Module):
         found = fused.mix(tokens, weights, size, em.grid, em.iterations, em.normalize, em.residual)
         keys = found.projected[..., : tokens.shape[2]]
         expectation = em.expectation_of(found.queries[-1], keys, size)
-        return ls.feed_forward(found.attended), Prototypes(found.centres, expectation, size, found.assignment)
+        output = fused.feed_forward(found.attended, *ls.layers())
+        return output, Prototypes(found.centres, expectation, size, found.assignment)
 
 
 class Block(nn.Module):

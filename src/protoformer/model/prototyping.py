@@ -11,7 +11,7 @@ from protoformer.geometry import cell_of_pixel, cells, grid_shape
 from protoformer.model import fused
 from protoformer.model.fused.plain import competing, means, member_sums, similarities
 from protoformer.model.precision import for_products
-from protoformer.model.tokens import merge_heads, split_heads, tokens_of
+from protoformer.model.tokens import merge_heads, split_heads
 
 
 @dataclass(frozen=True)

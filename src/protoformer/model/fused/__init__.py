@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from protoformer.model.fused import mixing, operators, plain
+from protoformer.model.fused import mixing, operators, perceptron, plain
 from protoformer.model.precision import for_products
 
 VERSIONS = ("fused", "plain")
@@ -101,3 +101,11 @@ def mix(
         tokens, *weights, list(size), list(grid), iterations, normalize, residual, dtype, torch.is_grad_enabled()
     )
     return mixing.Mixed(*found)
+
+
+def feed_forward(tokens: Tensor, first: nn.Linear, second: nn.Linear) -> Tensor:
+    """Linear, GELU, linear of what `mix` attended to: B x HW x C in the precision of products."""
+    rows = tokens.flatten(0, 1)
+    weights = (first.weight, first.bias, second.weight, second.bias)
+    output, _ = perceptron.perceptron(rows, *weights, torch.is_grad_enabled())
+    return output.view(*tokens.shape[:2], -1)

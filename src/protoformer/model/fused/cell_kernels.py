@@ -1,6 +1,7 @@
 """The mean of each cell of a map, and what comes back from it, in Triton: the map is read, or written, once.
 
-Cells are those of adaptive average pooling (`geometry.cells`): neighbours share a position where a side does not divide.
+Cells are those of adaptive average pooling (`geometry.cells`): neighbours share a position where the division
+leaves a remainder.
 """
 
 import torch

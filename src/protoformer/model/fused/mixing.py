@@ -149,7 +149,7 @@ def mix_backward(
     from protoformer.model.fused import cell_kernels, synchronization_kernels
 
     batch, _, channels = tokens.shape
-    heads, width = len(alpha), channels // len(alpha)
+    width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         d_projected = projected.new_empty(projected.shape)
         parts = synchronization_kernels.partial_gradients(
@@ -167,7 +167,9 @@ def mix_backward(
         # Of the centres before every step, and, last, of those after all.
         d_all = centres.new_empty(len(earlier) + 1, *centres.shape)
         torch.addmm(d_centres.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
-        d_queries, d_logits = _steps_backward(d_all, d_projected, projected, queries, sums, masses, query, normalize, residual)
+        d_queries, d_logits = _steps_backward(
+            d_all, d_projected, projected, queries, sums, masses, query, normalize, residual
+        )
         d_pixels_bias = _biases(d_all, d_logits, d_heads, queries, masses, normalize)
 
         flat = d_projected.view(-1, 3 * channels)
@@ -302,9 +304,7 @@ def _gradient(ctx: Any, d_attended: Tensor | None, d_centres: Tensor | None, *_:
         d_attended = like.new_zeros(tokens.shape)
     if d_centres is None:
         d_centres = torch.zeros_like(centres)
-    found = mix_backward(
-        d_attended, d_centres, tokens, centres, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual
-    )
+    found = mix_backward(d_attended, d_centres, tokens, centres, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual)
     return *found, *[None] * 7
 
 

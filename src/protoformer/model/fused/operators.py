@@ -4,7 +4,6 @@ As custom operators they are one node each to torch.compile, to CUDA graphs and 
 out of the graph. On CUDA they are Triton's; elsewhere, and for what the kernels do not take, pixels go by in blocks.
 """
 
-import functools
 import importlib.util
 from typing import Any
 
@@ -18,13 +17,9 @@ from protoformer.model.fused import blocked
 from protoformer.model.precision import accumulated, full_precision
 
 MOST_PROTOTYPES, WIDEST_HEAD = 256, 64
+TRITON_IS_THERE = importlib.util.find_spec("triton") is not None
+"""It comes with torch for CUDA, and with no other."""
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@functools.cache
-def triton_is_there() -> bool:
-    """It comes with torch for CUDA, and with no other."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def takes_kernels(queries: Tensor, prototypes: int, head_width: int) -> bool:
@@ -35,12 +30,12 @@ def takes_kernels(queries: Tensor, prototypes: int, head_width: int) -> bool:
         and prototypes <= MOST_PROTOTYPES
         and head_width <= WIDEST_HEAD
         and queries.numel() > 0
-        and triton_is_there()
+        and TRITON_IS_THERE
     )
 
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """As in `plain`, by two products with the bands of rows and of columns: adaptive pooling is slow where B is small."""
+    """As in `plain`, by products with the bands of rows and of columns: adaptive pooling is slow on large maps."""
     dtype = accumulated(tokens.dtype)
     with full_precision(tokens):
         down, along = (
