@@ -108,4 +108,5 @@ def feed_forward(tokens: Tensor, first: nn.Linear, second: nn.Linear) -> Tensor:
     rows = tokens.flatten(0, 1)
     weights = (first.weight, first.bias, second.weight, second.bias)
     output, _ = perceptron.perceptron(rows, *weights, torch.is_grad_enabled())
-    return output.view(*tokens.shape[:2], -1)
+    result: Tensor = output.view(*tokens.shape[:2], -1)
+    return result

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHANNELS, PIXELS = 32, 32
+CHANNELS, PIXELS = 32, 64
 """Channels that a program of `pool_kernel` takes, and pixels at a time."""
 SPREAD = 32
 """Pixels of a program of `spread_kernel`."""

@@ -37,8 +37,9 @@ class Mixed(NamedTuple):
 
     attended: B x HW x C. centres: B x K x C. assignment: B x HW. projected: B x HW x 3C. narrowed: the tokens in the
     precision of products, where that is not their own and a gradient may be asked for. earlier: N x B x K x C, the
-    centres before each step. queries, sums: N x B x K x C. masses: N x B x K x heads. own: B x K x 2C, the keys and
-    values of synchronization.
+    centres before each step. queries, sums: N x B x K x C. masses: N x B x K x heads. levels: N x B x heads x HW, the
+    logarithms of the memberships' denominators, where a gradient may be asked for. own: B x K x 2C, the keys and values
+    of synchronization.
     """
 
     attended: Tensor
@@ -50,11 +51,12 @@ class Mixed(NamedTuple):
     queries: Tensor
     sums: Tensor
     masses: Tensor
+    levels: Tensor
     own: Tensor
 
 
 Nine = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-Ten = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Eleven = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _room(
@@ -70,6 +72,7 @@ def _room(
         "queries": tokens.new_empty(iterations, *shape, dtype=single),
         "sums": tokens.new_empty(iterations, *shape, dtype=single),
         "masses": tokens.new_empty(iterations, *shape[:2], len(alpha), dtype=single),
+        "levels": tokens.new_empty(iterations, batch, len(alpha), tokens.shape[1] if keep else 0, dtype=single),
         "narrowed": tokens.new_empty(tokens.shape if keep and dtype != tokens.dtype else (0,), dtype=dtype),
     }
 
@@ -92,7 +95,7 @@ def mix(
     residual: bool,
     dtype: torch.dtype,
     keep: bool,
-) -> Ten:
+) -> Eleven:
     """`Mixed` of tokens, B x HW x C in float32; dtype: the precision of products; keep: a gradient may be asked for."""
     from protoformer.model.fused import cell_kernels, prototyping_kernels, synchronization_kernels
 
@@ -113,11 +116,15 @@ def mix(
             after = room["earlier"][place + 1] if place + 1 < iterations else room["centres"]
             torch.addmm(query_bias, before.view(-1, channels), query.T, out=queries.view(-1, channels))
             found = (room["sums"][place], room["masses"][place], after)
-            prototyping_kernels.step(split_heads(queries, heads), keys, values, before, found, normalize, residual)
+            levels = room["levels"][place] if keep else None
+            prototyping_kernels.step(
+                split_heads(queries, heads), keys, values, before, found, normalize, residual, levels
+            )
         centres = room["centres"]
-        own = torch.addmm(prototypes_bias, centres.view(-1, channels), prototypes.T).view(batch, -1, 2 * channels)
+        own = torch.addmm(prototypes_bias, centres.view(-1, channels), prototypes.T)
+        own = own.to(dtype).view(batch, -1, 2 * channels)
         attended, assignment = synchronization_kernels.synchronize(
-            tokens, centres, pixel_queries, *own.chunk(2, dim=-1), alpha, beta
+            tokens, centres, pixel_queries, own[..., :channels], own[..., channels:], alpha, beta
         )
     return tuple(Mixed(attended, assignment=assignment, projected=projected, own=own, **room))  # type: ignore[return-value]
 
@@ -134,6 +141,7 @@ def mix_backward(
     queries: Tensor,
     sums: Tensor,
     masses: Tensor,
+    levels: Tensor,
     own: Tensor,
     pixels: Tensor,
     query: Tensor,
@@ -155,7 +163,8 @@ def mix_backward(
         parts = synchronization_kernels.partial_gradients(
             d_attended.to(projected.dtype).contiguous(),
             projected[..., 2 * channels :],
-            *own.chunk(2, dim=-1),
+            own[..., :channels],
+            own[..., channels:],
             alpha,
             beta,
             assignment,
@@ -168,7 +177,7 @@ def mix_backward(
         d_all = centres.new_empty(len(earlier) + 1, *centres.shape)
         torch.addmm(d_centres.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
         d_queries, d_logits = _steps_backward(
-            d_all, d_projected, projected, queries, sums, masses, query, normalize, residual
+            d_all, d_projected, projected, queries, sums, masses, levels, query, normalize, residual
         )
         d_pixels_bias = _biases(d_all, d_logits, d_heads, queries, masses, normalize)
 
@@ -200,6 +209,7 @@ def _steps_backward(
     queries: Tensor,
     sums: Tensor,
     masses: Tensor,
+    levels: Tensor,
     query: Tensor,
     normalize: bool,
     residual: bool,
@@ -228,6 +238,7 @@ def _steps_backward(
             d_values,
             adding=place < last,
             with_logits=True,
+            levels=levels[place],
         )
         torch.sum(of_queries.flatten(-2), dim=0, out=d_queries[place])
         torch.sum(of_logits, dim=0, out=d_logits[place])
@@ -252,7 +263,7 @@ def _biases(
 
 
 @mix.register_fake
-def _(tokens: Tensor, *given: Any) -> Ten:
+def _(tokens: Tensor, *given: Any) -> Eleven:
     weights = Weights(*given[: len(Weights._fields)])
     _, grid, iterations, _, _, dtype, keep = given[len(Weights._fields) :]
     room = _room(tokens, weights.alpha, grid, iterations, dtype, keep)
@@ -263,7 +274,7 @@ def _(tokens: Tensor, *given: Any) -> Ten:
             attended,
             assignment=tokens.new_empty(tokens.shape[:2], dtype=torch.int64),
             projected=tokens.new_empty(*tokens.shape[:2], 3 * channels, dtype=dtype),
-            own=tokens.new_empty(batch, count, 2 * channels),
+            own=tokens.new_empty(batch, count, 2 * channels, dtype=dtype),
             **room,
         )
     )
@@ -271,13 +282,13 @@ def _(tokens: Tensor, *given: Any) -> Ten:
 
 @mix_backward.register_fake
 def _(d_attended: Tensor, d_centres: Tensor, tokens: Tensor, *given: Any) -> Nine:
-    pixels, query, prototypes, alpha, beta = given[8:13]
+    pixels, query, prototypes, alpha, beta = given[9:14]
     with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
-    return d_tokens, *(each.new_empty(each.shape) for each in with_biases)  # type: ignore[return-value]
+    return d_tokens, *(each.new_empty(each.shape) for each in with_biases)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Ten) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Eleven) -> None:
     tokens, *rest = inputs
     weights, found = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
     ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, *_ = rest[len(Weights._fields) :]
@@ -315,6 +326,7 @@ mix.register_autograd(_gradient, setup_context=_keep)
 def _(tokens: list[int], *given: Any, **kwargs: object) -> int:
     batch, pixels, channels = tokens
     _, (rows, columns), steps, *_ = given[len(Weights._fields) :]
-    count = rows * columns
-    by_pixel = 3 * channels + 2 * steps * count + count
-    return 2 * batch * channels * (pixels * by_pixel + (steps + 2) * count * channels)
+    count: int = rows * columns
+    by_pixel: int = 3 * channels + 2 * steps * count + count
+    found: int = 2 * batch * channels * (pixels * by_pixel + (steps + 2) * count * channels)
+    return found

@@ -43,7 +43,8 @@ def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> 
             for length, count in zip(size, grid, strict=True)
         )
         in_rows = down @ tokens.to(dtype).unflatten(1, size).flatten(2)
-        return (along @ in_rows.unflatten(2, (size[1], -1))).flatten(1, 2).to(tokens.dtype)
+        means: Tensor = along @ in_rows.unflatten(2, (size[1], -1))
+        return means.flatten(1, 2).to(tokens.dtype)
 
 
 @torch.library.custom_op("protoformer::prototype_sums", mutates_args=())

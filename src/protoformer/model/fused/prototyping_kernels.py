@@ -39,14 +39,18 @@ def store_rows(start, row_stride, rows, inside, numbers, width: tl.constexpr, pa
 
 
 @triton.jit
-def memberships_of(key, query, scale, inside, barred, precision: tl.constexpr):
-    """Pixels x prototypes, summing to 1 for each pixel inside.
+def logits_of(key, query, scale, barred, precision: tl.constexpr):
+    """Pixels x prototypes. scale: takes the products to powers of two. barred: -inf for one that does not exist."""
+    return tl.dot(key, tl.trans(query), input_precision=precision) * scale + barred[None, :]
 
-    scale: takes the products to powers of two. barred: -inf for a prototype that does not exist.
-    """
-    logits = tl.dot(key, tl.trans(query), input_precision=precision) * scale + barred[None, :]
-    shares = tl.exp2(logits - tl.max(logits, 1)[:, None])
-    return shares * tl.where(inside, 1.0 / tl.sum(shares, 1), 0.0)[:, None]
+
+@triton.jit
+def memberships_of(logits, inside):
+    """Memberships of pixels x prototypes, summing to 1 for each pixel inside, and the logarithm of what they share."""
+    most = tl.max(logits, 1)
+    shares = tl.exp2(logits - most[:, None])
+    total = tl.sum(shares, 1)
+    return shares * tl.where(inside, 1.0 / total, 0.0)[:, None], most + tl.log2(total)
 
 
 @triton.jit
@@ -56,6 +60,7 @@ def sums_kernel(
     values,
     sums,
     masses,
+    levels,
     heads,
     count,
     pixels,
@@ -77,6 +82,7 @@ def sums_kernel(
     stages: tl.constexpr,
     precision: tl.constexpr,
     by_product: tl.constexpr,
+    with_levels: tl.constexpr,
 ):
     """Partial sums (parts x B x K x heads x d) and masses (parts x B x K x heads) of a part of one row's pixels."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -99,7 +105,9 @@ def sums_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, inside, barred, precision)
+        shares, level = memberships_of(logits_of(key, query, scale, barred, precision), inside)
+        if with_levels:
+            tl.store(levels + row * pixels + pixel, level, mask=inside)
         turned = tl.trans(shares.to(dtype))
         total = tl.dot(turned, value, total, input_precision=precision)
         if by_product:
@@ -159,6 +167,7 @@ def sums_backward_kernel(
     queries,
     keys,
     values,
+    levels,
     d_queries,
     d_logits,
     d_keys,
@@ -192,6 +201,7 @@ def sums_backward_kernel(
     of_means: tl.constexpr,
     adding: tl.constexpr,
     with_logits: tl.constexpr,
+    with_levels: tl.constexpr,
 ):
     """Gradients of a part of one row's pixels, and its share of the queries' and of the sum of the logits'.
 
@@ -236,7 +246,12 @@ def sums_backward_kernel(
         inside = pixel < last
         key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
         value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
-        shares = memberships_of(key, query, scale, inside, barred, precision)
+        logits = logits_of(key, query, scale, barred, precision)
+        if with_levels:
+            level = tl.load(levels + row * pixels + pixel, mask=inside, other=float("inf"))
+            shares = tl.exp2(logits - level[:, None])
+        else:
+            shares, _ = memberships_of(logits, inside)
         d_value = tl.dot(shares.to(dtype), d_sum, input_precision=precision) * largest
         if adding:
             d_value += load_rows(d_value_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
@@ -258,8 +273,11 @@ def sums_backward_kernel(
         tl.store(d_logits + place + prototype * heads, tl.sum(d_logit, 1) * (largest / ONES), mask=exists)
 
 
-def partial_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each part of the pixels: sums, parts x B x K x heads x d, and masses, parts x B x K x heads; float32."""
+def partial_sums(queries: Tensor, keys: Tensor, values: Tensor, levels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Of each part of the pixels: sums, parts x B x K x heads x d, and masses, parts x B x K x heads; float32.
+
+    levels: B x heads x HW, float32, is given the logarithm of each softmax's denominator, which the gradient can use.
+    """
     batch, heads, count, width = queries.shape
     pixels, rows = keys.shape[2], batch * heads
     found: list[Tensor] = []
@@ -274,6 +292,7 @@ def partial_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor,
             values,
             sums,
             masses,
+            sums if levels is None else levels,
             heads,
             count,
             pixels,
@@ -289,6 +308,7 @@ def partial_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor,
             stages=tile.stages,
             precision=PRECISIONS[keys.dtype],
             by_product=keys.dtype != torch.float32,
+            with_levels=levels is not None,
             num_warps=tile.warps,
         )
         found[:] = [sums, masses]
@@ -312,12 +332,14 @@ def step(
     found: tuple[Tensor, Tensor, Tensor],
     normalize: bool,
     residual: bool,
+    levels: Tensor | None,
 ) -> None:
     """One step from centres (B x K x C) to the sums, masses (B x K x heads) and centres that are written to `found`.
 
     queries, float32: B x heads x K x d; keys, values: B x heads x HW x d. All else is float32 and contiguous.
+    levels: as in `partial_sums`.
     """
-    sums, masses = partial_sums(queries, keys, values)
+    sums, masses = partial_sums(queries, keys, values, levels)
     parts, numbers = len(sums), centres.numel()
     centres_kernel[(triton.cdiv(numbers, CENTRES_BLOCK),)](
         sums,
@@ -345,6 +367,7 @@ def partial_gradients(
     d_values: Tensor,
     adding: bool = False,
     with_logits: bool = False,
+    levels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Write, or add, to d_keys and d_values; return what each part of the pixels gives to d_queries and d_logits.
 
@@ -370,6 +393,7 @@ def partial_gradients(
             queries,
             keys,
             values,
+            d_queries if levels is None else levels,
             d_queries,
             d_logits,
             d_keys,
@@ -395,6 +419,7 @@ def partial_gradients(
             of_means=of_means,
             adding=adding,
             with_logits=with_logits,
+            with_levels=levels is not None,
             num_warps=tile.warps,
         )
         found[:] = [d_queries, d_logits]
