@@ -196,6 +196,8 @@ class Layer:
         self.module = build(channels).to(device)
         self.tokens = torch.randn(images, self.size[0] * self.size[1], channels, device=device)
         self.call: Callable[..., object] = self.module
+        half = device.type == "cuda"
+        self.arriving = torch.ones_like(self.tokens, dtype=torch.bfloat16 if half else torch.float32)
 
     def output(self, tokens: Tensor) -> Tensor:
         """Under autocast where that pays."""
@@ -213,7 +215,7 @@ class Layer:
         self.module.zero_grad(set_to_none=True)
         tokens = self.tokens.detach().requires_grad_()
         output = self.output(tokens)
-        output.backward(torch.ones_like(output))
+        output.backward(self.arriving if output.dtype == self.arriving.dtype else self.arriving.to(output.dtype))
 
 
 def captured(run: Callable[[], object]) -> Callable[[], None]:

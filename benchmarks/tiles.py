@@ -59,11 +59,31 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
     if kernel == "sums":
         return lambda: prototyping_kernels.prototype_sums(*ours)
     if kernel == "sums_backward":
-        return lambda: prototyping_kernels.prototype_sums_backward(given["d_sums"], given["d_mass"], *ours)
+        return sums_backward_call(given, ours)
     if kernel == "synchronize":
         return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], *gate)
     nearest = plain.nearest_prototype(given["features"], given["directions"])
     return lambda: synchronization_kernels.synchronize_backward(given["d_attended"], *gate, nearest)
+
+
+def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
+    """As a mixer runs it: with the softmax's denominators known, and the logits' gradient summed."""
+    from protoformer.model.fused import prototyping_kernels
+    from protoformer.model.fused.blocked import like_tokens
+
+    queries, keys, values = ours
+    levels = queries.new_empty(*keys.shape[:3], dtype=torch.float32)
+    prototyping_kernels.partial_sums(queries, keys, values, levels)
+    d_mass = given["d_mass"].transpose(1, 2).contiguous()
+    d_keys, d_values = like_tokens(keys), like_tokens(values)
+
+    def call() -> tuple[Tensor, ...]:
+        d_queries, _ = prototyping_kernels.partial_gradients(
+            given["d_sums"], d_mass, *ours, d_keys, d_values, with_logits=True, levels=levels
+        )
+        return d_queries.sum(dim=0).transpose(1, 2), d_keys, d_values
+
+    return call
 
 
 def exact(kernel: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -100,9 +120,9 @@ def milliseconds(run: Call, calls: int = 20) -> float:
 
 def candidates(kernel: str, half: bool) -> list[Tile]:
     """Tiles worth trying."""
-    pixels = (32, 64, 128) if half else (16, 32, 64)
+    pixels = (32, 64, 128, 256) if half else (16, 32, 64)
     stages = (1, 2, 3) if half else (1, 2)
-    programs = (1,) if kernel == "synchronize" else (2, 4, 8)
+    programs = (1,) if kernel == "synchronize" else (2, 3, 4, 8)
     return [Tile(*each) for each in itertools.product(pixels, (4, 8), stages, programs)]
 
 
