@@ -68,7 +68,7 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
 
 def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     """As a mixer runs it: with the softmax's denominators known, and the logits' gradient summed."""
-    from protoformer.model.fused import prototyping_kernels
+    from protoformer.model.fused import prototyping_backward_kernels, prototyping_kernels
     from protoformer.model.fused.blocked import like_tokens
 
     queries, keys, values = ours
@@ -78,7 +78,7 @@ def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
     def call() -> tuple[Tensor, ...]:
-        d_queries, _ = prototyping_kernels.partial_gradients(
+        d_queries, _ = prototyping_backward_kernels.partial_gradients(
             given["d_sums"], d_mass, *ours, d_keys, d_values, with_logits=True, levels=levels
         )
         return d_queries.sum(dim=0).transpose(1, 2), d_keys, d_values

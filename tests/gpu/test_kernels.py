@@ -91,11 +91,12 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 def sums_and_gradients(inputs: tuple[Tensor, Tensor, Tensor], size: float = 1.0) -> list[Tensor]:
+    from protoformer.model.fused import prototyping_backward_kernels as backward
     from protoformer.model.fused import prototyping_kernels as kernels
 
     found = kernels.prototype_sums(*inputs)
     d_sums, d_mass = (each.float() for each in arriving(found, size))
-    return [*found, *kernels.prototype_sums_backward(d_sums, d_mass, *inputs)]
+    return [*found, *backward.prototype_sums_backward(d_sums, d_mass, *inputs)]
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)

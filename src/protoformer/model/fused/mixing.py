@@ -218,7 +218,7 @@ def _steps_backward(
 
     Returns the gradients of the queries, N x B x K x C, and those of the logits, summed over pixels, as the masses.
     """
-    from protoformer.model.fused import prototyping_kernels
+    from protoformer.model.fused import prototyping_backward_kernels
 
     channels, heads = queries.shape[-1], masses.shape[-1]
     keys, values, _ = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
@@ -228,7 +228,7 @@ def _steps_backward(
     last = len(queries) - 1
     for place in range(last, -1, -1):
         after, before = d_all[place + 1], d_all[place].view(-1, channels)
-        of_queries, of_logits = prototyping_kernels.partial_gradients(
+        of_queries, of_logits = prototyping_backward_kernels.partial_gradients(
             split_heads(after, heads),
             (sums[place], masses[place]) if no_mass is None else no_mass,
             split_heads(queries[place], heads),

@@ -64,9 +64,9 @@ def prototype_sums_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values."""
     if takes_kernels(keys, queries.shape[2], queries.shape[3]):
-        from protoformer.model.fused import prototyping_kernels
+        from protoformer.model.fused import prototyping_backward_kernels
 
-        return prototyping_kernels.prototype_sums_backward(d_sums, d_mass, queries, keys, values)
+        return prototyping_backward_kernels.prototype_sums_backward(d_sums, d_mass, queries, keys, values)
     with full_precision(queries):
         return blocked.prototype_sums_backward(d_sums, d_mass, queries, keys, values)
 
