@@ -51,6 +51,12 @@ def test_the_kernel_sees_the_plain_version_s_colours(family: str) -> None:
         assert (getattr(fast, name) - getattr(plain, name)).abs().max() < 1e-3, name
 
 
+def test_one_scene_is_a_batch_too() -> None:
+    world = World("drive", seed=5, size=SIZE, bank=procedural_bank(64, 3))
+    one, two = world.renderer([0], "cuda"), world.renderer([0, 1], "cuda")
+    assert (one.final(one.view(0.0)) - two.final(two.view(0.0))[:1]).abs().mean() < 1e-4
+
+
 @pytest.mark.parametrize("look", ["clean", "final"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_renders_what_a_cpu_renders(family: str, look: str) -> None:
