@@ -223,8 +223,9 @@ def main() -> None:
         for look in arguments.passes
         if arguments.scenes
     }
-    console.print()
-    print_defects(console, found, arguments.scenes)
+    if found:
+        console.print()
+        print_defects(console, found, arguments.scenes)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {

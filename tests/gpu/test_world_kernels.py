@@ -37,7 +37,7 @@ def test_the_kernel_throws_the_plain_version_s_shadows(family: str) -> None:
     renders = renderer(family)
     hit = seen(renders)
     frame = hit.frame
-    plain = casting._blocked(frame.table, frame.alive, frame.sun, renders.shapes, frame.counts, hit.points, hit.index)
+    plain = casting._blocked(frame.table, frame.casts, frame.sun, renders.shapes, frame.counts, hit.points, hit.index)
     assert 0 < plain.float().mean() < 1
     assert (plain != casting.in_shadow(frame, renders.shapes, hit.points, hit.index)).float().mean() < 1e-3
 
