@@ -1,9 +1,9 @@
-"""How fast the world renders, and how its motion is distributed.
+"""How fast the world renders, how its motion is distributed, and how often a scene is of little use.
 
-Prints two tables and, with --json, writes the same figures to a file:
+Prints three tables and, with --json, writes the same figures to a file:
 
     python benchmarks/world.py --json out/world.json
-    python benchmarks/world.py --device cuda --batch 16
+    python benchmarks/world.py --device cuda --families objects drive room
 
 The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
 (clean or final pass), forward flow and its occlusion. `objects` has 30 primitives. On a CPU one process renders for
@@ -13,6 +13,10 @@ The second table has the share of pixels by the length of their motion, over man
 KITTI. Sintel's is of its test set: the one weighting of the errors s0-10, s10-40 and s40+ that gives the total, over
 the benchmark's published rows (Butler et al. 2012 define the three). Where benchmark files are at hand (--sintel and
 --kitti name the folders), their own motion is counted too.
+
+The third has the share of scenes that are dark or bright (mean under 0.1 or over 0.9), clipped (over a quarter of the
+pixels at black or white), textureless (a mean difference between neighbours under one grey level), or filled by one
+primitive to nine tenths.
 """
 
 import argparse
@@ -38,6 +42,7 @@ from protoformer.world.families import FAMILIES
 SIZE = (368, 496)
 EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 100.0, 200.0, float("inf"))
 """Pixels."""
+DEFECTS = ("dark", "bright", "clipped", "textureless", "one primitive")
 SINTEL_ROWS = (
     # total, s0-10, s10-40, s40+: mean end-point errors of published methods on the test set, clean or final pass
     (3.748, 0.546, 2.110, 23.602),  # FlowFields, clean
@@ -111,6 +116,34 @@ def dataset_motion(name: str, root: Path) -> Tensor:
     return torch.cat(found)
 
 
+def defects(family: str, look: str, scenes: int, device: torch.device) -> dict[str, float]:
+    """Shares of scenes with each defect, at 96 x 128."""
+    world, found = World(family, seed=2, size=(96, 128)).on(device), []
+    for start in range(0, scenes, 8):
+        renderer = world.renderer(range(start, min(scenes, start + 8)), device)
+        view = renderer.view(0.0)
+        image = renderer.final(view) if look == "final" else renderer.clean(view)
+        grey = image.mean(dim=1)
+        clipped = ((image <= 0) | (image >= 1)).all(dim=1).float().mean(dim=(1, 2))
+        rough = 255 * (grey.diff(dim=1).abs().mean(dim=(1, 2)) + grey.diff(dim=2).abs().mean(dim=(1, 2))) / 2
+        most = torch.stack([each.bincount().max() / each.numel() for each in view.hits.index])
+        brightness = grey.mean(dim=(1, 2))
+        flags = (brightness < 0.1, brightness > 0.9, clipped > 0.25, rough < 1.0, most > 0.9)
+        found.append(torch.stack(flags, dim=1).float().cpu())
+    return dict(zip(DEFECTS, torch.cat(found).mean(dim=0).tolist(), strict=True))
+
+
+def print_defects(console: Console, found: dict[str, dict[str, float]], scenes: int) -> None:
+    """One row a family and pass."""
+    table = Table(title=f"Scenes with a defect, per cent of {scenes}", box=None)
+    table.add_column("family, pass")
+    for name in DEFECTS:
+        table.add_column(name, justify="right")
+    for source, rows in found.items():
+        table.add_row(source, *(f"{100 * share:.1f}" for share in rows.values()))
+    console.print(table)
+
+
 def sintel_shares() -> list[float]:
     """Of pixels that move 0 to 10, 10 to 40 and more pixels in Sintel's test set, from published errors."""
     rows = torch.tensor(SINTEL_ROWS, dtype=torch.float64)
@@ -144,9 +177,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--batch", type=int, help="scenes rendered at once; by default 1 on a CPU and 16 on a GPU")
+    parser.add_argument("--batch", type=int, help="scenes rendered at once; by default 1 on a CPU and 64 on a GPU")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
-    parser.add_argument("--scenes", type=int, default=200, help="scenes whose motion is counted")
+    parser.add_argument("--scenes", type=int, default=200, help="scenes whose motion and defects are counted")
     parser.add_argument("--families", nargs="*", default=["objects"], choices=list(FAMILIES))
     parser.add_argument("--passes", nargs="*", default=["clean", "final"], choices=["clean", "final"])
     parser.add_argument("--sintel", type=Path, help="a folder of Sintel, to count its motion")
@@ -154,7 +187,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=150)
-    batch = arguments.batch or (16 if device.type == "cuda" else 1)
+    batch = arguments.batch or (64 if device.type == "cuda" else 1)
     workers = 0 if device.type == "cuda" else (os.cpu_count() or 1)
     where = f"on {device}, batch {batch}" + (f", {workers} workers" if workers else "")
     table = Table(title=f"Pairs of {SIZE[0]}x{SIZE[1]} with flow and occlusion, {where}", box=None)
@@ -184,6 +217,15 @@ def main() -> None:
             motion[f"{name}, the samples given"] = shares(dataset_motion(name, root))
     console.print()
     print_motion(console, motion)
+    found = {
+        f"{family}, {look}": defects(family, look, arguments.scenes, device)
+        for family in arguments.families
+        for look in arguments.passes
+        if arguments.scenes
+    }
+    if found:
+        console.print()
+        print_defects(console, found, arguments.scenes)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {
@@ -193,6 +235,7 @@ def main() -> None:
             "edges": list(EDGES[:-1]),
             "motion": motion,
             "sintel_test": sintel_shares(),
+            "defects": found,
         }
         write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
 

@@ -344,6 +344,7 @@ class TestFolder:
             "family": "objects",
             "seed": 5,
             "size": [16, 24],
+            "shake": 0.0,
             "layout": "sintel",
             "frames": 2,
             "rate": scenes.scenes([0]).rate,

@@ -37,7 +37,7 @@ def test_the_kernel_throws_the_plain_version_s_shadows(family: str) -> None:
     renders = renderer(family)
     hit = seen(renders)
     frame = hit.frame
-    plain = casting._blocked(frame.table, frame.alive, frame.sun, renders.shapes, frame.counts, hit.points, hit.index)
+    plain = casting._blocked(frame.table, frame.casts, frame.sun, renders.shapes, frame.counts, hit.points, hit.index)
     assert 0 < plain.float().mean() < 1
     assert (plain != casting.in_shadow(frame, renders.shapes, hit.points, hit.index)).float().mean() < 1e-3
 
@@ -49,6 +49,12 @@ def test_the_kernel_sees_the_plain_version_s_colours(family: str) -> None:
     fast, plain = surface(hit, renders.looks, renders.bank), plain_surface(hit, renders.looks, renders.bank)
     for name in ("colour", "light", "gloss", "normals"):
         assert (getattr(fast, name) - getattr(plain, name)).abs().max() < 1e-3, name
+
+
+def test_one_scene_is_a_batch_too() -> None:
+    world = World("drive", seed=5, size=SIZE, bank=procedural_bank(64, 3))
+    one, two = world.renderer([0], "cuda"), world.renderer([0, 1], "cuda")
+    assert (one.final(one.view(0.0)) - two.final(two.view(0.0))[:1]).abs().mean() < 1e-4
 
 
 @pytest.mark.parametrize("look", ["clean", "final"])

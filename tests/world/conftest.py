@@ -105,6 +105,8 @@ def compose(bank: TextureBank) -> Compose:
                 focus=5 * one,
                 exposure=path((0.0, 0.0, 0.0)),
                 gamma=one,
+                lift=zero,
+                vignette=zero,
                 read=zero,
                 shot=zero,
                 quality=100 * one,

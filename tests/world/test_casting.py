@@ -208,7 +208,7 @@ def test_leaving_out_what_cannot_shadow_a_tile_changes_nothing(family: str, bank
     renderer, view = some_views(family, bank)
     frame, hit = view.frame, view.hits
     shadow = in_shadow(frame, renderer.shapes, hit.points, hit.index)
-    plain = _blocked(frame.table, frame.alive, frame.sun, renderer.shapes, frame.counts, hit.points, hit.index)
+    plain = _blocked(frame.table, frame.casts, frame.sun, renderer.shapes, frame.counts, hit.points, hit.index)
     assert torch.equal(shadow, plain)
     assert shadow.any() and not shadow.all()
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -111,12 +112,35 @@ def test_parts_of_a_stream_share_it_out(bank: TextureBank) -> None:
     assert [parts[turn % 3][turn // 3] for turn in range(9)] == whole
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
-def test_so_many_batches_are_of_the_final_pass(share: float, bank: TextureBank) -> None:
-    looks = [names[-1] for names in names_of(WorldStream(worlds("room", bank), named, 1, final=share), 12)]
-    assert looks.count("final") == 12 * share
-    for start in range(4):
-        assert looks[start : start + 8].count("final") == 8 * share
+def test_so_many_batches_of_every_part_are_of_the_final_pass(share: float, parts: int, bank: TextureBank) -> None:
+    for number in range(parts):
+        stream = WorldStream(worlds("room", bank), named, 1, final=share, part=(number, parts))
+        looks = [names[-1] for names in names_of(stream, 40)]
+        assert looks.count("final") == pytest.approx(40 * share, abs=3 * (0 < share < 1))
+
+
+def test_a_part_comes_in_the_same_order_from_any_number_of_workers(bank: TextureBank) -> None:
+    orders = []
+    for workers in (0, 1, 2):
+        stream = WorldStream(worlds("room", bank), named, 1, part=(1, 2), start=3)
+        loader = DataLoader(stream, batch_size=None, num_workers=workers)
+        orders.append([batch.names for batch in itertools.islice(loader, 7)])
+    assert orders[0] == orders[1] == orders[2]
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch": 0}, {"batch": 1, "final": 1.5}, {"batch": 1, "start": -1}, {"batch": 1, "part": (2, 2)}]
+)
+def test_a_stream_that_cannot_be_is_refused(options: dict[str, Any], bank: TextureBank) -> None:
+    with pytest.raises(InputError, match="cannot be"):
+        WorldStream(worlds("room", bank), named, **options)
+
+
+def test_a_pass_that_is_not_there_is_refused(bank: TextureBank) -> None:
+    with pytest.raises(InputError, match="no pass called 'Final'"):
+        flow_sample(worlds("room", bank).renderer([0]), "Final")
 
 
 def test_workers_render_the_same_batches(bank: TextureBank) -> None:
@@ -182,10 +206,10 @@ def test_a_track_tells_how_much_of_the_target_is_seen(compose: Compose, bank: Te
     # 12 pixels wide at x = 26 .. 37; from the second second on a board covers all right of x = 31.5.
     target = {"kind": "rectangle", "position": (0, 0, 5.0), "extent": (0.5, 0.5, 1.0), "instance": 2}
     board = {"kind": "rectangle", "position": [(21.0, 0, 3.0), (-9.0, 0, 0)], "extent": (3.0, 3.0, 1.0)}
-    clip = track_clip(Renderer(compose(target, board, WALL), bank), 3, instance=2, step=1)
+    clip = track_clip(Renderer(compose(target, board, WALL), bank), frames=3)
     assert clip.boxes[0].tolist() == [[26, 18, 12, 12]] * 3
     assert clip.visible[0].tolist() == [1.0, 1.0, 0.5]
-    gone = track_clip(Renderer(compose(target, board, WALL), bank), 2, instance=2, step=2)
+    gone = track_clip(Renderer(compose(target, board, WALL), bank), frames=2, step=2)
     assert gone.visible[0].tolist() == [1.0, 0.5]
     assert torch.equal(gone.frames[:, 1], clip.frames[:, 2])
 

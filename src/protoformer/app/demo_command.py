@@ -188,13 +188,14 @@ def _world() -> Section:
         nearness = 1 / view.depth[0, 0]
         figures += [
             Figure(picture(renderer.clean(view)[0]), f"{family}: {what.what}"),
+            Figure(picture(renderer.final(view)[0]), "as a camera would take it"),
             Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "its motion, on a scale of its own"),
             Figure(grey_picture(nearness / nearness.max()), "its depth: white is near"),
         ]
     return Section(
         "The world",
         "Scenes made from numbers, whose motion, depth and occlusion are known exactly: truth to train on without any "
-        "dataset. `protoformer world` writes as many as you like.",
+        "dataset. The command “protoformer world” writes as many as you like.",
         tuple(figures),
     )
 

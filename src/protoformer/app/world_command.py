@@ -96,9 +96,8 @@ def _report(scenes: World, found: ClipFolder, sheet: Path | None, seconds: float
         print(json.dumps(summary))
         return
     before = f" ({len(found.there)} were there before)" if found.there else ""
-    print(
-        f"wrote {len(found.written)} clips to {found.root} in {seconds:.1f} s{before}, in the layout of {found.layout}"
-    )
+    clips = "1 clip" if len(found.written) == 1 else f"{len(found.written)} clips"
+    print(f"wrote {clips} to {found.root} in {seconds:.1f} s{before}, in the layout of {found.layout}")
     if found.left_out:
         print(f"left out, since nothing in them can be followed: {', '.join(names['left_out'])}")
     if sheet is not None:
@@ -122,6 +121,8 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(name)
+        if chosen.type not in ("cpu", "cuda"):
+            raise RuntimeError
         torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
     except (RuntimeError, AssertionError, ImportError):
         raise InputError(f"the device {name!r} is not there; choose cpu, or cuda on a machine with a GPU.") from None

@@ -97,6 +97,7 @@ def settings_of(world: World, layout: str, frames: int, textures: str = "procedu
         "family": world.family,
         "seed": world.seed,
         "size": list(world.size),
+        "shake": world.shake,
         "layout": layout,
         "frames": frames,
         "rate": world.scenes([0]).rate,

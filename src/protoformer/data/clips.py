@@ -31,6 +31,8 @@ Told = Callable[[], object]
 LEAST_FRAMES = 2
 LEAST_SEEN = 0.0005
 """Share of an image's pixels that a target must fill when its clip begins."""
+LEAST_SHARE = 0.5
+"""Share of the target itself that must be seen then."""
 UNKNOWN = 1e10
 """What a `.flo` file holds where nobody knows the motion: Middlebury's mark."""
 SHAKE = 1.0
@@ -182,7 +184,7 @@ def _otb_files(root: Path, name: str, frames: int) -> list[Path]:
 
 
 def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, told: Told) -> bool:
-    found = find_target(renderer, frames, 1 if name.startswith("chase_") else None)
+    found = find_target(renderer, frames, renderer.scenes.target)
     if found is None:
         return False
     instance, start = found
@@ -205,17 +207,19 @@ def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, told: Tol
     return True
 
 
-def find_target(renderer: Renderer, frames: int, instance: int | None = None) -> tuple[int, int] | None:
+def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int, int] | None:
     """The instance to follow and the number of the first frame that shows enough of it; None where none does.
 
-    instance: the one it must be; otherwise the one of which most is seen.
+    instance: the one it must be; 0 for the one of which most is seen.
     """
     known = int(renderer.looks.instance.max())
     for number in range(frames if known else 0):
-        shown = renderer.instances(renderer.view(number / renderer.scenes.rate))
+        view = renderer.view(number / renderer.scenes.rate)
+        shown = renderer.instances(view)
         seen = torch.bincount(shown.flatten(), minlength=known + 1)[1:]
-        best = int(seen.argmax()) + 1 if instance is None else instance
-        if int(seen[best - 1]) >= LEAST_SEEN * shown.numel():
+        best = instance or int(seen.argmax()) + 1
+        whole = int(renderer.whole(view.frame, best).sum())
+        if int(seen[best - 1]) >= max(LEAST_SEEN * shown.numel(), LEAST_SHARE * whole):
             return best, number
     return None
 

@@ -59,6 +59,7 @@ class Assembly:
         ripple: Tensor | None = None,
         roughness: float = 0.3,
         instance: Tensor | int = 0,
+        casts: bool = True,
         alive: Tensor | None = None,
         texture: Tensor | None = None,
     ) -> None:
@@ -87,6 +88,7 @@ class Assembly:
                 "outline": self._outline(name, count, roughness),
                 "ripple": torch.zeros(*shape, 2, 4) if ripple is None else ripple.expand(*shape, 2, 4),
                 "instance": torch.as_tensor(instance).expand(shape),
+                "casts": torch.full(shape, casts),
                 "texture": chosen,
                 "tiling": tiling,
                 "gain": gain,

@@ -289,7 +289,7 @@ def _textures(path: Path, side: int) -> list[Tensor]:
     pixels = read_cutout(path)
     alpha = pixels[..., 3]
     if (alpha < 0.5).mean() >= _LEAST_CLEAR:
-        return [_as_texture(_fitted(pixels, side))] if alpha.mean() >= _LEAST_COVER else []
+        return [_as_texture(_fitted(pixels, side))] if (alpha >= 0.5).mean() >= _LEAST_COVER else []
     height, width = alpha.shape
     square = min(height, width)
     spare = max(height, width) - square

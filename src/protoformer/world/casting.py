@@ -5,7 +5,7 @@ is the depth. In the primitive's own coordinates a ray is o + t d, and every tes
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -191,14 +191,16 @@ def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tens
     if points.device.type == "cuda":
         from protoformer.world import kernels
 
-        return kernels.blocked(*_tensors(frame, shapes), frame.counts, frame.sun, points, own)
+        return kernels.blocked(
+            *_tensors(replace(frame, alive=frame.casts), shapes), frame.counts, frame.sun, points, own
+        )
     across, down, bounds = _against_the_light(frame, points)
     hidden = torch.zeros(own.shape, dtype=torch.bool)
     sky = sum(frame.counts[: KINDS.index("sky")])
     for scene, rays in _tiles(frame, own.shape[1]):
         if bool((own[scene, rays] >= sky).all()):
             continue
-        few = (frame.alive[scene] & _overlap(bounds[:, scene], across[scene, rays], down[scene, rays])).nonzero()[:, 0]
+        few = (frame.casts[scene] & _overlap(bounds[:, scene], across[scene, rays], down[scene, rays])).nonzero()[:, 0]
         table, some, counts = _of_few(frame, shapes, scene, few)
         alive, sun = torch.ones(1, len(few), dtype=torch.bool), frame.sun[scene : scene + 1]
         among = torch.searchsorted(few, own[scene, rays])

@@ -30,17 +30,18 @@ def air(draws: Draws, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 
 
 def film(draws: Draws, focus: tuple[float, float] = (2.0, 20.0)) -> Film:
     """A camera's habits: some scenes are sharp and clean, some are not. focus: least and most, metres."""
-    seldom = {name: draws.whether(f"film.{name}", share) for name, share in (("blur", 0.7), ("soft", 0.3))}
     still = torch.zeros(len(draws), 3, dtype=torch.float64)
     flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.whether("film.flickers", 0.5, (1, 1))
     return Film(
-        shutter=draws.uniform("film.shutter", 0.2, 0.9) * seldom["blur"],
-        aperture=draws.log_uniform("film.aperture", 1.0, 12.0) * seldom["soft"],
+        shutter=draws.uniform("film.shutter", 0.2, 0.9) * draws.whether("film.blur", 0.7),
+        aperture=draws.log_uniform("film.aperture", 1.0, 12.0) * draws.whether("film.soft", 0.3),
         focus=draws.log_uniform("film.focus", *focus),
         exposure=Path.of(still + draws.normal("film.gain", 0.0, 0.05, (3,))).with_waves(
             flicker, draws.uniform("film.rate", 0.2, 4.0, (1, 2)), draws.uniform("film.phase", 0.0, 6.28, (1, 2))
         ),
         gamma=draws.log_uniform("film.gamma", 0.85, 1.2),
+        lift=draws.uniform("film.lift", -0.02, 0.04),
+        vignette=draws.uniform("film.vignette", -0.2, 0.4).clamp_min(0),
         read=draws.log_uniform("film.read", 0.001, 0.02),
         shot=draws.log_uniform("film.shot", 0.002, 0.03),
         quality=draws.uniform("film.quality", 40.0, 97.0),
@@ -56,17 +57,14 @@ def sky(assembly: Assembly) -> None:
     assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, look=look)
 
 
-def still_hand(batch: int) -> tuple[Path, Path]:
-    """No shake: position and turn, of B x 3."""
-    return Path.of(torch.zeros(batch, 3)), Path.of(torch.zeros(batch, 3))
-
-
 def hand(draws: Draws, strength: float = 1.0) -> tuple[Path, Path]:
-    """The shake of a hand: position along the camera's axes and turn about them, of B x 3.
+    """The shake of a hand: position along the camera's axes and turn about them, of B x 3; none at strength 0.
 
     Tremor and sway from 0.4 to 12 Hz whose amplitude falls as the frequency grows, and in some scenes the steps of
     someone who walks: up and down twice, and sideways once, in every two steps.
     """
+    if not strength:
+        return Path.of(torch.zeros(len(draws), 3)), Path.of(torch.zeros(len(draws), 3))
     size = strength * draws.log_uniform("hand.size", 0.4, 2.0, (1, 1))
     waves = 10
     still = torch.zeros(len(draws), 3, dtype=torch.float64)

@@ -165,7 +165,7 @@ def _nearest(
 @triton.jit
 def _blocked(
     table, alive, outline, texture, silhouettes, sun, points, owners, hidden,
-    rays, batch, primitives, step, side, surfaces,
+    rays, apart, primitives, step, side, surfaces,
     e0, e1, e2, e3, e4, e5,
     SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -173,7 +173,6 @@ def _blocked(
     ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     there = ray < rays
     place = scene.to(tl.int64) * rays + ray
-    apart = batch.to(tl.int64) * rays
     x, y = tl.load(points + place, there, 0.0), tl.load(points + apart + place, there, 0.0)
     z = tl.load(points + 2 * apart + place, there, 0.0)
     owner = tl.load(owners + place, there, 0)
@@ -230,7 +229,7 @@ def _between(a, b, c, d, x, y):
 @triton.jit
 def _surface(
     table, looks, texture, texels, lens, light, indices, depths, across, down, out,
-    rays, batch, primitives, step, side, surfaces, levels, stride,
+    rays, apart, primitives, step, side, surfaces, levels, stride,
     boxes, balls, rooms, skies,
     SIZE: tl.constexpr,
 ):  # fmt: skip
@@ -298,7 +297,6 @@ def _surface(
     red = tl.load(look + 18 * step) * red + tl.load(look + 21 * step)
     green = tl.load(look + 19 * step) * green + tl.load(look + 22 * step)
     blue = tl.load(look + 20 * step) * blue + tl.load(look + 23 * step)
-    apart = batch.to(tl.int64) * rays
     tl.store(out + place, tl.minimum(tl.maximum(red, 0.0), 1.0), there)
     tl.store(out + apart + place, tl.minimum(tl.maximum(green, 0.0), 1.0), there)
     tl.store(out + 2 * apart + place, tl.minimum(tl.maximum(blue, 0.0), 1.0), there)
@@ -323,8 +321,9 @@ def surface(
     starts = _ends(counts)
     _surface[(triton.cdiv(rays, BLOCK), batch)](
         table, looks, texture, texels, lens, light.contiguous(), index.contiguous(), depth.contiguous(),
-        ray[0].contiguous(), ray[1].contiguous(), out, rays, batch, primitives, batch * primitives, side, surfaces,
-        side.bit_length(), (4 * side * side - 1) // 3, starts[3], starts[4], starts[5], starts[6],
+        ray[0].contiguous(), ray[1].contiguous(), out,
+        rays, batch * rays, primitives, batch * primitives, side, surfaces, side.bit_length(),
+        (4 * side * side - 1) // 3, starts[3], starts[4], starts[5], starts[6],
         SIZE=BLOCK,
     )  # fmt: skip
     return out
@@ -363,6 +362,6 @@ def blocked(
     _blocked[(triton.cdiv(rays, BLOCK), batch)](
         table, alive.view(torch.uint8), outline, texture, silhouettes, sun.contiguous(), points, own,
         hidden.view(torch.uint8),
-        rays, batch, primitives, batch * primitives, side, surfaces, *_ends(counts)[:6], SIZE=BLOCK,
+        rays, batch * rays, primitives, batch * primitives, side, surfaces, *_ends(counts)[:6], SIZE=BLOCK,
     )  # fmt: skip
     return hidden

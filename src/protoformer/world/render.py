@@ -10,7 +10,7 @@ from protoformer.geometry import pixel_grid
 from protoformer.geometry.warps import inside
 from protoformer.world.bank import TextureBank, procedural_bank
 from protoformer.world.casting import NEAREST, Shapes, in_shadow, nearest
-from protoformer.world.photography import compress, defocus, expose, sensor_noise
+from protoformer.world.photography import compress, defocus, expose, sensor_noise, vignette
 from protoformer.world.scene import KINDS, Frame, Scenes
 from protoformer.world.surface import Hits, carried, hits, looks_of, normals, shade, surface
 
@@ -19,6 +19,7 @@ AROUND = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1)
 TOLERANCE = 2e-4
 """A point is hidden if something is nearer to the camera by more than this share of its depth."""
 SUBFRAMES = 7
+NUMBERS = ("aperture", "focus", "gamma", "lift", "vignette", "read", "shot")
 LATTICE = (0.754878, 0.569840)
 """Steps of a pixel, (x, y), from one subframe's rays to the next's; they fill it evenly however many there are."""
 SHADED = 0.6
@@ -142,24 +143,28 @@ class Renderer:
         """What is seen of each instance 1, 2, ...: B x I x 4, (x, y, w, h) in pixels; NaN for those out of sight."""
         return extents(self.instances(view), int(self.looks.instance.max()))
 
-    def whole(self, frame: Frame, instance: int) -> Tensor:
+    def whole(self, frame: Frame, instance: int | Tensor) -> Tensor:
         """The mask of an instance as if nothing stood before it, on an image twice as large: B x 1 x 2H x 2W, bool.
 
-        Its pixel (H / 2, W / 2), rounded down, is the image's first.
+        instance: one for all scenes, or B. The mask's pixel (H / 2, W / 2), rounded down, is the image's first.
         """
-        alone = frame.alive & (self.looks.instance == instance)
+        chosen = torch.as_tensor(instance, device=self.device).view(-1, 1)
         height, width = frame.size
         around = pixel_grid(2 * height, 2 * width, self.device)
         around = around - torch.tensor([width // 2, height // 2], device=self.device).view(2, 1, 1)
         positions = around.flatten(1).expand(self.scenes.count, -1, -1)
-        depth, _ = nearest(replace(frame, alive=alone), self.shapes, positions)
+        alone = replace(frame, alive=frame.alive & (self.looks.instance == chosen))
+        depth, _ = nearest(alone, self.shapes, positions)
         return torch.isfinite(depth).view(-1, 1, 2 * height, 2 * width)
 
-    def whole_box(self, frame: Frame, instance: int) -> Tensor:
+    def whole_box(self, frame: Frame, instance: int | Tensor) -> Tensor:
         """The box of an instance, hidden parts too, to half an image beyond the borders: B x 4; NaN if none."""
-        height, width = frame.size
-        box = extents(self.whole(frame, instance).long(), 1)[:, 0]
-        return box - torch.tensor([width // 2, height // 2, 0, 0], device=self.device)
+        return self.box_of_whole(self.whole(frame, instance))
+
+    def box_of_whole(self, mask: Tensor) -> Tensor:
+        """The box of a mask that `whole` gave: B x 4, in the image's pixels."""
+        height, width = self.scenes.size
+        return extents(mask.long(), 1)[:, 0] - torch.tensor([width // 2, height // 2, 0, 0], device=self.device)
 
     def clean(self, view: View) -> Tensor:
         """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""
@@ -196,14 +201,13 @@ class Renderer:
 
     def _developed(self, image: Tensor, view: View) -> Tensor:
         film = self.scenes.film
-        on = {
-            name: getattr(film, name).float().to(self.device) for name in ("aperture", "focus", "gamma", "read", "shot")
-        }
+        on = {name: getattr(film, name).float().to(self.device) for name in NUMBERS}
         image = defocus(image, view.depth, on["focus"], on["aperture"])
         gain = film.exposure.at(view.frame.time).exp().float().to(self.device)
-        image = expose(image, gain, on["gamma"], torch.zeros_like(on["gamma"]))
-        # A key for each frame of a scene: noise differs from frame to frame.
-        key = film.key * 1_000_003 + (view.frame.time * self.scenes.rate * 64).round().long()
+        image = vignette(expose(image, gain, on["gamma"], on["lift"]), on["vignette"])
+        # A key for each frame of a scene and of its steady twin: noise is never the same twice.
+        moment = (view.frame.time * self.scenes.rate * 64).round().long()
+        key = film.key * 1_000_003 + 2 * moment + int(view.frame.steady)
         image = sensor_noise(image, key.to(self.device), on["read"], on["shot"])
         return compress(image, film.quality.float().to(self.device))
 

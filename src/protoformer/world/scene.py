@@ -35,7 +35,7 @@ class Primitives:
         + o5 cos 5a + o6 sin 5a.
     ripple: B x P x 2 x 4, of a blob or cutout: two waves that shear its plane, (amplitude, waves, phase, rate): first
         x by amplitude sin(waves y + phase + rate t), then y by x alike.
-    instance: B x P, int64, 0 for what does not move by itself.
+    instance: B x P, int64, 0 for what does not move by itself. casts: B x P, bool, whether it throws a shadow.
     texture: B x P, int64, in the bank. tiling: B x P x 2 x 3, from metres on the surface to repeats of the texture.
     gain, bias: B x P x 3, colour = gain * texture + bias. gloss: B x P, strength of the highlight.
     """
@@ -51,6 +51,7 @@ class Primitives:
     outline: Tensor
     ripple: Tensor
     instance: Tensor
+    casts: Tensor
     texture: Tensor
     tiling: Tensor
     gain: Tensor
@@ -104,7 +105,8 @@ class Film:
     """How the final pass takes its pictures; B of each.
 
     shutter: share of a frame's time for which it is open. aperture, focus: see `photography.defocus`. exposure: path of
-    B x 3, logarithms of the gains of the colours. gamma: 1 is as rendered. read, shot: noise. quality: of JPEG, 1 to
+    B x 3, logarithms of the gains of the colours. gamma: 1 is as rendered. lift: added after it.
+    vignette: share of the light that corners lose. read, shot: noise. quality: of JPEG, 1 to
     100. key: int64, for the noise.
     """
 
@@ -113,6 +115,8 @@ class Film:
     focus: Tensor
     exposure: Path
     gamma: Tensor
+    lift: Tensor
+    vignette: Tensor
     read: Tensor
     shot: Tensor
     quality: Tensor
@@ -121,7 +125,9 @@ class Film:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenes:
-    """A batch of scenes. size: (height, width) of its images. rate: frames a second. names: B."""
+    """A batch of scenes. size: (height, width) of its images. rate: frames a second. target: the instance to follow, 0
+    for none in particular. names: B.
+    """
 
     primitives: Primitives
     camera: Camera
@@ -129,7 +135,8 @@ class Scenes:
     film: Film
     size: tuple[int, int]
     rate: float
-    names: tuple[str, ...]
+    target: int = 0
+    names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -177,6 +184,7 @@ class Scenes:
             table=_on(table.permute(2, 0, 1), device),
             sun=_on(sun, device),
             alive=parts.alive.to(device, non_blocking=True),
+            casts=(parts.alive & parts.casts).to(device, non_blocking=True),
         )
 
 
@@ -191,7 +199,7 @@ class Frame:
     time: B. to_world (B x 3 x 3) and eye (B x 3): the camera in the world, float64, on the CPU.
     lens: B x 4, focal lengths and centre (x, y), pixels. table: F x B x P, float32: INVERSE and ORIGIN lead from the
     camera's axes to a primitive's own, p_own = inverse p + origin; FORWARD and PLACE lead back; RIPPLE is (amplitude,
-    waves, phase) of both waves. sun: B x 3, unit. alive: B x P, bool.
+    waves, phase) of both waves. sun: B x 3, unit. alive, casts: B x P, bool, what is there and what throws a shadow.
     """
 
     counts: tuple[int, ...]
@@ -204,6 +212,7 @@ class Frame:
     table: Tensor
     sun: Tensor
     alive: Tensor
+    casts: Tensor
 
     def rays(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Directions (x, y, 1) through positions (B x 2 x N, pixels): x and y, B x N each."""

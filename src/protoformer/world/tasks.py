@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from protoformer.errors import InputError
 from protoformer.world.render import Renderer, View
 from protoformer.world.sample import DepthSample, FlowSample, StabilityClip, TrackClip
 
@@ -13,6 +14,8 @@ PASSES = ("clean", "final")
 
 def picture(renderer: Renderer, view: View, look: str) -> Tensor:
     """One pass of a view: B x 3 x H x W."""
+    if look not in PASSES:
+        raise InputError(f"there is no pass called {look!r}; choose clean or final.")
     return renderer.final(view) if look == "final" else renderer.clean(view)
 
 
@@ -53,15 +56,27 @@ def intrinsics(renderer: Renderer) -> Tensor:
     return matrix.to(renderer.device)
 
 
-def track_clip(renderer: Renderer, frames: int, look: str = "clean", instance: int = 1, step: int = 1) -> TrackClip:
-    """Frames, `step` apart, and one instance in them."""
-    pictures, boxes, visible = [], [], []
+def targets(renderer: Renderer, view: View) -> Tensor:
+    """The instance to follow in each scene: its target if it has one, else that of which most is seen: B, int64."""
+    if renderer.scenes.target:
+        return torch.full((renderer.scenes.count,), renderer.scenes.target, device=renderer.device)
+    shown = renderer.instances(view).flatten(1)
+    known = int(renderer.looks.instance.max())
+    seen = torch.stack([(shown == instance).sum(dim=1) for instance in range(1, known + 1)], dim=1)
+    return seen.argmax(dim=1) + 1
+
+
+def track_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
+    """Frames, `step` apart, and one instance in each scene, by `targets` of the first frame."""
+    pictures, boxes, visible, target = [], [], [], None
     for number in range(0, frames * step, step):
         view = renderer.view(number / renderer.scenes.rate)
+        target = targets(renderer, view) if target is None else target
         pictures.append(picture(renderer, view, look))
-        boxes.append(renderer.whole_box(view.frame, instance))
-        seen = (renderer.instances(view) == instance).sum(dim=(1, 2, 3))
-        visible.append(seen / renderer.whole(view.frame, instance).sum(dim=(1, 2, 3)).clamp_min(1))
+        whole = renderer.whole(view.frame, target)
+        boxes.append(renderer.box_of_whole(whole))
+        seen = (renderer.instances(view) == target.view(-1, 1, 1, 1)).sum(dim=(1, 2, 3))
+        visible.append(seen / whole.sum(dim=(1, 2, 3)).clamp_min(1))
     return TrackClip(
         frames=torch.stack(pictures, dim=1),
         boxes=torch.stack(boxes, dim=1),
@@ -70,7 +85,7 @@ def track_clip(renderer: Renderer, frames: int, look: str = "clean", instance: i
     )
 
 
-def stability_clip(renderer: Renderer, frames: int, look: str = "clean", step: int = 1) -> StabilityClip:
+def stability_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> StabilityClip:
     """Frames, `step` apart, of the shaky path and of the steady one, and the warp between them."""
     shaky, steady, warps, valid = [], [], [], []
     for number in range(0, frames * step, step):

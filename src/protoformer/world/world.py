@@ -43,6 +43,8 @@ class World:
             )
         self.shake = chosen.shake if shake is None else shake
         self.bank = procedural_bank() if bank is None else bank
+        if not self.bank.surfaces or not self.bank.cutouts:
+            raise InputError("the textures lack opaque images or cut-outs; add some, or join the procedural ones.")
 
     def scenes(self, indices: Sequence[int]) -> Scenes:
         """The scenes of these numbers, as a batch."""

@@ -9,7 +9,7 @@ from protoformer.geometry.rotations import rotation
 from protoformer.world.assembly import Assembly, Look, upright, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
-from protoformer.world.conditions import air, film, hand, sky, still_hand
+from protoformer.world.conditions import air, film, hand, sky
 from protoformer.world.families.street import METAL, ground, houses, looking, trees
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
@@ -39,7 +39,7 @@ def chase(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float =
         film=film(draws, focus=(4.0, 20.0)),
         size=size,
         rate=RATE,
-        names=(),
+        target=1,
     )
 
 
@@ -172,7 +172,7 @@ def _camera(
     stand = vectors(0.0, -draws.uniform("camera.height", 1.0, 2.2), 0.0)
     drift = draws.normal("camera.drift", 0.0, 0.3, (3, 1)) * torch.tensor([[1.0], [0.2], [1.0]])
     slow = draws.uniform("camera.slow", 0.05, 0.2, (3, 1))
-    shaken, turned = hand(draws, shake) if shake else still_hand(len(draws))
+    shaken, turned = hand(draws, shake)
     return Camera(
         focal=focal,
         centre=middle.expand(len(draws), 2),

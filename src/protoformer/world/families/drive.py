@@ -1,12 +1,14 @@
 """A car drives along a street."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from protoformer.world.assembly import Assembly, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
-from protoformer.world.conditions import air, film, hand, sky, still_hand
+from protoformer.world.conditions import air, film, hand, sky
 from protoformer.world.families.street import cars, ground, houses, looking, on_foot, people, poles, road, trees
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
@@ -34,7 +36,6 @@ def drive(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float =
         film=film(draws, focus=(8.0, 40.0)),
         size=size,
         rate=RATE,
-        names=(),
     )
 
 
@@ -52,7 +53,7 @@ def _traffic(assembly: Assembly, front: Tensor) -> None:
         + 9.0 * torch.arange(CARS)
         + draws.uniform("car.gap", 0.0, 5.0, (CARS,))
     )
-    speed = draws.uniform("car.speed", 2.0, 25.0, (CARS,)) * torch.where(sort == 2, 0.0, -side * -1.0)
+    speed = draws.uniform("car.speed", 2.0, 25.0, (CARS,)) * torch.where(sort == 2, 0.0, side)
     place, velocity = (
         vectors(side * lane, 0.0, along),
         vectors(draws.normal("car.drift", 0.0, 0.15, (CARS,)), 0.0, speed),
@@ -73,22 +74,28 @@ def _camera(draws: Draws, size: tuple[int, int], shake: float) -> Camera:
     yaw = draws.normal("ego.yaw", 0.0, 0.04).clamp(-0.15, 0.15)
     bend = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians a second
     start = vectors(draws.uniform("ego.lane", 0.3, 2.4), -draws.uniform("ego.height", 1.3, 1.9), 0.0)
-    velocity = vectors(speed * yaw.sin(), 0.0, speed * yaw.cos())
-    aside = vectors(0.5 * speed * bend * yaw.cos(), 0.0, -0.5 * speed * bend * yaw.sin())
-    zero = torch.zeros_like(yaw)
+    # It swerves and comes back: the heading is a wave, and the way aside is what such a heading drives.
+    swerve = draws.uniform("ego.swerve", 0.15, 0.3)
+    turn = bend / (2 * math.pi * swerve)
+    aside = speed * turn / (2 * math.pi * swerve)
+    zero, quarter = torch.zeros_like(yaw), torch.full((1, 1), -math.pi / 2, dtype=torch.float64)
     rough = (speed / 20.0)[:, None, None]
     bounce = rough * draws.normal("ego.bounce", 0.0, 0.006, (3, 3)) * torch.tensor([[1.0], [0.2], [0.6]])
     heave = rough * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
     rates = draws.uniform("ego.rates", 0.6, 2.5, (3, 3))
     phase = draws.uniform("ego.phase", 0.0, 6.28, (3, 3))
-    shaken, turned = hand(draws, shake) if shake else still_hand(len(draws))
+    shaken, turned = hand(draws, shake)
     focal = FOCAL * width * draws.log_uniform("ego.focal", 0.9, 1.15, (1,)).expand(-1, 2)
     middle = torch.tensor([0.5 * (width - 1), 0.47 * (height - 1)], dtype=torch.float64)
     return Camera(
         focal=focal,
         centre=middle.expand(len(draws), 2),
-        position=Path.of(start, velocity, aside).with_waves(heave, rates, phase),
-        turn=Path.of(vectors(zero, yaw, zero), vectors(zero, bend, zero)).with_waves(bounce, rates, phase + 0.7),
+        position=Path.of(start + vectors(aside, zero, zero), vectors(zero, zero, speed))
+        .with_waves(heave, rates, phase)
+        .with_waves(vectors(aside, zero, zero)[..., None], swerve[:, None, None], quarter),
+        turn=Path.of(vectors(zero, yaw, zero))
+        .with_waves(bounce, rates, phase + 0.7)
+        .with_waves(vectors(zero, turn, zero)[..., None], swerve[:, None, None], 0.0 * quarter),
         base=looking(draws.normal("ego.pitch", 0.0, 0.02), zero),
         shake=shaken,
         shake_turn=turned,

@@ -37,7 +37,6 @@ def handheld(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: floa
         film=film(draws, focus=(4.0, 20.0)),
         size=size,
         rate=RATE,
-        names=(),
     )
 
 

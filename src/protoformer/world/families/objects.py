@@ -9,7 +9,7 @@ from protoformer.geometry.rotations import rotation
 from protoformer.world.assembly import Assembly, Look, lying, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
-from protoformer.world.conditions import air, film, hand, sky, still_hand
+from protoformer.world.conditions import air, film, hand, sky
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
 
@@ -62,7 +62,6 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
         film=film(draws),
         size=size,
         rate=RATE,
-        names=(),
     )
 
 
@@ -150,19 +149,26 @@ def _camera(draws: Draws, size: tuple[int, int], focal: Tensor, shake: float) ->
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
     roll = draws.normal("camera.roll", 0.0, 0.004) * RATE
     drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * RATE
-    # Slow waves, so that a long clip neither turns away nor leaves.
-    slow = draws.uniform("camera.slow", 0.1, 0.4, (3, 1))
-    turn = vectors(pan * heading.sin(), pan * heading.cos(), roll)[..., None] / (2 * math.pi * slow)
-    shift = drift[..., None] / (2 * math.pi * slow)
+    # Waves that stay within a quarter of the view and a metre, so that a long clip neither turns away nor leaves.
+    turning = vectors(pan * heading.sin(), pan * heading.cos(), roll)[..., None]
+    turn, turns = _waves(turning, 0.25 * (width / focal)[:, None, None], draws.uniform("camera.slow", 0.1, 0.4, (3, 1)))
+    shift, shifts = _waves(drift[..., None], torch.tensor(1.0), draws.uniform("camera.slower", 0.1, 0.4, (3, 1)))
     still = torch.zeros(len(draws), 3, dtype=torch.float64)
     none = torch.zeros(1, 1, dtype=torch.float64)
-    shaken, turned = hand(draws, shake) if shake else still_hand(len(draws))
+    shaken, turned = hand(draws, shake)
     return Camera(
         focal=focal[:, None].expand(-1, 2),
         centre=torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64).expand(len(draws), 2),
-        position=Path.of(still).with_waves(shift, slow, none),
-        turn=Path.of(still).with_waves(turn, slow, none),
+        position=Path.of(still).with_waves(shift, shifts, none),
+        turn=Path.of(still).with_waves(turn, turns, none),
         base=torch.eye(3, dtype=torch.float64).expand(len(draws), 3, 3),
         shake=shaken,
         shake_turn=turned,
     )
+
+
+def _waves(speed: Tensor, most: Tensor, slowest: Tensor) -> tuple[Tensor, Tensor]:
+    """Amplitude, at most `most`, and frequency, about `slowest` Hz or more, of waves that begin at a speed."""
+    amplitude = torch.minimum(speed.abs() / (2 * math.pi * slowest), most)
+    frequency = (speed.abs() / (2 * math.pi * amplitude.clamp_min(1e-9))).clamp_min(0.01)
+    return amplitude * speed.sign(), frequency

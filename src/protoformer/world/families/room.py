@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.world.assembly import Assembly, Look, clear_of, lying, upright, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
-from protoformer.world.conditions import air, film, hand, sky, still_hand
+from protoformer.world.conditions import air, film, hand, sky
 from protoformer.world.families.street import looking, on_foot, people
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
@@ -41,7 +41,6 @@ def room(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float = 
         film=film(draws, focus=(1.0, 5.0)),
         size=size,
         rate=RATE,
-        names=(),
     )
 
 
@@ -51,9 +50,11 @@ def walls(assembly: Assembly, half: Tensor) -> None:
     x, y, z = half.unbind(-1)
     assembly.add("room", "walls", torch.zeros_like(half), half, look=WALLS)
     flat = vectors(x, z, 1.0)
-    assembly.add("rectangle", "floor", vectors(0.0, y - 0.005, 0.0 * x), flat, look=WOOD, base=lying())
+    assembly.add("rectangle", "floor", vectors(0.0, y - 0.005, 0.0 * x), flat, look=WOOD, base=lying(), casts=False)
     ceiling = Look(repeat=(1.0, 4.0), contrast=(0.05, 0.3), tone=(0.65, 0.9), tint=0.05, gloss=0.0)
-    assembly.add("rectangle", "ceiling", vectors(0.0, 0.005 - y, 0.0 * x), flat, look=ceiling, base=lying())
+    assembly.add(
+        "rectangle", "ceiling", vectors(0.0, 0.005 - y, 0.0 * x), flat, look=ceiling, base=lying(), casts=False
+    )
     rug = vectors(draws.uniform("rug.x", 0.5, 1.5, (1,)), draws.uniform("rug.z", 0.5, 1.5, (1,)), 1.0)
     place = vectors(draws.normal("rug.at.x", 0.0, 0.4, (1,)), y - 0.01, draws.normal("rug.at.z", 0.0, 0.4, (1,)))
     turned = upright(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ lying()
@@ -200,7 +201,7 @@ def _camera(draws: Draws, size: tuple[int, int], half: Tensor, shake: float) -> 
     phase = torch.zeros(1, 1, dtype=torch.float64)
     turn = (sweep * vectors(0.5, 1.0, 0.3))[..., None] / (2 * math.pi * slow)
     still = torch.zeros_like(stand)
-    shaken, turned = hand(draws, shake) if shake else still_hand(len(draws))
+    shaken, turned = hand(draws, shake)
     focal = FOCAL * width * draws.log_uniform("camera.focal", 0.9, 1.1, (1,)).expand(-1, 2)
     middle = torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64)
     return Camera(
