@@ -94,7 +94,7 @@ def test_sums_over_blocks_are_the_plain_sums(batch, heads, count, width, pixels,
 
 
 @settings(max_examples=60, deadline=None)
-@given(**SHAPES)
+@given(**SHAPES | {"width": st.integers(2, 9)})  # of one number the cosine is 1 or -1, and its gradient rounding alone
 def test_synchronization_over_blocks_is_the_plain_one(batch, heads, count, width, pixels, elements, dtype):
     inputs = synchronize_inputs(batch, heads, count, width, pixels, dtype)
     with pytest.MonkeyPatch.context() as patch:
