@@ -2,7 +2,8 @@
 
 Here alone it is chosen how they are computed. The plain version makes the matrix (heads x K x pixels), can be exported,
 and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over
-blocks of pixels that fit the cache.
+blocks of pixels that fit the cache. Unless told otherwise a CPU takes the fused one and a GPU the plain one: not all of
+Triton's kernels have been held against the plain version on a GPU yet.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from protoformer.model.fused import mixing, operators, perceptron, plain
 from protoformer.model.precision import for_products
 
 VERSIONS = ("fused", "plain")
-_chosen = "fused"
+_chosen: str | None = None
 
 
 @contextmanager
@@ -31,9 +32,10 @@ def computed(version: str) -> Iterator[None]:
         _chosen = before
 
 
-def is_plain() -> bool:
+def is_plain(tokens: Tensor) -> bool:
     """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
-    return _chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    chosen = _chosen or ("plain" if tokens.is_cuda else "fused")
+    return chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -42,7 +44,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     queries: B x heads x K x d; keys, values: B x heads x HW x d, in any layout. Returns B x heads x K x d and
     B x heads x K, in float32 or better.
     """
-    if is_plain():
+    if is_plain(keys):
         return plain.prototype_sums(queries, keys, values)
     sums, mass = operators.prototype_sums(for_products(queries), for_products(keys), for_products(values))
     return sums, mass
@@ -50,7 +52,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
-    by_products = tokens.is_cuda and not is_plain()
+    by_products = tokens.is_cuda and not is_plain(tokens)
     return operators.cell_means(tokens, size, grid) if by_products else plain.cell_means(tokens, size, grid)
 
 
@@ -62,7 +64,7 @@ def synchronize(
     features, queries: B x HW x C, the pixels and their projection; centres, keys, values: B x K x C, the prototypes and
     theirs; alpha, beta: heads. The assignment is decided in full precision and has no gradient.
     """
-    if is_plain():
+    if is_plain(features):
         return plain.synchronize(features, centres, queries, keys, values, alpha, beta)
     attended, assignment = operators.synchronize(
         features.detach(),
@@ -78,7 +80,7 @@ def synchronize(
 
 def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
     """Whether `mix` takes these tokens: on a GPU, where the kernels do, and in float32, as layer norm leaves them."""
-    takes = not is_plain() and tokens.dtype == torch.float32
+    takes = not is_plain(tokens) and tokens.dtype == torch.float32
     return takes and operators.takes_kernels(tokens, prototypes, head_width)
 
 
