@@ -40,9 +40,18 @@ def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
 
     monkeypatch.setattr(benchmark, "SIZES", ((4, 5), (8, 10)))
     monkeypatch.setattr(benchmark, "STEPS", 4)
-    monkeypatch.setattr(sys, "argv", ["prototyping.py", "--repeats", "1", "--json", str(tmp_path / "figures.json")])
+    monkeypatch.setattr(benchmark, "WORKLOADS", {"cpu": ((1, 8, 10, 64),)})
+    arguments = ["--device", "cpu", "--repeats", "1", "--json", str(tmp_path / "figures.json")]
+    monkeypatch.setattr(sys, "argv", ["prototyping.py", *arguments])
     benchmark.main()
-    assert "CAP grows" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "CAP grows" in printed and "CAP + LS, floor" in printed
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert len(figures["costs"]) == 4
+    assert [each["version"] for each in figures["versions"]] == [
+        "CAP + LS, plain",
+        "CAP + LS, fused",
+        "MLP of the block",
+        "self-attention",
+    ]
     assert len(figures["convergence"]) == 3

@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from protoformer.geometry import cells
 from protoformer.model import UPDATE_RULES, Prototyping
 from protoformer.model.convergence import contraction_factor, measure_convergence, plain_em
-from protoformer.model.prototyping import Layout, maximize, similarities
+from protoformer.model.fused.plain import similarities
+from protoformer.model.prototyping import Layout, maximize
 
 COMPETING_FOR_PIXELS = ("cap", "cosine", "k_means")
 COMPETING_FOR_PROTOTYPES = ("cross_attention", "criss_cross")

@@ -44,7 +44,7 @@ def test_a_pixel_hears_of_its_own_prototype_and_no_other(variant):
     features, prototypes = random_prototypes()
     centres = prototypes.centres.clone().requires_grad_()
     owner = nearest_prototype(features, centres)
-    output = built(variant)(features, Prototypes(centres, prototypes.memberships, prototypes.size))
+    output, _ = built(variant)(features, Prototypes(centres, prototypes.memberships, prototypes.size))
     for pixel in (0, 7, 29):
         (gradient,) = torch.autograd.grad(output[0, pixel].sum(), centres, retain_graph=True)
         heard = gradient.abs().sum(dim=-1) > 0
@@ -89,7 +89,7 @@ def test_the_gate_is_the_sigmoid_of_alpha_times_cosine_plus_beta():
 def test_gradients_reach_queries_keys_alpha_and_beta():
     features, prototypes = random_prototypes()
     layer = built("ls")
-    layer(features, prototypes).square().sum().backward()
+    layer(features, prototypes)[0].square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad.abs().max() > 1e-8, name
 
@@ -98,7 +98,7 @@ def test_gradients_reach_all_that_is_learned_in_the_other_variants():
     features, prototypes = random_prototypes()
     for variant in ("fc_similarity", "fc"):
         layer = built(variant)
-        layer(features, prototypes).square().sum().backward()
+        layer(features, prototypes)[0].square().sum().backward()
         for name, parameter in layer.named_parameters():
             assert parameter.grad.abs().max() > 0, (variant, name)
 
@@ -110,10 +110,10 @@ def test_a_fully_connected_layer_of_the_nearest_prototype_with_and_without_simil
     plain, weighted = built("fc"), built("fc_similarity")
     assert isinstance(plain, PlainLayer)
     assert isinstance(weighted, SimilarityLayer)
-    assert torch.allclose(plain(features, prototypes), F.linear(nearest, plain.layer.weight, plain.layer.bias))
+    assert torch.allclose(plain(features, prototypes)[0], F.linear(nearest, plain.layer.weight, plain.layer.bias))
     gate = torch.sigmoid(weighted.alpha * F.cosine_similarity(features, nearest, dim=-1) + weighted.beta)[..., None]
     expected = F.linear(gate * nearest, weighted.layer.weight, weighted.layer.bias)
-    assert torch.allclose(weighted(features, prototypes), expected, atol=1e-6)
+    assert torch.allclose(weighted(features, prototypes)[0], expected, atol=1e-6)
 
 
 def test_without_synchronization_prototypes_come_back_by_their_memberships():
@@ -124,7 +124,7 @@ def test_without_synchronization_prototypes_come_back_by_their_memberships():
     by_hand = torch.cat(
         [prototypes.memberships[0, h].T @ prototypes.centres[0][:, 8 * h : 8 * h + 8] for h in range(2)], dim=1
     )
-    assert torch.allclose(layer(features, prototypes)[0], by_hand, atol=1e-6)
+    assert torch.allclose(layer(features, prototypes)[0][0], by_hand, atol=1e-6)
 
 
 def test_all_four_variants_are_there():

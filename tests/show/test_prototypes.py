@@ -1,5 +1,7 @@
 """Which pixel belongs to which prototype, in colours."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -95,3 +97,12 @@ def test_heads_are_averaged() -> None:
         Prototypes(torch.zeros(1, 2, 4), memberships, (1, 1)), torch.zeros(3, 1, 1), 1, strength=1.0
     )
     assert shown[0, 0].tolist() == (255 * distinct_colours(2)[1]).round().int().tolist()
+
+
+def test_the_assignment_that_was_made_goes_before_memberships() -> None:
+    prototypes = belonging(torch.zeros(2, 2, dtype=torch.long), 3)
+    assigned = dataclasses.replace(prototypes, assignment=torch.full((1, 4), 2))
+    image = torch.zeros(3, 2, 2)
+    expected = assignment_picture(belonging(torch.full((2, 2), 2), 3), image, 1)
+    assert np.array_equal(assignment_picture(assigned, image, 1), expected)
+    assert not np.array_equal(assignment_picture(prototypes, image, 1), expected)

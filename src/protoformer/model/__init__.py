@@ -3,8 +3,9 @@
 from protoformer.model.config import PRESETS, ModelConfig, preset
 from protoformer.model.encoder import Encoder, EncoderOutput
 from protoformer.model.flow import FlowNetwork, FlowPrediction, build_flow
+from protoformer.model.fused.plain import nearest_prototype
 from protoformer.model.prototyping import UPDATE_RULES, Prototypes, Prototyping
-from protoformer.model.synchronization import SYNCHRONIZATIONS, nearest_prototype
+from protoformer.model.synchronization import SYNCHRONIZATIONS
 
 __all__ = [
     "PRESETS",

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.precision import for_products
 from protoformer.model.prototyping import Prototyping, maximize
 from protoformer.model.tokens import maps_of, merge_heads, size_of, split_heads, tokens_of
 
@@ -46,7 +47,8 @@ class PrototypeAggregation(nn.Module):
         """What stays the same over the updates of a pair: memberships in the final groups, B x heads x K x HW."""
         tokens, size = tokens_of(context), size_of(context)
         keys, _ = self.prototyping.keys_and_values(tokens)
-        return self.prototyping.memberships(self.prototyping(tokens, size).centres, keys, size)
+        # Every update multiplies by them twice: they are brought to the precision of products once.
+        return for_products(self.prototyping.memberships(self.prototyping(tokens, size).centres, keys, size))
 
     def forward(self, motion: Tensor, prepared: Tensor) -> Tensor:
         """motion: B x C x H x W; returns it with what its group sees added."""

@@ -7,7 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from protoformer.model.prototyping import Prototyping, cosine_similarities, similarities
+from protoformer.model.fused.plain import similarities
+from protoformer.model.prototyping import Prototyping, cosine_similarities
 from protoformer.model.tokens import split_heads
 
 

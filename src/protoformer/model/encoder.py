@@ -1,15 +1,19 @@
 """The encoder: a pyramid of two stages whose attention layers are prototyping and synchronization."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from protoformer.geometry import Padding
+from protoformer.model import fused
 from protoformer.model.attention import FeedForward
 from protoformer.model.config import ModelConfig
 from protoformer.model.embedding import EMBEDDINGS
+from protoformer.model.fused.mixing import Weights
 from protoformer.model.prototyping import Prototypes, Prototyping
-from protoformer.model.synchronization import SYNCHRONIZATIONS
+from protoformer.model.synchronization import SYNCHRONIZATIONS, LatentSynchronization
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
 STRIDES = (4, 8)
@@ -40,8 +44,36 @@ class Mixer(nn.Module):
 
     def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
         """tokens: B x HW x C; returns what to add to them and the prototypes."""
+        if self._is_one(tokens):
+            return self._at_once(tokens, size)
         prototypes = self.prototyping(tokens, size)
-        return self.synchronization(tokens, prototypes), prototypes
+        mixed, assignment = self.synchronization(tokens, prototypes)
+        return mixed, replace(prototypes, assignment=assignment)
+
+    def _is_one(self, tokens: Tensor) -> bool:
+        """Whether both are one operator on these tokens."""
+        prototyping, rows_columns = self.prototyping, self.prototyping.grid
+        ours = prototyping.update == "cap" and prototyping.iterations > 0
+        ours = ours and isinstance(self.synchronization, LatentSynchronization)
+        return ours and fused.mixes(tokens, rows_columns[0] * rows_columns[1], tokens.shape[2] // prototyping.heads)
+
+    def _at_once(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
+        em, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
+        weights = Weights(
+            torch.cat([em.key.weight, em.value.weight, ls.query.weight]),
+            torch.cat([em.key.bias, em.value.bias, ls.query.bias]),
+            em.query.weight,
+            em.query.bias,
+            torch.cat([ls.key.weight, ls.value.weight]),
+            torch.cat([ls.key.bias, ls.value.bias]),
+            ls.alpha,
+            ls.beta,
+        )
+        found = fused.mix(tokens, weights, size, em.grid, em.iterations, em.normalize, em.residual)
+        keys = found.projected[..., : tokens.shape[2]]
+        expectation = em.expectation_of(found.queries[-1], keys, size)
+        output = fused.feed_forward(found.attended, *ls.layers())
+        return output, Prototypes(found.centres, expectation, size, found.assignment)
 
 
 class Block(nn.Module):

@@ -1,38 +1,17 @@
 """Cross-Attention Prototyping: the prototypes of an image, found by a few steps of expectation and maximization."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry import cell_of_pixel, cells, grid_shape
-from protoformer.model.tokens import maps_of, merge_heads, split_heads, tokens_of
-
-
-@dataclass(frozen=True)
-class Prototypes:
-    """What prototyping finds in a batch of images.
-
-    centres: B x K x C, the prototypes.
-    memberships: B x heads x K x HW, how much of each pixel (row by row) belongs to each prototype, by the last
-        expectation, from which `centres` were made.
-    size: (H, W) of the map that was prototyped.
-    """
-
-    centres: Tensor
-    memberships: Tensor
-    size: tuple[int, int]
-
-    def first(self, count: int) -> "Prototypes":
-        """Those of the first images of the batch."""
-        return Prototypes(self.centres[:count], self.memberships[:count], self.size)
-
-    def cpu(self) -> "Prototypes":
-        """The same in main memory."""
-        return Prototypes(self.centres.cpu(), self.memberships.cpu(), self.size)
+from protoformer.model import fused
+from protoformer.model.fused.plain import competing, means, member_sums, similarities
+from protoformer.model.precision import for_products
+from protoformer.model.tokens import merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -43,32 +22,28 @@ class Layout:
     grid: tuple[int, int]
 
 
-LEAST_MASS = 1e-6
-
 UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
 """The expectation: queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
 
 
-def similarities(queries: Tensor, keys: Tensor) -> Tensor:
-    """Scaled dot products, queries x keys: B x heads x K x HW."""
-    width = queries.shape[-1]
-    return queries / math.sqrt(width) @ keys.transpose(-2, -1)
+def by_direction(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys whose scaled product is sqrt(d) cos(q, k), which has the spread of that of unit normals."""
+    return F.normalize(queries, dim=-1) * queries.shape[-1], F.normalize(keys, dim=-1)
 
 
 def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
-    """By direction alone, sqrt(d) cos(q, k), which has the spread of a scaled product of unit normals."""
-    width = queries.shape[-1]
-    return similarities(F.normalize(queries, dim=-1) * width, F.normalize(keys, dim=-1))
+    """By direction alone, sqrt(d) cos(q, k): B x heads x K x HW."""
+    return similarities(*by_direction(queries, keys))
 
 
 def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
     """The paper's rule: prototypes compete for each pixel, so a pixel's memberships sum to 1."""
-    return similarities(queries, keys).softmax(dim=-2)
+    return competing(similarities(queries, keys))
 
 
 def cosine(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
     """As `cap`, by direction alone: the expectation of a mixture of von Mises-Fisher distributions over unit keys."""
-    return cosine_similarities(queries, keys).softmax(dim=-2)
+    return competing(cosine_similarities(queries, keys))
 
 
 def cross_attention(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
@@ -104,18 +79,72 @@ UPDATE_RULES: dict[str, UpdateRule] = {
 }
 
 
+@dataclass(frozen=True)
+class Expectation:
+    """One step's expectation, of which the memberships are computed when someone asks.
+
+    queries: B x heads x K x d, of the prototypes; keys: B x heads x HW x d, of the pixels; update: the rule.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    update: str
+    layout: Layout
+
+    def memberships(self) -> Tensor:
+        """B x heads x K x HW: the matrix that prototyping itself does without."""
+        return UPDATE_RULES[self.update](self.queries, self.keys, self.layout)
+
+    def first(self, count: int) -> "Expectation":
+        """That of the first images of the batch."""
+        return replace(self, queries=self.queries[:count], keys=self.keys[:count])
+
+    def cpu(self) -> "Expectation":
+        """The same in main memory."""
+        return replace(self, queries=self.queries.cpu(), keys=self.keys.cpu())
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """What prototyping finds in a batch of images.
+
+    centres: B x K x C, the prototypes.
+    expectation: the last one, from which `centres` were made; or the memberships themselves, where they are known.
+    size: (H, W) of the map that was prototyped.
+    assignment: B x HW, int64, the one prototype that synchronization gave each pixel; None where none was given.
+    """
+
+    centres: Tensor
+    expectation: Expectation | Tensor
+    size: tuple[int, int]
+    assignment: Tensor | None = None
+
+    @property
+    def memberships(self) -> Tensor:
+        """How much of each pixel (row by row) belongs to each prototype: B x heads x K x HW, computed when asked."""
+        return self.expectation if isinstance(self.expectation, Tensor) else self.expectation.memberships()
+
+    def first(self, count: int) -> "Prototypes":
+        """Those of the first images of the batch."""
+        expectation = self.expectation
+        some = expectation[:count] if isinstance(expectation, Tensor) else expectation.first(count)
+        assigned = None if self.assignment is None else self.assignment[:count]
+        return Prototypes(self.centres[:count], some, self.size, assigned)
+
+    def cpu(self) -> "Prototypes":
+        """The same in main memory."""
+        assigned = None if self.assignment is None else self.assignment.cpu()
+        return Prototypes(self.centres.cpu(), self.expectation.cpu(), self.size, assigned)
+
+
 def maximize(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
     """The maximization: sums of values weighted by memberships, or, with `normalize`, their means.
 
     memberships: B x heads x K x HW; values: B x heads x HW x d; returns B x heads x K x d. A prototype without members
     has the sum, and the mean, zero.
     """
-    sums = memberships @ values
-    if not normalize:
-        return sums
-    mass = memberships.sum(dim=-1, keepdim=True, dtype=torch.float32)
-    # Without members there is no mean; dividing by next to nothing would also blow up the gradient.
-    return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
+    sums, mass = member_sums(memberships, values)
+    return means(sums, mass) if normalize else sums
 
 
 class Prototyping(nn.Module):
@@ -162,30 +191,49 @@ class Prototyping(nn.Module):
             return Prototypes(centres, self._cell_memberships(features, size), size)
         keys, values = self.keys_and_values(features)
         for _ in range(self.iterations):
-            centres, memberships = self.step(centres, keys, values, size)
-        return Prototypes(centres, memberships, size)
+            centres, expectation = self.step(centres, keys, values, size)
+        return Prototypes(centres, expectation, size)
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """The starting prototypes, the mean of each cell: B x K x C."""
-        return tokens_of(F.adaptive_avg_pool2d(maps_of(features, size), self.grid))
+        return fused.cell_means(features, size, self.grid)
 
     def keys_and_values(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Projections of the pixels, which serve every step: B x heads x HW x d each."""
+        features = for_products(features)
         return split_heads(self.key(features), self.heads), split_heads(self.value(features), self.heads)
 
-    def step(self, centres: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """One expectation and one maximization: the new centres (B x K x C) and the memberships they come from.
+    def step(self, centres: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Expectation]:
+        """One expectation and one maximization: the new centres (B x K x C) and the expectation they come from.
 
         keys, values: B x heads x HW x d, as `keys_and_values` gives them.
         """
-        memberships = self.memberships(centres, keys, size)
-        update = merge_heads(maximize(memberships, values, self.normalize))
-        return (centres + update if self.residual else update), memberships
+        expectation = self.expectation(centres, keys, size)
+        update = merge_heads(self._maximized(expectation, values))
+        return (centres + update if self.residual else update), expectation
+
+    def expectation(self, centres: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+        """How pixels belong to these centres."""
+        queries = split_heads(self.query(centres), self.heads)
+        return Expectation(queries, keys, self.update, Layout(size, self.grid))
+
+    def expectation_of(self, queries: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+        """How pixels belong by these queries, B x K x C, and keys, B x HW x C."""
+        queries, keys = split_heads(queries.to(keys.dtype), self.heads), split_heads(keys, self.heads)
+        return Expectation(queries, keys, self.update, Layout(size, self.grid))
 
     def memberships(self, centres: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:
         """The expectation alone: how much of each pixel belongs to each of these centres, B x heads x K x HW."""
-        queries = split_heads(self.query(centres), self.heads)
-        return UPDATE_RULES[self.update](queries, keys, Layout(size, self.grid))
+        return self.expectation(centres, keys, size).memberships()
+
+    def _maximized(self, expectation: Expectation, values: Tensor) -> Tensor:
+        if self.update not in ("cap", "cosine"):
+            return maximize(expectation.memberships(), values, self.normalize)
+        queries, keys = expectation.queries, expectation.keys
+        if self.update == "cosine":
+            queries, keys = by_direction(queries, keys)
+        sums, mass = fused.prototype_sums(queries, keys, values)
+        return means(sums, mass) if self.normalize else sums
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         cell = cell_of_pixel(size, self.grid, features.device)

@@ -1,28 +1,19 @@
 """Latent Synchronization: every feature is pulled towards the prototype it belongs to."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.model.precision import full_precision
+from protoformer.model import fused
+from protoformer.model.fused.plain import gated, nearest_prototype, take
+from protoformer.model.precision import for_products
 from protoformer.model.prototyping import Prototypes
 from protoformer.model.tokens import merge_heads, split_heads
 
-
-@torch.no_grad()
-def nearest_prototype(features: Tensor, centres: Tensor) -> Tensor:
-    """The prototype of greatest cosine similarity to each feature: B x HW, int64.
-
-    features: B x HW x C; centres: B x K x C. A feature's own length does not change which prototype is nearest, so only
-    the prototypes are normalised.
-    """
-    with full_precision(features):  # in half precision, near ties fall the other way for a few pixels in a hundred
-        return (features.float() @ F.normalize(centres.float(), dim=-1).transpose(1, 2)).argmax(dim=-1)
-
-
-def take(prototypes: Tensor, assignment: Tensor) -> Tensor:
-    """Hand each pixel the row it is assigned: B x K x C and B x HW to B x HW x C."""
-    return prototypes.gather(1, assignment[..., None].expand(-1, -1, prototypes.shape[-1]))
+Synchronized = tuple[Tensor, Tensor | None]
+"""What to add to the features, B x HW x C, and the prototype that each pixel was given, B x HW, int64, if one was."""
 
 
 class LatentSynchronization(nn.Module):
@@ -45,20 +36,29 @@ class LatentSynchronization(nn.Module):
             nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels)
         )
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Tensor:
-        """features: B x HW x C; returns what to add to them, B x HW x C."""
-        assignment = nearest_prototype(features, prototypes.centres)
-        result: Tensor = self.feed_forward(self.attend(features, prototypes.centres, assignment))
-        return result
+    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
+        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+        attended, assignment = fused.synchronize(
+            features,
+            prototypes.centres,
+            *self.projected(features, prototypes.centres),
+            self.alpha,
+            self.beta,
+        )
+        return self.feed_forward(attended), assignment
+
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """The two layers of the feed-forward network; GELU is between them."""
+        first, _, second = self.feed_forward
+        return cast(nn.Linear, first), cast(nn.Linear, second)
 
     def attend(self, features: Tensor, centres: Tensor, assignment: Tensor) -> Tensor:
         """The gated value of the prototype that `assignment` (B x HW) gives each pixel: B x HW x C."""
-        queries = split_heads(self.query(features), self.heads)
-        keys = split_heads(take(self.key(centres), assignment), self.heads)
-        values = split_heads(take(self.value(centres), assignment), self.heads)
-        similarity = F.cosine_similarity(queries, keys, dim=-1)
-        gate = torch.sigmoid(self.alpha[:, None] * similarity + self.beta[:, None])
-        return merge_heads(gate[..., None] * values)
+        return gated(*self.projected(features, centres), self.alpha, self.beta, assignment)
+
+    def projected(self, features: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of the pixels (B x HW x C), keys and values of the prototypes (B x K x C)."""
+        return self.query(for_products(features)), self.key(centres), self.value(centres)
 
 
 class SimilarityLayer(nn.Module):
@@ -70,12 +70,12 @@ class SimilarityLayer(nn.Module):
         self.beta = nn.Parameter(torch.zeros(()))
         self.layer = nn.Linear(channels, channels)
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Tensor:
-        """features: B x HW x C; returns what to add to them, B x HW x C."""
-        nearest = take(prototypes.centres, nearest_prototype(features, prototypes.centres))
+    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
+        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+        assignment = nearest_prototype(features, prototypes.centres)
+        nearest = take(prototypes.centres, assignment)
         similarity = F.cosine_similarity(features, nearest, dim=-1)
-        result: Tensor = self.layer(torch.sigmoid(self.alpha * similarity + self.beta)[..., None] * nearest)
-        return result
+        return self.layer(torch.sigmoid(self.alpha * similarity + self.beta)[..., None] * nearest), assignment
 
 
 class PlainLayer(nn.Module):
@@ -85,10 +85,10 @@ class PlainLayer(nn.Module):
         super().__init__()
         self.layer = nn.Linear(channels, channels)
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Tensor:
-        """features: B x HW x C; returns what to add to them, B x HW x C."""
-        result: Tensor = self.layer(take(prototypes.centres, nearest_prototype(features, prototypes.centres)))
-        return result
+    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
+        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+        assignment = nearest_prototype(features, prototypes.centres)
+        return self.layer(take(prototypes.centres, assignment)), assignment
 
 
 class Broadcast(nn.Module):
@@ -97,13 +97,13 @@ class Broadcast(nn.Module):
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Tensor:
-        """features: B x HW x C; returns what to add to them, B x HW x C."""
+    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
+        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
         memberships = prototypes.memberships
         # Rules in which pixels compete leave a pixel's memberships with any sum; a pixel is to receive a mean.
         shares = memberships / memberships.sum(dim=-2, keepdim=True).clamp_min(1e-6)
         centres = split_heads(prototypes.centres, memberships.shape[1])
-        return merge_heads(shares.transpose(-2, -1) @ centres)
+        return merge_heads(shares.transpose(-2, -1) @ centres), None
 
 
 SYNCHRONIZATIONS: dict[str, type[nn.Module]] = {

@@ -33,13 +33,17 @@ def distinct_colours(count: int) -> Tensor:
 
 
 def assignment_picture(prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65) -> Pixels:
-    """The first image of a batch with every pixel tinted by the prototype it belongs to most: uint8 H x W x 3.
+    """The first image of a batch with every pixel tinted by the prototype it belongs to: uint8 H x W x 3.
 
     image: 3 x H x W in [0, 1], the one that was prototyped, on maps at 1/stride of its size, which may reach past it as
-    the network pads it. Memberships are averaged over heads.
+    the network pads it. A pixel belongs to the prototype it was assigned; where none was, to that of which it is most a
+    member, averaged over heads.
     """
     height, width = image.shape[1:]
-    owner = prototypes.memberships[0].mean(dim=0).argmax(dim=0).view(prototypes.size)
+    if prototypes.assignment is None:
+        owner = prototypes.memberships[0].mean(dim=0).argmax(dim=0).view(prototypes.size)
+    else:
+        owner = prototypes.assignment[0].view(prototypes.size)
     fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()
     tint = distinct_colours(prototypes.centres.shape[1])[fine].permute(2, 0, 1)
     grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)

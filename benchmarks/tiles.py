@@ -1,0 +1,214 @@
+"""Which tiles the kernels of prototyping and synchronization are fastest in, on this GPU.
+
+    python benchmarks/tiles.py                       K=100, heads of 32, bfloat16, 24 maps of 80x112
+    python benchmarks/tiles.py --prototypes 200 --head-width 64 --dtype float16
+    python benchmarks/tiles.py --dtype float32 --jobs 16
+
+Every tile is tried in every kernel: the fastest few are printed with their times, the error against the plain version
+in float64 on a small map, and, last, the lines to write into TILES of src/protoformer/model/fused/tiles.py.
+"""
+
+import argparse
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+from torch import Tensor
+
+from protoformer.model.fused import plain, tiles
+from protoformer.model.fused.tiles import TILES, Tile, padded, tile_for
+
+KERNELS = ("sums", "sums_backward", "synchronize", "synchronize_backward")
+Call = Callable[[], tuple[Tensor, ...]]
+
+
+def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Random tensors of every kernel."""
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def some(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda", dtype=torch.float32).to(kind)
+
+    channels, full = heads * width, torch.float32
+    return {
+        "queries": some(images, count, heads, width).transpose(1, 2),
+        "keys": some(images, pixels, heads, width).transpose(1, 2),
+        "values": some(images, pixels, heads, width).transpose(1, 2),
+        "d_sums": some(images, heads, count, width, kind=full),
+        "d_mass": some(images, heads, count, kind=full),
+        "features": some(images, pixels, channels, kind=full),
+        "directions": plain.directions(some(images, count, channels)),
+        "pixel_queries": some(images, pixels, channels),
+        "prototype_keys": some(images, count, channels),
+        "prototype_values": some(images, count, channels),
+        "alpha": some(heads, kind=full),
+        "beta": some(heads, kind=full),
+        "d_attended": some(images, pixels, channels),
+    }
+
+
+def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
+    """One launch of a kernel on these inputs."""
+    from protoformer.model.fused import prototyping_kernels, synchronization_kernels
+
+    ours = [given[name] for name in ("queries", "keys", "values")]
+    gate = [given[name] for name in ("pixel_queries", "prototype_keys", "prototype_values", "alpha", "beta")]
+    if kernel == "sums":
+        return lambda: prototyping_kernels.prototype_sums(*ours)
+    if kernel == "sums_backward":
+        return sums_backward_call(given, ours)
+    if kernel == "synchronize":
+        return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], *gate)
+    nearest = plain.nearest_prototype(given["features"], given["directions"])
+    return lambda: synchronization_kernels.synchronize_backward(given["d_attended"], *gate, nearest)
+
+
+def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
+    """As a mixer runs it: with the softmax's denominators known, and the logits' gradient summed."""
+    from protoformer.model.fused import prototyping_backward_kernels, prototyping_kernels
+    from protoformer.model.fused.blocked import like_tokens
+
+    queries, keys, values = ours
+    levels = queries.new_empty(*keys.shape[:3], dtype=torch.float32)
+    prototyping_kernels.partial_sums(queries, keys, values, levels)
+    d_mass = given["d_mass"].transpose(1, 2).contiguous()
+    d_keys, d_values = like_tokens(keys), like_tokens(values)
+
+    def call() -> tuple[Tensor, ...]:
+        d_queries, _ = prototyping_backward_kernels.partial_gradients(
+            given["d_sums"], d_mass, *ours, d_keys, d_values, with_logits=True, levels=levels
+        )
+        return d_queries.sum(dim=0).transpose(1, 2), d_keys, d_values
+
+    return call
+
+
+def exact(kernel: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """The same from the plain version in float64."""
+    double = {name: each.double() for name, each in given.items()}
+    ours = [double[name].requires_grad_() for name in ("queries", "keys", "values")]
+    gate = [
+        double[name].requires_grad_()
+        for name in ("pixel_queries", "prototype_keys", "prototype_values", "alpha", "beta")
+    ]
+    nearest = plain.nearest_prototype(given["features"], given["directions"])
+    if kernel == "sums":
+        return plain.prototype_sums(*ours)
+    if kernel == "sums_backward":
+        return torch.autograd.grad(plain.prototype_sums(*ours), ours, [double["d_sums"], double["d_mass"]])
+    attended = plain.gated(*gate, nearest)
+    if kernel == "synchronize":
+        return attended, nearest
+    return torch.autograd.grad(attended, gate, double["d_attended"])
+
+
+def milliseconds(run: Call, calls: int = 20) -> float:
+    """Of one call among many."""
+    for _ in range(3):
+        run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / calls
+
+
+def candidates(kernel: str, half: bool) -> list[Tile]:
+    """Tiles worth trying."""
+    pixels = (32, 64, 128, 256) if half else (16, 32, 64)
+    stages = (1, 2, 3) if half else (1, 2)
+    programs = (1,) if kernel == "synchronize" else (2, 3, 4, 8)
+    return [Tile(*each) for each in itertools.product(pixels, (4, 8), stages, programs)]
+
+
+def compiled(task: tuple[str, Tile, tuple[int, int, int, int, str]]) -> None:
+    """Compile one tile in a process of its own, for the cache on disk that all share."""
+    kernel, tile, (heads, count, width, _, name) = task
+    dtype: torch.dtype = getattr(torch, name)
+    TILES[(kernel, dtype != torch.float32, padded(count))] = tile
+    # The numbers that Triton specialises on (multiples of 16) are as in the timed run.
+    call_of(kernel, inputs(1, heads, count, width, 16 * tile.pixels, dtype))()
+
+
+def main() -> None:
+    """Try, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prototypes", type=int, default=100)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--head-width", type=int, default=32)
+    parser.add_argument("--images", type=int, default=24)
+    parser.add_argument("--pixels", type=int, default=80 * 112)
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
+    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
+    arguments = parser.parse_args()
+    dtype: torch.dtype = getattr(torch, arguments.dtype)
+    half, count = dtype != torch.float32, arguments.prototypes
+    shape = (arguments.heads, count, arguments.head_width)
+
+    start = time.perf_counter()
+    tasks = {
+        (kernel, tile.pixels, tile.warps, tile.stages): (kernel, tile, (*shape, arguments.pixels, arguments.dtype))
+        for kernel in arguments.kernels
+        for tile in candidates(kernel, half)
+    }
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+        failed = [each.exception() for each in [pool.submit(compiled, task) for task in tasks.values()]]
+    print(f"{len(tasks)} compiled in {time.perf_counter() - start:.0f} s, {sum(map(bool, failed))} do not fit")
+
+    large = inputs(arguments.images, *shape, arguments.pixels, dtype)
+    small = inputs(1, *shape, 301, dtype)
+    lines = []
+    for kernel in arguments.kernels:
+        key = (kernel, half, padded(count))
+        now, right, timed = tile_for(kernel, dtype, count), exact(kernel, small), []
+        for tile in candidates(kernel, half):
+            TILES[key] = tile
+            try:
+                spent = milliseconds(call_of(kernel, large))
+                if TILES[key] != tile:  # it did not fit, and was made smaller
+                    continue
+                found = call_of(kernel, small)()
+            except Exception as error:
+                print(f"{kernel} {tile}: {type(error).__name__} {str(error)[:100]}")
+                continue
+            errors = [
+                float((mine.double() - other.detach()).norm() / other.detach().norm())
+                for mine, other in zip(found, right, strict=True)
+                if mine.is_floating_point()
+            ]
+            timed.append((spent, tile, max(errors)))
+        TILES[key] = now
+        timed.sort(key=lambda each: each[0])
+        before = milliseconds(call_of(kernel, large))
+        print(f"\n{kernel}: now {before:.3f} ms in {now}")
+        for spent, tile, off in timed[:5]:
+            print(f"  {spent:.3f} ms {tile} error {off:.1e}")
+        if timed:
+            lines.append(f"    {key!r}: {timed[0][1]!r},".replace("'", '"'))
+        if kernel == "synchronize":
+            other_precisions(kernel, large, small)
+    print("\n" + "\n".join(lines))
+
+
+def other_precisions(kernel: str, large: dict[str, Tensor], small: dict[str, Tensor]) -> None:
+    """What the precision in which features are compared with prototypes costs, and how many pixels it sends astray."""
+    from protoformer.model.fused import synchronization_kernels
+
+    nearest = plain.nearest_prototype(small["features"].double(), small["directions"])
+    for precision in ("tf32x3", "ieee", "tf32"):
+        synchronization_kernels.NEAREST_PRECISION = precision
+        astray = int((call_of(kernel, small)()[1] != nearest).sum())
+        print(
+            f"  {precision}: {milliseconds(call_of(kernel, large)):.3f} ms, {astray} of {nearest.numel()} pixels astray"
+        )
+    synchronization_kernels.NEAREST_PRECISION = tiles.NEAREST_PRECISION
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Prototyping and synchronization without the matrix of memberships, as FlashAttention is attention without its own.
+
+Here alone it is chosen how they are computed. The plain version makes the matrix (heads x K x pixels), can be exported,
+and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over
+blocks of pixels that fit the cache. Unless told otherwise a CPU takes the fused one and a GPU the plain one: not all of
+Triton's kernels have been held against the plain version on a GPU yet.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from protoformer.model.fused import mixing, operators, perceptron, plain
+from protoformer.model.precision import for_products
+
+VERSIONS = ("fused", "plain")
+_chosen: str | None = None
+
+
+@contextmanager
+def computed(version: str) -> Iterator[None]:
+    """Within it, everything is computed by this one of VERSIONS. For comparisons; the choice is the whole process's."""
+    global _chosen  # noqa: PLW0603 - a switch that compiled graphs can see
+    if version not in VERSIONS:
+        raise ValueError(f"there is no version {version!r}; choose one of {', '.join(VERSIONS)}")
+    before, _chosen = _chosen, version
+    try:
+        yield
+    finally:
+        _chosen = before
+
+
+def is_plain(tokens: Tensor) -> bool:
+    """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
+    chosen = _chosen or ("plain" if tokens.is_cuda else "fused")
+    return chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+
+
+def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The maximization of the expectation in which prototypes compete: sums of values, and the mass of memberships.
+
+    queries: B x heads x K x d; keys, values: B x heads x HW x d, in any layout. Returns B x heads x K x d and
+    B x heads x K, in float32 or better.
+    """
+    if is_plain(keys):
+        return plain.prototype_sums(queries, keys, values)
+    sums, mass = operators.prototype_sums(for_products(queries), for_products(keys), for_products(values))
+    return sums, mass
+
+
+def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
+    by_products = tokens.is_cuda and not is_plain(tokens)
+    return operators.cell_means(tokens, size, grid) if by_products else plain.cell_means(tokens, size, grid)
+
+
+def synchronize(
+    features: Tensor, centres: Tensor, queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gated value of each pixel's nearest prototype: B x HW x C, and the assignment B x HW, int64.
+
+    features, queries: B x HW x C, the pixels and their projection; centres, keys, values: B x K x C, the prototypes and
+    theirs; alpha, beta: heads. The assignment is decided in full precision and has no gradient.
+    """
+    if is_plain(features):
+        return plain.synchronize(features, centres, queries, keys, values, alpha, beta)
+    attended, assignment = operators.synchronize(
+        features.detach(),
+        plain.directions(centres.detach()),
+        for_products(queries),
+        for_products(keys),
+        for_products(values),
+        alpha,
+        beta,
+    )
+    return attended, assignment
+
+
+def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
+    """Whether `mix` takes these tokens: on a GPU, where the kernels do, and in float32, as layer norm leaves them."""
+    takes = not is_plain(tokens) and tokens.dtype == torch.float32
+    return takes and operators.takes_kernels(tokens, prototypes, head_width)
+
+
+def mix(
+    tokens: Tensor,
+    weights: mixing.Weights,
+    size: tuple[int, int],
+    grid: tuple[int, int],
+    iterations: int,
+    normalize: bool,
+    residual: bool,
+) -> mixing.Mixed:
+    """All of prototyping by `cap` and of synchronization, up to its feed-forward network, at once.
+
+    tokens: B x HW x C, for which `mixes`, of a map of (H, W) = size.
+    """
+    device = tokens.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tokens.dtype
+    found = mixing.mix(
+        tokens, *weights, list(size), list(grid), iterations, normalize, residual, dtype, torch.is_grad_enabled()
+    )
+    return mixing.Mixed(*found)
+
+
+def feed_forward(tokens: Tensor, first: nn.Linear, second: nn.Linear) -> Tensor:
+    """Linear, GELU, linear of what `mix` attended to: B x HW x C in the precision of products."""
+    rows = tokens.flatten(0, 1)
+    weights = (first.weight, first.bias, second.weight, second.bias)
+    output, _ = perceptron.perceptron(rows, *weights, torch.is_grad_enabled())
+    result: Tensor = output.view(*tokens.shape[:2], -1)
+    return result

@@ -1,0 +1,217 @@
+"""The gradient of Cross-Attention Prototyping in Triton: memberships are computed a second time, in registers only."""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from protoformer.model.fused.blocked import like_tokens
+from protoformer.model.fused.plain import LEAST_MASS
+from protoformer.model.fused.prototyping_kernels import ONES, load_rows, logits_of, memberships_of, store_rows
+from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
+
+
+@triton.jit
+def sums_backward_kernel(
+    d_sums,
+    d_masses,
+    sums,
+    masses,
+    queries,
+    keys,
+    values,
+    levels,
+    d_queries,
+    d_logits,
+    d_keys,
+    d_values,
+    heads,
+    count,
+    pixels,
+    each,
+    least,
+    scale,
+    d_sum_batch,
+    d_sum_head,
+    d_sum_row,
+    query_batch,
+    query_head,
+    query_row,
+    key_batch,
+    key_head,
+    key_row,
+    value_batch,
+    value_head,
+    value_row,
+    d_key_batch,
+    d_key_row,
+    width: tl.constexpr,
+    padded_width: tl.constexpr,
+    padded_count: tl.constexpr,
+    block: tl.constexpr,
+    stages: tl.constexpr,
+    precision: tl.constexpr,
+    of_means: tl.constexpr,
+    adding: tl.constexpr,
+    with_logits: tl.constexpr,
+    with_levels: tl.constexpr,
+):
+    """Gradients of a part of one row's pixels, and its share of the queries' and of the sum of the logits'.
+
+    d_sums: the gradient of the sums or, of_means, of the means. adding: what d_keys and d_values hold is added to.
+    """
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    image, head = row // heads, row % heads
+    prototype = tl.arange(0, padded_count)
+    exists = prototype < count
+    barred = tl.where(exists, 0.0, float("-inf"))
+    dtype = keys.dtype.element_ty
+    query_start = queries + image * query_batch + head * query_head
+    query = load_rows(query_start, query_row, prototype, exists, width, padded_width).to(dtype)
+    key_start = keys + image * key_batch + head * key_head
+    value_start = values + image * value_batch + head * value_head
+    d_sum_start = d_sums + image * d_sum_batch + head * d_sum_head
+    d_sum = load_rows(d_sum_start, d_sum_row, prototype, exists, width, padded_width)
+    here = image * count * heads + head  # of what is laid out B x K x heads
+    if of_means:
+        mass = tl.load(masses + here + prototype * heads, mask=exists, other=0.0)
+        whole = load_rows(sums + here * width, heads * width, prototype, exists, width, padded_width)
+        share = tl.where(mass > least, 1.0 / tl.maximum(mass, least), 0.0)
+        d_sum = d_sum * share[:, None]
+        d_mass = -tl.sum(d_sum * whole, 1) * share
+    else:
+        d_mass = tl.load(d_masses + here + prototype * heads, mask=exists, other=0.0)
+    # Gradients can be too small for half precision; brought to the size of 1, they are not.
+    largest = tl.max(tl.max(tl.abs(d_sum), 1), 0)
+    largest = tl.where(largest > 0.0, largest, 1.0)
+    d_sum = (d_sum / largest).to(dtype)
+    d_mass = d_mass / largest
+    d_key_start = d_keys + image * d_key_batch + head * width
+    d_value_start = d_values + image * d_key_batch + head * width
+    natural = largest * scale * 0.6931471805599453  # of the logits, not of powers of two
+
+    d_query = tl.zeros((padded_count, padded_width), tl.float32)
+    d_logit = tl.zeros((padded_count, ONES), tl.float32)
+    first = part * each
+    last = tl.minimum(first + each, pixels)
+    for start in tl.range(first, last, block, num_stages=stages):
+        pixel = start + tl.arange(0, block)
+        inside = pixel < last
+        key = load_rows(key_start, key_row, pixel, inside, width, padded_width)
+        value = load_rows(value_start, value_row, pixel, inside, width, padded_width)
+        logits = logits_of(key, query, scale, barred, precision)
+        if with_levels:
+            level = tl.load(levels + row * pixels + pixel, mask=inside, other=float("inf"))
+            shares = tl.exp2(logits - level[:, None])
+        else:
+            shares, _ = memberships_of(logits, inside)
+        d_value = tl.dot(shares.to(dtype), d_sum, input_precision=precision) * largest
+        if adding:
+            d_value += load_rows(d_value_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
+        store_rows(d_value_start, d_key_row, pixel, inside, d_value, width, padded_width)
+        slope = tl.dot(value, tl.trans(d_sum), input_precision=precision) + d_mass[None, :]
+        slope = (shares * (slope - tl.sum(shares * slope, 1)[:, None])).to(dtype)
+        d_key = tl.dot(slope, query, input_precision=precision) * natural
+        if adding:
+            d_key += load_rows(d_key_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
+        store_rows(d_key_start, d_key_row, pixel, inside, d_key, width, padded_width)
+        turned = tl.trans(slope)
+        d_query = tl.dot(turned, key, d_query, input_precision=precision)
+        if with_logits:
+            d_logit = tl.dot(turned, tl.full((block, ONES), 1.0, dtype), d_logit, input_precision=precision)
+
+    place = part.to(tl.int64) * (tl.num_programs(0) // heads) * count * heads + here
+    store_rows(d_queries + place * width, heads * width, prototype, exists, d_query * natural, width, padded_width)
+    if with_logits:
+        tl.store(d_logits + place + prototype * heads, tl.sum(d_logit, 1) * (largest / ONES), mask=exists)
+
+
+def partial_gradients(
+    d_sums: Tensor,
+    more: Tensor | tuple[Tensor, Tensor],
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    d_keys: Tensor,
+    d_values: Tensor,
+    adding: bool = False,
+    with_logits: bool = False,
+    levels: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Write, or add, to d_keys and d_values; return what each part of the pixels gives to d_queries and d_logits.
+
+    d_sums: B x heads x K x d, float32, of the sums, with `more` the gradient of the masses (B x K x heads), or of the
+    means, with `more` the sums (B x K x C) and the masses. d_keys, d_values: B x heads x HW x d, in tokens of the same
+    strides. Returns parts x B x K x heads x d and, if wanted, the sum of the logits' gradient, parts x B x K x heads.
+    """
+    batch, heads, count, width = queries.shape
+    pixels, rows = keys.shape[2], batch * heads
+    of_means = isinstance(more, tuple)
+    d_masses, sums, masses = (d_sums, *more) if isinstance(more, tuple) else (more, d_sums, d_sums)
+    found: list[Tensor] = []
+
+    def run(tile: Tile) -> None:
+        parts, each = split(pixels, rows, tile, keys.device)
+        d_queries = queries.new_empty(parts, batch, count, heads, width, dtype=torch.float32)
+        d_logits = queries.new_empty((parts, batch, count, heads) if with_logits else (1,), dtype=torch.float32)
+        sums_backward_kernel[(rows, parts)](
+            d_sums,
+            d_masses,
+            sums,
+            masses,
+            queries,
+            keys,
+            values,
+            d_queries if levels is None else levels,
+            d_queries,
+            d_logits,
+            d_keys,
+            d_values,
+            heads,
+            count,
+            pixels,
+            each,
+            LEAST_MASS,
+            math.log2(math.e) / math.sqrt(width),
+            *d_sums.stride()[:3],
+            *queries.stride()[:3],
+            *keys.stride()[:3],
+            *values.stride()[:3],
+            d_keys.stride(0),
+            d_keys.stride(2),
+            width=width,
+            padded_width=padded(width),
+            padded_count=padded(count),
+            block=tile.pixels,
+            stages=tile.stages,
+            precision=PRECISIONS[keys.dtype],
+            of_means=of_means,
+            adding=adding,
+            with_logits=with_logits,
+            with_levels=levels is not None,
+            num_warps=tile.warps,
+        )
+        found[:] = [d_queries, d_logits]
+
+    within_resources(run, "sums_backward", keys.dtype, count)
+    return found[0], found[1]
+
+
+def prototype_sums_backward(
+    d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values, each in its own precision."""
+    d_keys, d_values = like_tokens(keys), like_tokens(values)
+    with torch.cuda.device_of(keys):
+        d_queries, _ = partial_gradients(
+            in_rows(d_sums.float()),
+            d_mass.float().transpose(1, 2).contiguous(),
+            in_rows(queries),
+            in_rows(keys),
+            in_rows(values),
+            d_keys,
+            d_values,
+        )
+        return d_queries.sum(dim=0).transpose(1, 2).to(queries.dtype).contiguous(), d_keys, d_values
