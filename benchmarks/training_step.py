@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from measuring import captured, synchronize
 from protoformer.model import FlowNetwork, Prototypes, build_flow, fused, preset
 from protoformer.model.encoder import Mixer
 
@@ -53,28 +54,13 @@ def step_of(network: FlowNetwork, images: Tensor) -> Callable[[], None]:
     return step
 
 
-def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """The step in a CUDA graph."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
 def milliseconds(step: Callable[[], None], device: torch.device, repeats: int) -> float:
     """The median, after two steps to warm up."""
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
         step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        synchronize(device)
         times.append(1000 * (time.perf_counter() - start))
     return statistics.median(times[2:])
 
@@ -105,7 +91,7 @@ def main() -> None:
             spent = {"eager": milliseconds(step, device, arguments.repeats)}
             if device.type == "cuda":
                 try:
-                    spent["in a CUDA graph"] = milliseconds(recorded(step), device, arguments.repeats)
+                    spent["in a CUDA graph"] = milliseconds(captured(step), device, arguments.repeats)
                 except RuntimeError as error:
                     print(f"{name}: no CUDA graph ({str(error)[:200]})")
         for way, duration in spent.items():

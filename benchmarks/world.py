@@ -33,6 +33,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from measuring import synchronize
 from protoformer.data import open_dataset
 from protoformer.files import write_atomically
 from protoformer.geometry import pixel_grid
@@ -60,12 +61,6 @@ class Speed:
     pairs_a_second: float
     first_batch: float
     primitives: int
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device, whose work is not done when a call returns."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def speed(family: str, look: str, batch: int, device: torch.device, workers: int, seconds: float) -> Speed:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.world.assembly import Assembly, Look
@@ -118,3 +119,13 @@ def compose(bank: TextureBank) -> Compose:
         )
 
     return composed
+
+
+@pytest.fixture(scope="session")
+def dilated() -> Callable[[Tensor, int], Tensor]:
+    """Grow masks, B x 1 x H x W."""
+
+    def grown(mask: Tensor, by: int) -> Tensor:
+        return F.max_pool2d(mask.float(), 2 * by + 1, stride=1, padding=by) > 0
+
+    return grown

@@ -17,6 +17,7 @@ from protoformer.data.clips import LAYOUTS, LEAST_FRAMES, default_layout
 from protoformer.data.tree import choose
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS, checked_output, write_image
+from protoformer.inference.loading import checked_device
 from protoformer.show.contact_sheet import contact_sheet
 from protoformer.world.bank import bank_from_folder
 from protoformer.world.families import FAMILIES
@@ -119,11 +120,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(name)
-        if chosen.type not in ("cpu", "cuda"):
-            raise RuntimeError
-        torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
-    except (RuntimeError, AssertionError, ImportError):
-        raise InputError(f"the device {name!r} is not there; choose cpu, or cuda on a machine with a GPU.") from None
+    chosen = checked_device(name)
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"the device {name!r} cannot render; choose cpu, or cuda on a machine with a GPU.")
     return chosen

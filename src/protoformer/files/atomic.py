@@ -3,7 +3,10 @@
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from protoformer.errors import InputError
 from protoformer.files.reading import system_reason
@@ -26,38 +29,38 @@ def checked_output(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all.
+    """Write `data` to `path`, whole or not at all, as `opened_whole` does."""
+    with opened_whole(path) as file:
+        file.write(data)
 
-    The bytes go to a temporary file in the same folder, reach the disk, and then take the name. A symbolic link is
-    followed. A new file gets the permissions of the process (umask); a replaced one keeps its own. On failure the old
-    file is left as it was, the temporary one is removed and `InputError` says why.
+
+@contextmanager
+def opened_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open `path` to write bytes that appear there whole or not at all.
+
+    They go to a temporary file in the same folder, reach the disk, and then take the name. A symbolic link is followed.
+    A new file gets the permissions of the process (umask); a replaced one keeps its own. Whatever goes wrong, even an
+    interrupt, leaves the old file as it was and no other behind; what the system refuses is an `InputError`.
     """
     target = checked_output(path)
     destination = _destination(target)
     temporary = destination.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        _write_beside(temporary, destination, data)
-    except OSError as error:
-        raise InputError(
-            f"{target} could not be written ({system_reason(error)}), so nothing was changed; "
-            "check the disk and its permissions, or choose another folder."
-        ) from None
-
-
-def _write_beside(temporary: Path, destination: Path, data: bytes) -> None:
-    """Write the temporary file, then rename it; whatever goes wrong, even an interrupt, leaves no file behind."""
-    try:
         # Mode "x" creates the file with 0666 less the umask; the tempfile module would make it 0600.
         with temporary.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if destination.exists():
             temporary.chmod(stat.S_IMODE(destination.stat().st_mode))
         os.replace(temporary, destination)  # noqa: PTH105 - the same call, and the one a test can make fail
-    except BaseException:
+    except OSError as error:
+        raise InputError(
+            f"{target} could not be written ({system_reason(error)}), so nothing was changed; "
+            "check the disk and its permissions, or choose another folder."
+        ) from None
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def _destination(target: Path) -> Path:

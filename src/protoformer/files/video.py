@@ -5,7 +5,6 @@ not a multiple of 16 pixels, and whose other one cuts odd sizes.
 """
 
 import os
-import secrets
 import struct
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
-from protoformer.files.atomic import checked_output
-from protoformer.files.reading import checked_input, system_reason
+from protoformer.files.atomic import checked_output, opened_whole
+from protoformer.files.reading import checked_input
 
 Frame = npt.NDArray[np.uint8]
 
@@ -40,22 +39,8 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[Frame], rate: flo
         raise InputError(f"{target} does not end in .avi; choose this suffix.")
     if not 0 < rate <= _TICKS:
         raise InputError(f"{target} cannot have {rate} frames a second; give a rate over 0.")
-    destination = Path(os.path.realpath(target))
-    temporary = destination.with_name(f".{secrets.token_hex(8)}.part")
-    try:
-        with temporary.open("xb") as file:
-            count = _write(file, frames, rate, target)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, destination)  # noqa: PTH105 - the same call, and the one a test can make fail
-    except OSError as error:
-        raise InputError(
-            f"{target} could not be written ({system_reason(error)}), so nothing was changed; "
-            "check the disk and its permissions, or choose another folder."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
+    with opened_whole(target) as file:
+        return _write(file, frames, rate, target)
 
 
 def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Iterator[Frame]:

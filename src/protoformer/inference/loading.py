@@ -33,7 +33,7 @@ def load(name: str | os.PathLike[str] = "flow", device: str | torch.device | Non
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
     """
-    on, name = _device(device), os.fspath(name)
+    on, name = None if device is None else checked_device(device), os.fspath(name)
     stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if stored is not None:
         if fields:
@@ -55,9 +55,8 @@ def load(name: str | os.PathLike[str] = "flow", device: str | torch.device | Non
     return FlowModel(network, trained=False, device=on)
 
 
-def _device(device: str | torch.device | None) -> torch.device | None:
-    if device is None:
-        return None
+def checked_device(device: str | torch.device) -> torch.device:
+    """The device of this name, once it has computed something; fails where there is none."""
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
