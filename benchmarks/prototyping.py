@@ -10,8 +10,8 @@ The first table has, over growing maps, the floating-point operations, the time 
 forward, at the same width. The last rows say how much each grows when the pixels grow four times.
 
 The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network,
-computed plainly, plainly but compiled, and fused (as it is, compiled, and in a CUDA graph); beside it, the
-block's MLP and self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in
+computed plainly, plainly but compiled, and fused (as it is, and in a CUDA graph); beside it, the block's MLP and
+self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in
 features (the tokens in float32). The floor is what the operations and bytes of `floor` would take at the speeds of a
 large matrix product and of a large copy, measured here. On CUDA it runs under bfloat16 autocast and --no-compile leaves
 the compiled versions out; on a CPU it runs in float32 and --compile brings them in. --profile lists instead which
@@ -147,13 +147,16 @@ class Layer:
         self.module = build(channels).to(device)
         self.tokens = torch.randn(images, self.size[0] * self.size[1], channels, device=device)
         self.call: Callable[..., object] = self.module
+        # A block of a network in use does not ask for the prototypes.
+        self.rest = () if isinstance(self.module, FeedForward) else (tuple(self.size),)
+        self.rest += (False,) if isinstance(self.module, Mixer) else ()
         half = device.type == "cuda"
         self.arriving = torch.ones_like(self.tokens, dtype=torch.bfloat16 if half else torch.float32)
 
     def output(self, tokens: Tensor) -> Tensor:
         """Under autocast where that pays."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            found = self.call(tokens) if isinstance(self.module, FeedForward) else self.call(tokens, tuple(self.size))
+            found = self.call(tokens, *self.rest)
         return found[0] if isinstance(found, tuple) else found  # type: ignore[return-value]
 
     def forward(self) -> Tensor:
@@ -188,7 +191,6 @@ def versions(device: torch.device, repeats: int, compiling: bool, named: str) ->
         ("CAP + LS, plain", mixer, "plain", False),
         ("CAP + LS, plain, compiled", mixer, "plain", True),
         ("CAP + LS, fused", mixer, "fused", False),
-        ("CAP + LS, fused, compiled", mixer, "fused", True),
         ("MLP of the block", FeedForward, "fused", False),
         ("self-attention", SelfAttention, "fused", False),
     ]
@@ -224,14 +226,14 @@ def speeds(device: torch.device) -> tuple[float, float]:
 def floor(shape: tuple[int, int, int, int], device: torch.device, speed: tuple[float, float]) -> tuple[float, float]:
     """Milliseconds that CAP and LS (N=3) must take, forward and both, if each tensor is moved as rarely as can be.
 
-    Forward: features are read twice in float32 (projections, assignment); of tensors of their shape in the precision of
-    products, keys and values are written once and read in every step, queries, the attended values and the hidden layer
-    (twice as wide) are written and read, and the output is written. Backward moves, and multiplies, twice as much.
+    Forward: features are read three times in float32 (projections, cells, assignment); of tensors of their shape in the
+    precision of products, keys and values are written once and read in every step, the attended values are written and
+    read, and the output is written. Backward moves, and multiplies, twice as much.
     """
     images, height, width, channels = shape
     pixels = images * height * width * channels
     element = 2 if device.type == "cuda" else 4
-    moved = pixels * (2 * 4 + element * (2 * (1 + 3) + 2 + 2 + 4 + 1))
+    moved = pixels * (3 * 4 + element * (2 * (1 + 3) + 2 + 1))
     multiplied = images * operations(lambda: mixer(channels), (height, width), channels)
     forward = 1e3 * max(multiplied / speed[0], moved / speed[1])
     return forward, 3 * forward

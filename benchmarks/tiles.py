@@ -2,7 +2,7 @@
 
     python benchmarks/tiles.py                       K=100, heads of 32, bfloat16, 24 maps of 80x112
     python benchmarks/tiles.py --prototypes 200 --head-width 64 --dtype float16
-    python benchmarks/tiles.py --dtype float32 --jobs 16
+    python benchmarks/tiles.py --dtype float32 --jobs 16 --kernels sums synchronize
 
 Every tile is tried in every kernel: the fastest few are printed with their times, the error against the plain version
 in float64 on a small map, and, last, the lines to write into TILES of src/protoformer/model/fused/tiles.py.
@@ -16,12 +16,17 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.model.fused import plain, tiles
+from measuring import captured
+from protoformer.model.fused import plain
 from protoformer.model.fused.tiles import TILES, Tile, padded, tile_for
 
-KERNELS = ("sums", "sums_backward", "synchronize", "synchronize_backward")
+BY_PROTOTYPES = ("sums", "sums_backward", "synchronize", "synchronize_backward")
+BY_CHANNELS = ("project", "perceptron", "perceptron_tokens", "perceptron_weights")
+KERNELS = (*BY_PROTOTYPES, *BY_CHANNELS)
+ONE_PROGRAM_A_BLOCK = ("synchronize", "project", "perceptron", "perceptron_tokens")
 Call = Callable[[], tuple[Tensor, ...]]
 
 
@@ -47,6 +52,14 @@ def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: 
         "alpha": some(heads, kind=full),
         "beta": some(heads, kind=full),
         "d_attended": some(images, pixels, channels),
+        "rows": some(images * pixels, channels),
+        "d_rows": some(images * pixels, channels),
+        "first": some(2 * channels, channels) / 8,
+        "first_bias": some(2 * channels, kind=full),
+        "second": some(channels, 2 * channels) / 8,
+        "second_bias": some(channels, kind=full),
+        "query_weight": some(channels, channels) / 8,
+        "query_bias": some(channels, kind=full),
     }
 
 
@@ -54,20 +67,40 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
     """One launch of a kernel on these inputs."""
     from protoformer.model.fused import prototyping_kernels, synchronization_kernels
 
+    if kernel in BY_CHANNELS:
+        return layer_call(kernel, given)
     ours = [given[name] for name in ("queries", "keys", "values")]
-    gate = [given[name] for name in ("pixel_queries", "prototype_keys", "prototype_values", "alpha", "beta")]
+    own = [given[name] for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
     if kernel == "sums":
         return lambda: prototyping_kernels.prototype_sums(*ours)
     if kernel == "sums_backward":
         return sums_backward_call(given, ours)
     if kernel == "synchronize":
-        return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], *gate)
+        queried = (given["query_weight"], given["query_bias"])
+        return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], queried, *own)
     nearest = plain.nearest_prototype(given["features"], given["directions"])
-    return lambda: synchronization_kernels.synchronize_backward(given["d_attended"], *gate, nearest)
+    return lambda: synchronization_kernels.synchronize_backward(
+        given["d_attended"], given["pixel_queries"], *own, nearest
+    )
+
+
+def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
+    """One launch of a kernel of a layer without prototypes."""
+    from protoformer.model.fused import perceptron_kernels, projection_kernels
+
+    layer = [given[name] for name in ("first", "first_bias", "second")]
+    if kernel == "project":
+        rows, narrowed = given["features"].flatten(0, 1), torch.empty_like(given["rows"])
+        return lambda: (projection_kernels.project(rows, *layer[:2], narrowed),)
+    if kernel == "perceptron":
+        return lambda: (perceptron_kernels.perceptron(given["rows"], *layer, given["second_bias"]),)
+    if kernel == "perceptron_tokens":
+        return lambda: (perceptron_kernels.tokens_gradient(given["d_rows"], given["rows"], *layer),)
+    return lambda: perceptron_kernels.weights_gradient(given["d_rows"], given["rows"], *layer)
 
 
 def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
-    """As a mixer runs it: with the softmax's denominators known, and the logits' gradient summed."""
+    """As a mixer runs it: with the softmax's denominators known."""
     from protoformer.model.fused import prototyping_backward_kernels, prototyping_kernels
     from protoformer.model.fused.blocked import like_tokens
 
@@ -78,10 +111,12 @@ def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
     def call() -> tuple[Tensor, ...]:
-        d_queries, _ = prototyping_backward_kernels.partial_gradients(
-            given["d_sums"], d_mass, *ours, d_keys, d_values, with_logits=True, levels=levels
+        parts = prototyping_backward_kernels.partial_gradients(
+            given["d_sums"], d_mass, *ours, d_keys, d_values, levels=levels
         )
-        return d_queries.sum(dim=0).transpose(1, 2), d_keys, d_values
+        batch, heads, count, width = queries.shape
+        d_queries = parts.sum(dim=0)[: batch * count].view(batch, count, heads, width)
+        return d_queries.transpose(1, 2), d_keys, d_values
 
     return call
 
@@ -89,48 +124,67 @@ def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
 def exact(kernel: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """The same from the plain version in float64."""
     double = {name: each.double() for name, each in given.items()}
+    if kernel in BY_CHANNELS:
+        return exact_layer(kernel, double)
     ours = [double[name].requires_grad_() for name in ("queries", "keys", "values")]
-    gate = [
-        double[name].requires_grad_()
-        for name in ("pixel_queries", "prototype_keys", "prototype_values", "alpha", "beta")
-    ]
+    own = [double[name].requires_grad_() for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
     nearest = plain.nearest_prototype(given["features"], given["directions"])
     if kernel == "sums":
         return plain.prototype_sums(*ours)
     if kernel == "sums_backward":
         return torch.autograd.grad(plain.prototype_sums(*ours), ours, [double["d_sums"], double["d_mass"]])
-    attended = plain.gated(*gate, nearest)
     if kernel == "synchronize":
-        return attended, nearest
-    return torch.autograd.grad(attended, gate, double["d_attended"])
+        queries = double["features"] @ double["query_weight"].T + double["query_bias"]
+        return plain.gated(queries, *own, nearest), nearest
+    gate = [double["pixel_queries"].requires_grad_(), *own]
+    return torch.autograd.grad(plain.gated(*gate, nearest), gate, double["d_attended"])
 
 
-def milliseconds(run: Call, calls: int = 20) -> float:
-    """Of one call among many."""
-    for _ in range(3):
-        run()
+def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Of a layer without prototypes."""
+    if kernel == "project":
+        return (double["features"].flatten(0, 1) @ double["first"].T + double["first_bias"],)
+    layer = [double[name].requires_grad_() for name in ("rows", "first", "first_bias", "second", "second_bias")]
+    rows, first, first_bias, second, second_bias = layer
+    output = F.gelu(rows @ first.T + first_bias) @ second.T + second_bias
+    if kernel == "perceptron":
+        return (output,)
+    found = torch.autograd.grad(output, layer, double["d_rows"])
+    return found[:1] if kernel == "perceptron_tokens" else found[1:]
+
+
+def milliseconds(run: Call, calls: int = 5) -> float:
+    """Of one call among many in a CUDA graph, where the host is not waited for."""
+    run()
+    replay = captured(lambda: [run() for _ in range(calls)])
+    replay()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
-    for _ in range(calls):
-        run()
+    for _ in range(3):
+        replay()
     end.record()
     torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) / calls
+    return float(begin.elapsed_time(end)) / (3 * calls)
 
 
 def candidates(kernel: str, half: bool) -> list[Tile]:
     """Tiles worth trying."""
     pixels = (32, 64, 128, 256) if half else (16, 32, 64)
     stages = (1, 2, 3) if half else (1, 2)
-    programs = (1,) if kernel == "synchronize" else (2, 3, 4, 8)
+    programs = (1,) if kernel in ONE_PROGRAM_A_BLOCK else (2, 3, 4, 6)
     return [Tile(*each) for each in itertools.product(pixels, (4, 8), stages, programs)]
+
+
+def size_of(kernel: str, channels: int, prototypes: int) -> int:
+    """The number that the tiles of a kernel are listed by."""
+    return padded(channels if kernel in BY_CHANNELS else prototypes)
 
 
 def compiled(task: tuple[str, Tile, tuple[int, int, int, int, str]]) -> None:
     """Compile one tile in a process of its own, for the cache on disk that all share."""
     kernel, tile, (heads, count, width, _, name) = task
     dtype: torch.dtype = getattr(torch, name)
-    TILES[(kernel, dtype != torch.float32, padded(count))] = tile
+    TILES[(kernel, dtype != torch.float32, size_of(kernel, heads * width, count))] = tile
     # The numbers that Triton specialises on (multiples of 16) are as in the timed run.
     call_of(kernel, inputs(1, heads, count, width, 16 * tile.pixels, dtype))()
 
@@ -162,52 +216,36 @@ def main() -> None:
     print(f"{len(tasks)} compiled in {time.perf_counter() - start:.0f} s, {sum(map(bool, failed))} do not fit")
 
     large = inputs(arguments.images, *shape, arguments.pixels, dtype)
-    small = inputs(1, *shape, 301, dtype)
+    small = inputs(1, *shape, 304, dtype)
     lines = []
     for kernel in arguments.kernels:
-        key = (kernel, half, padded(count))
-        now, right, timed = tile_for(kernel, dtype, count), exact(kernel, small), []
+        size = size_of(kernel, arguments.heads * arguments.head_width, count)
+        key = (kernel, half, size)
+        now, right, timed = tile_for(kernel, dtype, size), exact(kernel, small), []
         for tile in candidates(kernel, half):
             TILES[key] = tile
             try:
                 spent = milliseconds(call_of(kernel, large))
-                if TILES[key] != tile:  # it did not fit, and was made smaller
-                    continue
-                found = call_of(kernel, small)()
             except Exception as error:
                 print(f"{kernel} {tile}: {type(error).__name__} {str(error)[:100]}")
                 continue
-            errors = [
-                float((mine.double() - other.detach()).norm() / other.detach().norm())
-                for mine, other in zip(found, right, strict=True)
-                if mine.is_floating_point()
-            ]
-            timed.append((spent, tile, max(errors)))
+            if TILES[key] == tile:  # else it did not fit, and was made smaller
+                timed.append((spent, tile))
         TILES[key] = now
         timed.sort(key=lambda each: each[0])
-        before = milliseconds(call_of(kernel, large))
-        print(f"\n{kernel}: now {before:.3f} ms in {now}")
-        for spent, tile, off in timed[:5]:
-            print(f"  {spent:.3f} ms {tile} error {off:.1e}")
+        print(f"\n{kernel}: now {milliseconds(call_of(kernel, large)):.3f} ms in {now}")
+        for spent, tile in timed[:4]:
+            TILES[key] = tile
+            errors = [
+                float((mine.double() - other.detach()).norm() / other.detach().norm())
+                for mine, other in zip(call_of(kernel, small)(), right, strict=True)
+                if mine.is_floating_point()
+            ]
+            print(f"  {spent:.3f} ms {tile} error {max(errors):.1e}")
+        TILES[key] = now
         if timed:
             lines.append(f"    {key!r}: {timed[0][1]!r},".replace("'", '"'))
-        if kernel == "synchronize":
-            other_precisions(kernel, large, small)
     print("\n" + "\n".join(lines))
-
-
-def other_precisions(kernel: str, large: dict[str, Tensor], small: dict[str, Tensor]) -> None:
-    """What the precision in which features are compared with prototypes costs, and how many pixels it sends astray."""
-    from protoformer.model.fused import synchronization_kernels
-
-    nearest = plain.nearest_prototype(small["features"].double(), small["directions"])
-    for precision in ("tf32x3", "ieee", "tf32"):
-        synchronization_kernels.NEAREST_PRECISION = precision
-        astray = int((call_of(kernel, small)()[1] != nearest).sum())
-        print(
-            f"  {precision}: {milliseconds(call_of(kernel, large)):.3f} ms, {astray} of {nearest.numel()} pixels astray"
-        )
-    synchronization_kernels.NEAREST_PRECISION = tiles.NEAREST_PRECISION
 
 
 if __name__ == "__main__":

@@ -15,17 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from measuring import captured, synchronize
-from protoformer.model import FlowNetwork, Prototypes, build_flow, fused, preset
+from protoformer.model import FlowNetwork, build_flow, fused, preset
 from protoformer.model.encoder import Mixer
 
 
 class Nothing(nn.Module):
     """Stands where a mixer stood, and adds nothing."""
 
-    def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
-        """tokens: B x HW x C; the prototypes are none."""
-        nobody = tokens.new_zeros(len(tokens), 0, tokens.shape[2])
-        return tokens.new_zeros(()), Prototypes(nobody, tokens.new_zeros(len(tokens), 1, 0, tokens.shape[1]), size)
+    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool) -> tuple[Tensor, None]:
+        """tokens: B x HW x C; there are no prototypes to ask for."""
+        return tokens.new_zeros(()), None
 
 
 def without_mixers(network: FlowNetwork) -> FlowNetwork:

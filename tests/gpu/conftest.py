@@ -1,12 +1,9 @@
 """What the first product on a GPU says once, said before the tests, in which a warning is an error."""
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
-
-from protoformer.model import fused
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,10 +16,3 @@ def _products_have_run() -> None:
         square = torch.ones(16, 16, device="cuda", requires_grad=True)
         (square @ square).sum().backward()
         torch.cuda.synchronize()
-
-
-@pytest.fixture(autouse=True)
-def _by_kernels() -> Iterator[None]:
-    """A GPU computes plainly unless it is told to use its kernels."""
-    with fused.computed("fused"):
-        yield

@@ -73,11 +73,17 @@ def synchronize_inputs(
     return features, centres, queries, keys, values, alpha, beta
 
 
-def gradients(function: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...], size: float) -> list[Tensor]:
-    """What a plain function returns in float64, and its gradients for `arriving` ones."""
+def gradients(
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: tuple[Tensor, ...],
+    size: float,
+    given_as: torch.dtype = torch.float64,
+) -> list[Tensor]:
+    """What a plain function returns in float64, and its gradients for `arriving` ones, which `given_as` can hold."""
     exact = [each.double().requires_grad_() for each in inputs]
     found = function(*exact)
-    return [*(each.detach() for each in found), *torch.autograd.grad(found, exact, arriving(found, size))]
+    arrives = [each.to(given_as).double() for each in arriving(found, size)]
+    return [*(each.detach() for each in found), *torch.autograd.grad(found, exact, arrives)]
 
 
 def arriving(found: tuple[Tensor, ...], size: float) -> list[Tensor]:
@@ -160,7 +166,7 @@ def test_synchronization_and_its_gradients_are_the_plain_ones(shape, dtype):
     def gate(*learned: Tensor) -> tuple[Tensor]:
         return (plain.gated(*learned, assignment),)
 
-    exact = gradients(gate, tuple(rest), size=1.0)
+    exact = gradients(gate, tuple(rest), size=1.0, given_as=dtype)
     (arrives,) = arriving((attended,), 1.0)
     ours = [attended, *kernels.synchronize_backward(arrives.to(dtype), *rest, assignment)]
     names = ("attended", "queries", "keys", "values", "alpha", "beta")
@@ -252,6 +258,21 @@ def test_a_mixer_at_once_is_the_plain_one(case, monkeypatch):
     assert max(errors.values()) < 2e-4, errors
 
 
+@pytest.mark.parametrize("iterations", [1, 2, 3])
+def test_a_mixer_that_keeps_nothing_finds_the_same(iterations, monkeypatch):
+    monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
+    torch.manual_seed(0)
+    module = Mixer(Prototyping(32, 2, 10, iterations=iterations), LatentSynchronization(32, 2)).to(DEVICE)
+    tokens = random(2, 9 * 14, 32, seed=0, dtype=torch.float32)
+    kept, prototypes = module(tokens, (9, 14))
+    with torch.no_grad():
+        output, none = module(tokens, (9, 14), asked=False)
+        looked_at, same = module(tokens, (9, 14))
+    assert none is None
+    torch.testing.assert_close((output, looked_at), (kept.detach(), kept.detach()))
+    torch.testing.assert_close(same.memberships, prototypes.memberships)
+
+
 @pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])
 def test_cells_are_pooled_and_spread_as_torch_does(size, grid):
     from protoformer.model.fused import cell_kernels
@@ -263,9 +284,10 @@ def test_cells_are_pooled_and_spread_as_torch_does(size, grid):
     torch.testing.assert_close(found, expected.detach())
     arrives = random(*expected.shape, seed=2, dtype=torch.float32)
     (gradient,) = torch.autograd.grad(expected, tokens, arrives)
-    torch.testing.assert_close(cell_kernels.spread(arrives, added, size, grid, torch.float32), gradient + added)
+    torch.testing.assert_close(cell_kernels.spread(arrives, added, size, grid), gradient + added)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_a_mixer_at_once_compiles_to_one_graph(monkeypatch):
     monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
     torch.manual_seed(0)
@@ -279,6 +301,7 @@ def test_a_mixer_at_once_compiles_to_one_graph(monkeypatch):
 
 
 @pytest.mark.skipif(INTERPRETED and not ON_GPU, reason="the interpreter knows no products of bfloat16")
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
 def test_a_mixer_at_once_takes_fewer_than_forty_launches_forward():
     module, tokens = mixer(), random(2, 33 * 47, 128, seed=0, dtype=torch.float32)
 
@@ -301,7 +324,64 @@ def test_torch_finds_nothing_wrong_with_the_operator_of_a_mixer():
     torch.library.opcheck(mixing.mix, (*(each.requires_grad_() for each in inputs), *rest))
     shapes = [(70, 32), (64, 32), (64,), (32, 64), (32,)]
     inputs = [random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
-    torch.library.opcheck(perceptron.perceptron, (*(each.requires_grad_() for each in inputs), True))
+    inputs[0] = inputs[0].half()
+    torch.library.opcheck(perceptron.perceptron, tuple(each.requires_grad_() for each in inputs))
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS[1:], ids=str)
+@pytest.mark.parametrize(("rows", "channels", "hidden"), [(300, 128, 256), (37, 48, 96), (1, 32, 64), (129, 256, 512)])
+def test_a_perceptron_and_its_gradients_are_the_plain_ones(rows, channels, hidden, dtype):
+    shapes = [(rows, channels), (hidden, channels), (hidden,), (channels, hidden), (channels,)]
+    inputs = [random(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
+    for place in (1, 3):
+        inputs[place] /= 8
+    arrives = random(rows, channels, seed=9, dtype=dtype)
+
+    def found(*given: Tensor) -> Tensor:
+        tokens, first, first_bias, second, second_bias = given
+        hidden_layer = torch.nn.functional.gelu(tokens @ first.T + first_bias)
+        return hidden_layer @ second.T + second_bias
+
+    exact = [each.double().requires_grad_() for each in inputs]
+    right = found(*exact)
+    mine = [inputs[0].detach().requires_grad_(), *(each.float().requires_grad_() for each in inputs[1:])]
+    output = perceptron.perceptron(*mine)
+    assert error(output, right.detach()) < TOLERANCE[dtype]
+    pairs = zip(
+        torch.autograd.grad(output, mine, arrives), torch.autograd.grad(right, exact, arrives.double()), strict=True
+    )
+    assert max(error(*pair) for pair in pairs) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS[1:], ids=str)
+@pytest.mark.parametrize(("rows", "channels"), [(300, 128), (37, 48), (1, 32), (70, 256)])
+def test_a_projection_is_the_plain_one_and_hands_the_tokens_on(rows, channels, dtype):
+    from protoformer.model.fused import projection_kernels
+
+    tokens, bias = (
+        random(rows, channels, seed=0, dtype=torch.float32),
+        random(2 * channels, seed=1, dtype=torch.float32),
+    )
+    weight, narrowed = random(2 * channels, channels, seed=2, dtype=dtype), torch.empty_like(tokens, dtype=dtype)
+    found = projection_kernels.project(tokens, weight, bias, narrowed)
+    assert torch.equal(narrowed, tokens.to(dtype))
+    right = narrowed.double() @ weight.double().T + bias.double()
+    assert error(found, right) < TOLERANCE[dtype]
+    assert torch.equal(projection_kernels.project(tokens, weight, bias, None), found)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("shape", [(2, 2, 10, 32, 37), (1, 4, 100, 64, 70), (1, 2, 7, 24, 50)], ids=str)
+def test_queries_made_on_the_way_are_those_of_a_layer(shape, dtype):
+    from protoformer.model.fused import synchronization_kernels as kernels
+
+    features, centres, _, *rest = synchronize_inputs(*shape, dtype=dtype)
+    channels = features.shape[2]
+    weight, bias = random(channels, channels, seed=7, dtype=dtype), random(channels, seed=8, dtype=torch.float32)
+    queries = features.to(dtype).double() @ weight.double().T + bias.double()
+    attended, assignment = kernels.synchronize(features, centres, (weight, bias), *rest)
+    right = plain.gated(queries, *(each.double() for each in rest), assignment)
+    assert error(attended, right) < TOLERANCE[dtype]
 
 
 # Through the network's own parts: the choice of the kernels, autocast, torch.compile and CUDA graphs.
@@ -344,6 +424,8 @@ def test_half_precision_strays_no_further_than_in_the_plain_version():
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 def test_a_compiled_mixer_is_one_graph_with_the_same_results():
     module = mixer()
     torch._dynamo.reset()
@@ -366,6 +448,34 @@ def test_a_cuda_graph_replays_what_was_captured():
         graph.replay()
         expected, _ = module(tokens, (33, 47))
     torch.testing.assert_close(captured, expected)
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    ("images", "size", "channels", "count"),
+    [(24, (80, 112), 128, 100), (24, (40, 56), 256, 100), (2, (270, 480), 128, 100), (8, (40, 56), 256, 200)],
+)
+def test_a_mixer_of_the_size_of_a_training_batch_strays_no_further_than_the_plain_one(images, size, channels, count):
+    """Launches that fill the GPU, many times over: what a small map does not show."""
+    torch.manual_seed(0)
+    heads = channels // 32
+    module = Mixer(Prototyping(channels, heads, count), LatentSynchronization(channels, heads)).to(DEVICE)
+    tokens = random(images, size[0] * size[1], channels, seed=0, dtype=torch.float32).requires_grad_()
+    learned = [each for name, each in module.named_parameters() if not name.endswith("prototyping.query.bias")]
+
+    def found(half: bool) -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            output, _ = module(tokens, size)
+        gradients = torch.autograd.grad(output.float().square().sum(), [tokens, *learned])
+        return [output.detach().float(), *gradients]
+
+    ours = found(half=True)
+    for _ in range(20):
+        assert torch.equal(found(half=True)[0], ours[0])
+    with fused.computed("plain"):
+        exact, theirs = found(half=False), found(half=True)
+    for right, mine, other in zip(exact, ours, theirs, strict=True):
+        assert error(mine, right.double()) < 1.5 * error(other, right.double()) + 1e-2
 
 
 @on_gpu

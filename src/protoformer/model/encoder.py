@@ -42,13 +42,13 @@ class Mixer(nn.Module):
         self.prototyping = prototyping
         self.synchronization = synchronization
 
-    def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
-        """tokens: B x HW x C; returns what to add to them and the prototypes."""
+    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool = True) -> tuple[Tensor, Prototypes | None]:
+        """tokens: B x HW x C; returns what to add to them and, if asked for, the prototypes."""
         if self._is_one(tokens):
-            return self._at_once(tokens, size)
+            return self._at_once(tokens, size, asked)
         prototypes = self.prototyping(tokens, size)
         mixed, assignment = self.synchronization(tokens, prototypes)
-        return mixed, replace(prototypes, assignment=assignment)
+        return mixed, replace(prototypes, assignment=assignment) if asked else None
 
     def _is_one(self, tokens: Tensor) -> bool:
         """Whether both are one operator on these tokens."""
@@ -57,7 +57,7 @@ class Mixer(nn.Module):
         ours = ours and isinstance(self.synchronization, LatentSynchronization)
         return ours and fused.mixes(tokens, rows_columns[0] * rows_columns[1], tokens.shape[2] // prototyping.heads)
 
-    def _at_once(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
+    def _at_once(self, tokens: Tensor, size: tuple[int, int], asked: bool) -> tuple[Tensor, Prototypes | None]:
         em, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
         weights = Weights(
             torch.cat([em.key.weight, em.value.weight, ls.query.weight]),
@@ -69,10 +69,12 @@ class Mixer(nn.Module):
             ls.alpha,
             ls.beta,
         )
-        found = fused.mix(tokens, weights, size, em.grid, em.iterations, em.normalize, em.residual)
+        found = fused.mix(tokens, weights, size, em.grid, em.iterations, em.normalize, em.residual, keep=asked)
+        output = fused.feed_forward(found.attended, ls.feed_forward)
+        if not asked:
+            return output, None
         keys = found.projected[..., : tokens.shape[2]]
         expectation = em.expectation_of(found.queries[-1], keys, size)
-        output = fused.feed_forward(found.attended, *ls.layers())
         return output, Prototypes(found.centres, expectation, size, found.assignment)
 
 
@@ -85,9 +87,9 @@ class Block(nn.Module):
         self.mixer = mixer
         self.mlp = FeedForward(channels)
 
-    def forward(self, tokens: Tensor, size: tuple[int, int]) -> tuple[Tensor, Prototypes]:
-        """tokens: B x HW x C; returns the new tokens and the prototypes that were found."""
-        mixed, prototypes = self.mixer(self.norm(tokens), size)
+    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool = True) -> tuple[Tensor, Prototypes | None]:
+        """tokens: B x HW x C; returns the new tokens and, if asked for, the prototypes that were found."""
+        mixed, prototypes = self.mixer(self.norm(tokens), size, asked)
         tokens = tokens + mixed
         return tokens + self.mlp(tokens), prototypes
 
@@ -102,14 +104,15 @@ class Stage(nn.Module):
         self.position = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
         self.norm = nn.LayerNorm(channels)
 
-    def forward(self, maps: Tensor) -> tuple[Tensor, tuple[Prototypes, ...]]:
-        """B x C_in x H x W to B x C x H/stride x W/stride, and the prototypes of every block."""
+    def forward(self, maps: Tensor, asked: bool = True) -> tuple[Tensor, tuple[Prototypes, ...]]:
+        """B x C_in x H x W to B x C x H/stride x W/stride, and, if asked for, the prototypes of every block."""
         maps = self.embedding(maps)
         size, tokens = size_of(maps), tokens_of(maps)
         found = []
         for index, block in enumerate(self.blocks):
-            tokens, prototypes = block(tokens, size)
-            found.append(prototypes)
+            tokens, prototypes = block(tokens, size, asked)
+            if prototypes is not None:
+                found.append(prototypes)
             if index == 0:
                 maps = maps_of(tokens, size)
                 tokens = tokens_of(maps + self.position(maps))
@@ -136,7 +139,7 @@ class Encoder(nn.Module):
         maps = padding.pad(images)
         features, found = [], []
         for stage, stride in zip(self.stages, STRIDES, strict=True):
-            maps, of_blocks = stage(maps)
+            maps, of_blocks = stage(maps, prototypes)
             features.append(padding.crop(maps, stride))
             found.append(of_blocks)
         return EncoderOutput(tuple(features), tuple(found) if prototypes else ())

@@ -1,7 +1,5 @@
 """Latent Synchronization: every feature is pulled towards the prototype it belongs to."""
 
-from typing import cast
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -46,11 +44,6 @@ class LatentSynchronization(nn.Module):
             self.beta,
         )
         return self.feed_forward(attended), assignment
-
-    def layers(self) -> tuple[nn.Linear, nn.Linear]:
-        """The two layers of the feed-forward network; GELU is between them."""
-        first, _, second = self.feed_forward
-        return cast(nn.Linear, first), cast(nn.Linear, second)
 
     def attend(self, features: Tensor, centres: Tensor, assignment: Tensor) -> Tensor:
         """The gated value of the prototype that `assignment` (B x HW) gives each pixel: B x HW x C."""

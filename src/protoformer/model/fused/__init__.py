@@ -2,8 +2,7 @@
 
 Here alone it is chosen how they are computed. The plain version makes the matrix (heads x K x pixels), can be exported,
 and is what the others are tested against. The fused one never does: on CUDA it is Triton's, elsewhere torch's over
-blocks of pixels that fit the cache. Unless told otherwise a CPU takes the fused one and a GPU the plain one: not all of
-Triton's kernels have been held against the plain version on a GPU yet.
+blocks of pixels that fit the cache.
 """
 
 from collections.abc import Iterator
@@ -13,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.model.fused import mixing, operators, perceptron, plain
-from protoformer.model.precision import for_products
+from protoformer.model.precision import for_products, full_precision
 
 VERSIONS = ("fused", "plain")
-_chosen: str | None = None
+_chosen = "fused"
 
 
 @contextmanager
@@ -32,10 +31,9 @@ def computed(version: str) -> Iterator[None]:
         _chosen = before
 
 
-def is_plain(tokens: Tensor) -> bool:
+def is_plain() -> bool:
     """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
-    chosen = _chosen or ("plain" if tokens.is_cuda else "fused")
-    return chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return _chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +42,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     queries: B x heads x K x d; keys, values: B x heads x HW x d, in any layout. Returns B x heads x K x d and
     B x heads x K, in float32 or better.
     """
-    if is_plain(keys):
+    if is_plain():
         return plain.prototype_sums(queries, keys, values)
     sums, mass = operators.prototype_sums(for_products(queries), for_products(keys), for_products(values))
     return sums, mass
@@ -52,7 +50,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
-    by_products = tokens.is_cuda and not is_plain(tokens)
+    by_products = tokens.is_cuda and not is_plain()
     return operators.cell_means(tokens, size, grid) if by_products else plain.cell_means(tokens, size, grid)
 
 
@@ -64,7 +62,7 @@ def synchronize(
     features, queries: B x HW x C, the pixels and their projection; centres, keys, values: B x K x C, the prototypes and
     theirs; alpha, beta: heads. The assignment is decided in full precision and has no gradient.
     """
-    if is_plain(features):
+    if is_plain():
         return plain.synchronize(features, centres, queries, keys, values, alpha, beta)
     attended, assignment = operators.synchronize(
         features.detach(),
@@ -80,7 +78,7 @@ def synchronize(
 
 def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
     """Whether `mix` takes these tokens: on a GPU, where the kernels do, and in float32, as layer norm leaves them."""
-    takes = not is_plain(tokens) and tokens.dtype == torch.float32
+    takes = not is_plain() and tokens.dtype == torch.float32
     return takes and operators.takes_kernels(tokens, prototypes, head_width)
 
 
@@ -92,23 +90,26 @@ def mix(
     iterations: int,
     normalize: bool,
     residual: bool,
+    keep: bool,
 ) -> mixing.Mixed:
     """All of prototyping by `cap` and of synchronization, up to its feed-forward network, at once.
 
-    tokens: B x HW x C, for which `mixes`, of a map of (H, W) = size.
+    tokens: B x HW x C, for which `mixes`, of a map of (H, W) = size. keep: the keys as well, for who asks for
+    memberships; where gradients are on they are kept in any case.
     """
     device = tokens.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tokens.dtype
-    found = mixing.mix(
-        tokens, *weights, list(size), list(grid), iterations, normalize, residual, dtype, torch.is_grad_enabled()
-    )
+    keep = keep or torch.is_grad_enabled()
+    found = mixing.mix(tokens, *weights, list(size), list(grid), iterations, normalize, residual, dtype, keep)
     return mixing.Mixed(*found)
 
 
-def feed_forward(tokens: Tensor, first: nn.Linear, second: nn.Linear) -> Tensor:
+def feed_forward(tokens: Tensor, layers: nn.Sequential) -> Tensor:
     """Linear, GELU, linear of what `mix` attended to: B x HW x C in the precision of products."""
-    rows = tokens.flatten(0, 1)
-    weights = (first.weight, first.bias, second.weight, second.bias)
-    output, _ = perceptron.perceptron(rows, *weights, torch.is_grad_enabled())
-    result: Tensor = output.view(*tokens.shape[:2], -1)
-    return result
+    if tokens.dtype == torch.float32 or tokens.shape[2] > perceptron.MOST_CHANNELS:
+        with full_precision(tokens):
+            result: Tensor = layers(tokens.float())
+            return result
+    first, _, second = layers
+    rows: Tensor = perceptron.perceptron(tokens.flatten(0, 1), first.weight, first.bias, second.weight, second.bias)
+    return rows.view(*tokens.shape[:2], -1)

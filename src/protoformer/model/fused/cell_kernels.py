@@ -87,7 +87,7 @@ def spread_kernel(
             start = d_means + cell[:, None] * channels + channel[None, :]
             d_mean = tl.load(start, mask=lies[:, None] & within[None, :], other=0.0)
             total += d_mean * (1.0 / (tall * wide).to(tl.float32))[:, None]
-    tl.store(d_tokens + place, total.to(d_tokens.dtype.element_ty), mask=kept)
+    tl.store(d_tokens + place, total, mask=kept)
 
 
 def pool(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int], means: Tensor) -> None:
@@ -98,10 +98,10 @@ def pool(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int], means: Te
     )
 
 
-def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """The gradient of tokens that `pool` pooled (d_means: B x K x C), plus `added`; both B x HW x C, contiguous."""
+def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """The gradient, float32, of tokens that `pool` pooled (d_means: B x K x C), plus `added` (B x HW x C)."""
     batch, pixels, channels = added.shape
-    d_tokens = added.new_empty(added.shape, dtype=dtype)
+    d_tokens = added.new_empty(added.shape, dtype=torch.float32)
     most = [1 if length % count == 0 else -(-count // length) + 1 for length, count in zip(size, grid, strict=True)]
     spread_kernel[(triton.cdiv(pixels, SPREAD), batch)](
         d_means,

@@ -1,8 +1,9 @@
 """Prototyping and synchronization as one operator of a GPU, from tokens to attended values, and back.
 
-What pixels are projected to is one product, and so is its gradient; steps add to the gradients of keys and values where
-they lie; what concerns prototypes alone stays in float32; and gradients of biases come from sums over prototypes, not
-over pixels. Between the kernels there is little else to launch.
+Keys and values are one product; the queries of synchronization are made where they are used, and once more for the
+gradient, in the place of which they lie; steps add to the gradients of keys and values where these lie; what concerns
+prototypes alone stays in float32; and gradients of biases come from sums over prototypes, not over pixels. Between the
+kernels there is little else to launch.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from protoformer.model.fused.plain import LEAST_MASS
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import split_heads
 
@@ -35,11 +35,11 @@ class Weights(NamedTuple):
 class Mixed(NamedTuple):
     """What the operator finds, of B images, K prototypes and N steps; all but the first two are for its gradient.
 
-    attended: B x HW x C. centres: B x K x C. assignment: B x HW. projected: B x HW x 3C. narrowed: the tokens in the
-    precision of products, where that is not their own and a gradient may be asked for. earlier: N x B x K x C, the
-    centres before each step. queries, sums: N x B x K x C. masses: N x B x K x heads. levels: N x B x heads x HW, the
-    logarithms of the memberships' denominators, where a gradient may be asked for. own: B x K x 2C, the keys and values
-    of synchronization.
+    attended: B x HW x C. centres: B x K x C. assignment: B x HW. earlier: N x B x K x C, the centres before each step.
+    queries, sums: N x B x K x C. masses: N x B x K x heads. own: B x K x 2C, the keys and values of synchronization.
+    Unless kept, all steps have the room of one, and these are empty: projected: B x HW x 2C, the keys and values of
+    prototyping; levels: N x B x heads x HW, the logarithms of the memberships' denominators; narrowed: the tokens in
+    the precision of products, where that is not their own.
     """
 
     attended: Tensor
@@ -63,16 +63,17 @@ def _room(
     tokens: Tensor, alpha: Tensor, grid: list[int], iterations: int, dtype: torch.dtype, keep: bool
 ) -> dict[str, Tensor]:
     """Memory for all that is found, but for the projections and what comes of them."""
-    batch, _, channels = tokens.shape
+    batch, pixels, channels = tokens.shape
     shape = (batch, grid[0] * grid[1], channels)
-    single = torch.float32
+    single, steps = torch.float32, iterations if keep else 1
     return {
         "centres": tokens.new_empty(shape, dtype=single),
-        "earlier": tokens.new_empty(iterations, *shape, dtype=single),
-        "queries": tokens.new_empty(iterations, *shape, dtype=single),
-        "sums": tokens.new_empty(iterations, *shape, dtype=single),
-        "masses": tokens.new_empty(iterations, *shape[:2], len(alpha), dtype=single),
-        "levels": tokens.new_empty(iterations, batch, len(alpha), tokens.shape[1] if keep else 0, dtype=single),
+        "own": tokens.new_empty(*shape[:2], 2 * channels, dtype=dtype),
+        "earlier": tokens.new_empty(steps, *shape, dtype=single),
+        "queries": tokens.new_empty(steps, *shape, dtype=single),
+        "sums": tokens.new_empty(steps, *shape, dtype=single),
+        "masses": tokens.new_empty(steps, *shape[:2], len(alpha), dtype=single),
+        "levels": tokens.new_empty((steps, batch, len(alpha), pixels) if keep else (0,), dtype=single),
         "narrowed": tokens.new_empty(tokens.shape if keep and dtype != tokens.dtype else (0,), dtype=dtype),
     }
 
@@ -96,37 +97,78 @@ def mix(
     dtype: torch.dtype,
     keep: bool,
 ) -> Eleven:
-    """`Mixed` of tokens, B x HW x C in float32; dtype: the precision of products; keep: a gradient may be asked for."""
-    from protoformer.model.fused import cell_kernels, prototyping_kernels, synchronization_kernels
+    """`Mixed` of tokens, B x HW x C in float32; dtype: the precision of products; keep: what a gradient would need."""
+    from protoformer.model.fused import cell_kernels, synchronization_kernels
 
     tokens = tokens.contiguous()
-    batch, _, channels = tokens.shape
-    heads = len(alpha)
+    channels = tokens.shape[2]
     room = _room(tokens, alpha, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        narrowed = room["narrowed"].copy_(tokens) if room["narrowed"].numel() else tokens.to(dtype)
-        projected = torch.addmm(pixels_bias.to(dtype), narrowed.view(-1, channels), pixels.to(dtype).T)
-        del narrowed
-        projected = projected.view(batch, -1, 3 * channels)
-        keys, values, pixel_queries = projected.split(channels, dim=-1)
-        keys, values = split_heads(keys, heads), split_heads(values, heads)
+        pixels = pixels.to(dtype)
+        projected = _projected(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], room["narrowed"])
         cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), room["earlier"][0])
-        for place in range(iterations):
-            before, queries = room["earlier"][place], room["queries"][place]
-            after = room["earlier"][place + 1] if place + 1 < iterations else room["centres"]
-            torch.addmm(query_bias, before.view(-1, channels), query.T, out=queries.view(-1, channels))
-            found = (room["sums"][place], room["masses"][place], after)
-            levels = room["levels"][place] if keep else None
-            prototyping_kernels.step(
-                split_heads(queries, heads), keys, values, before, found, normalize, residual, levels
-            )
-        centres = room["centres"]
-        own = torch.addmm(prototypes_bias, centres.view(-1, channels), prototypes.T)
-        own = own.to(dtype).view(batch, -1, 2 * channels)
+        layers = ((query, query_bias), (prototypes, prototypes_bias))
+        directions = _steps(projected, room, layers, iterations, normalize, residual)
+        if not keep:  # before anything else of their size is made
+            projected = projected.new_empty(0)
+        queried = (pixels[2 * channels :], pixels_bias[2 * channels :])
+        keys, values = room["own"].split(channels, dim=-1)
         attended, assignment = synchronization_kernels.synchronize(
-            tokens, centres, pixel_queries, own[..., :channels], own[..., channels:], alpha, beta
+            tokens, directions, queried, keys, values, alpha, beta
         )
-    return tuple(Mixed(attended, assignment=assignment, projected=projected, own=own, **room))  # type: ignore[return-value]
+    return tuple(Mixed(attended, assignment=assignment, projected=projected, **room))  # type: ignore[return-value]
+
+
+def _steps(
+    projected: Tensor,
+    room: dict[str, Tensor],
+    layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
+    iterations: int,
+    normalize: bool,
+    residual: bool,
+) -> tuple[Tensor, Tensor]:
+    """All steps, from the first centres on: fill the room, and return the directions of the last centres in halves.
+
+    layers: weights and biases of prototyping's queries, and of the keys and values of synchronization.
+    """
+    from protoformer.model.fused import centre_kernels, prototyping_kernels
+
+    channels, heads = room["centres"].shape[2], room["masses"].shape[-1]
+    keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
+    first = room["queries"][0].view(-1, channels)
+    torch.addmm(layers[0][1], room["earlier"][0].view(-1, channels), layers[0][0].T, out=first)
+    halves = room["centres"].new_empty(2, *room["centres"].shape, dtype=torch.float16)
+    steps = len(room["queries"])  # in the room of one, a step's centres and queries take the place of the last one's
+    for step in range(iterations):
+        place, following = step % steps, (step + 1) % steps
+        queries, before = room["queries"][place], room["earlier"][place]
+        levels = room["levels"][place] if room["levels"].numel() else None
+        parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, levels)
+        ends = step == iterations - 1
+        centre_kernels.finish(
+            parts,
+            before,
+            (room["sums"][place], room["masses"][place], room["centres"] if ends else room["earlier"][following]),
+            layers[1] if ends else layers[0],
+            room["own"] if ends else room["queries"][following],
+            (halves[0], halves[1]) if ends else None,
+            projected.dtype,
+            normalize,
+            residual,
+        )
+    return halves[0], halves[1]
+
+
+def _projected(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor) -> Tensor:
+    """B x HW x 2C in the weight's precision; narrowed, unless it is empty, is given the tokens in it."""
+    from protoformer.model.fused import projection_kernels
+
+    rows = tokens.flatten(0, 1)
+    if weight.dtype == tokens.dtype:
+        projected = torch.addmm(bias, rows, weight.T)
+    else:
+        projected = projection_kernels.project(rows, weight, bias, narrowed if narrowed.numel() else None)
+    return projected.view(*tokens.shape[:2], -1)
 
 
 @torch.library.custom_op("protoformer::mix_backward", mutates_args=())
@@ -144,6 +186,7 @@ def mix_backward(
     levels: Tensor,
     own: Tensor,
     pixels: Tensor,
+    pixels_bias: Tensor,
     query: Tensor,
     prototypes: Tensor,
     alpha: Tensor,
@@ -156,19 +199,24 @@ def mix_backward(
     """Gradients of the tokens, float32, and of all `Weights`; tokens: B x HW x C in the precision of products."""
     from protoformer.model.fused import cell_kernels, synchronization_kernels
 
-    batch, _, channels = tokens.shape
+    channels = tokens.shape[2]
     width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        d_projected = projected.new_empty(projected.shape)
+        dtype, rows = projected.dtype, tokens.reshape(-1, channels)
+        pixels = pixels.to(dtype)
+        d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
+        queries_here = d_projected[..., 2 * channels :]
+        torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
         parts = synchronization_kernels.partial_gradients(
-            d_attended.to(projected.dtype).contiguous(),
-            projected[..., 2 * channels :],
+            d_attended.to(dtype).contiguous(),
+            queries_here,
             own[..., :channels],
             own[..., channels:],
             alpha,
             beta,
             assignment,
-            d_projected[..., 2 * channels :],
+            queries_here,
+            pixels_bias[2 * channels :],
         )
         d_own = parts[0].sum(dim=0).view(-1, 2 * channels)
         d_heads = parts[1].sum(dim=(0, 1))
@@ -176,17 +224,14 @@ def mix_backward(
         # Of the centres before every step, and, last, of those after all.
         d_all = centres.new_empty(len(earlier) + 1, *centres.shape)
         torch.addmm(d_centres.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
-        d_queries, d_logits = _steps_backward(
+        d_queries, biases = _steps_backward(
             d_all, d_projected, projected, queries, sums, masses, levels, query, normalize, residual
         )
-        d_pixels_bias = _biases(d_all, d_logits, d_heads, queries, masses, normalize)
-
+        d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
         flat = d_projected.view(-1, 3 * channels)
-        d_tokens = flat @ pixels.to(flat.dtype)
-        d_pixels = (flat.T @ tokens.reshape(-1, channels)).to(pixels.dtype)
-        del flat, d_projected
+        d_pixels = (flat.T @ rows).float()
         d_tokens = cell_kernels.spread(
-            d_all[0], d_tokens.view(batch, -1, channels), (size[0], size[1]), (grid[0], grid[1]), torch.float32
+            d_all[0], (flat @ pixels).view(tokens.shape), (size[0], size[1]), (grid[0], grid[1])
         )
         d_queries = d_queries.view(-1, channels)
         return (
@@ -194,7 +239,8 @@ def mix_backward(
             d_pixels,
             d_pixels_bias,
             d_queries.T @ earlier.view(-1, channels),
-            d_queries.sum(dim=0),
+            # It moves all logits of a pixel alike, and a softmax over the prototypes does not see that.
+            query.new_zeros(channels),
             d_own.T @ centres.view(-1, channels),
             d_own.sum(dim=0),
             d_heads[:, width].clone(),
@@ -213,23 +259,24 @@ def _steps_backward(
     query: Tensor,
     normalize: bool,
     residual: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """From the last step to the first: fill d_all, and the keys and values of d_projected.
 
-    Returns the gradients of the queries, N x B x K x C, and those of the logits, summed over pixels, as the masses.
+    Returns the gradients of the queries, N x B x K x C, and of the biases of keys and values, C each.
     """
-    from protoformer.model.fused import prototyping_backward_kernels
+    from protoformer.model.fused import centre_kernels, prototyping_backward_kernels
 
     channels, heads = queries.shape[-1], masses.shape[-1]
-    keys, values, _ = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
+    keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
     d_keys, d_values, _ = (split_heads(each, heads) for each in d_projected.split(channels, dim=-1))
-    d_queries, d_logits = torch.empty_like(queries), torch.empty_like(masses)
+    d_queries = torch.empty_like(queries)
+    of_keys = queries.new_empty(len(queries), queries.shape[1], channels)
+    of_values = queries.new_empty(len(queries), centre_kernels.programs_of(d_all[0]), channels)
     no_mass = None if normalize else torch.zeros_like(masses[0])
     last = len(queries) - 1
     for place in range(last, -1, -1):
-        after, before = d_all[place + 1], d_all[place].view(-1, channels)
-        of_queries, of_logits = prototyping_backward_kernels.partial_gradients(
-            split_heads(after, heads),
+        parts = prototyping_backward_kernels.partial_gradients(
+            split_heads(d_all[place + 1], heads),
             (sums[place], masses[place]) if no_mass is None else no_mass,
             split_heads(queries[place], heads),
             keys,
@@ -237,29 +284,13 @@ def _steps_backward(
             d_keys,
             d_values,
             adding=place < last,
-            with_logits=True,
             levels=levels[place],
         )
-        torch.sum(of_queries.flatten(-2), dim=0, out=d_queries[place])
-        torch.sum(of_logits, dim=0, out=d_logits[place])
-        flat = d_queries[place].view(-1, channels)
-        if residual:
-            torch.addmm(after.view(-1, channels), flat, query, out=before)
-        else:
-            torch.mm(flat, query, out=before)
-    return d_queries, d_logits
-
-
-def _biases(
-    d_all: Tensor, d_logits: Tensor, d_heads: Tensor, queries: Tensor, masses: Tensor, normalize: bool
-) -> Tensor:
-    """The gradient of the bias of what pixels are projected to, 3C, from sums over the pixels that are known."""
-    heads, width = d_heads.shape[0], d_heads.shape[1] - 2
-    # A bias of keys is a query's own shift of its logits; one of values is added to sums once for every member.
-    members = (masses > LEAST_MASS).to(masses.dtype) if normalize else masses
-    of_keys = (d_logits[..., None] * queries.unflatten(-1, (heads, width))).sum(dim=(0, 1, 2)) * width**-0.5
-    of_values = (members[..., None] * d_all[1:].unflatten(-1, (heads, width))).sum(dim=(0, 1, 2))
-    return torch.cat([of_keys, of_values, d_heads[:, :width]]).flatten()
+        found = (d_queries[place], d_all[place], of_keys[place], of_values[place])
+        centre_kernels.centres_gradient(
+            parts, d_all[place + 1], masses[place], query, found, projected.dtype, normalize, residual
+        )
+    return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
 
 
 @mix.register_fake
@@ -267,14 +298,13 @@ def _(tokens: Tensor, *given: Any) -> Eleven:
     weights = Weights(*given[: len(Weights._fields)])
     _, grid, iterations, _, _, dtype, keep = given[len(Weights._fields) :]
     room = _room(tokens, weights.alpha, grid, iterations, dtype, keep)
-    batch, count, channels = room["centres"].shape
+    channels = tokens.shape[2]
     attended = tokens.new_empty(tokens.shape, dtype=dtype)
     return tuple(  # type: ignore[return-value]
         Mixed(
             attended,
             assignment=tokens.new_empty(tokens.shape[:2], dtype=torch.int64),
-            projected=tokens.new_empty(*tokens.shape[:2], 3 * channels, dtype=dtype),
-            own=tokens.new_empty(batch, count, 2 * channels, dtype=dtype),
+            projected=tokens.new_empty((*tokens.shape[:2], 2 * channels) if keep else (0,), dtype=dtype),
             **room,
         )
     )
@@ -282,7 +312,7 @@ def _(tokens: Tensor, *given: Any) -> Eleven:
 
 @mix_backward.register_fake
 def _(d_attended: Tensor, d_centres: Tensor, tokens: Tensor, *given: Any) -> Nine:
-    pixels, query, prototypes, alpha, beta = given[9:14]
+    pixels, _, query, prototypes, alpha, beta = given[9:15]
     with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
     return d_tokens, *(each.new_empty(each.shape) for each in with_biases)
@@ -302,6 +332,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Eleven) -> None:
         found.projected,
         *found[5:],
         weights.pixels,
+        weights.pixels_bias,
         weights.query,
         weights.prototypes,
         weights.alpha,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protoformer.model.fused.blocked import like_tokens
 from protoformer.model.fused.plain import LEAST_MASS
-from protoformer.model.fused.prototyping_kernels import ONES, load_rows, logits_of, memberships_of, store_rows
+from protoformer.model.fused.prototyping_kernels import load_rows, logits_of, memberships_of, store_rows
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 
@@ -24,7 +24,6 @@ def sums_backward_kernel(
     values,
     levels,
     d_queries,
-    d_logits,
     d_keys,
     d_values,
     heads,
@@ -55,12 +54,12 @@ def sums_backward_kernel(
     precision: tl.constexpr,
     of_means: tl.constexpr,
     adding: tl.constexpr,
-    with_logits: tl.constexpr,
     with_levels: tl.constexpr,
 ):
-    """Gradients of a part of one row's pixels, and its share of the queries' and of the sum of the logits'.
+    """Gradients of a part of one row's pixels, and its share of those of the queries and of a bias of the keys.
 
     d_sums: the gradient of the sums or, of_means, of the means. adding: what d_keys and d_values hold is added to.
+    d_queries: parts x (B K + B) x heads x d; of the bias, which every image has its own of, in the rows after B K.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
@@ -93,7 +92,7 @@ def sums_backward_kernel(
     natural = largest * scale * 0.6931471805599453  # of the logits, not of powers of two
 
     d_query = tl.zeros((padded_count, padded_width), tl.float32)
-    d_logit = tl.zeros((padded_count, ONES), tl.float32)
+    by_bias = tl.zeros((block, padded_width), tl.float32)
     first = part * each
     last = tl.minimum(first + each, pixels)
     for start in tl.range(first, last, block, num_stages=stages):
@@ -114,18 +113,19 @@ def sums_backward_kernel(
         slope = tl.dot(value, tl.trans(d_sum), input_precision=precision) + d_mass[None, :]
         slope = (shares * (slope - tl.sum(shares * slope, 1)[:, None])).to(dtype)
         d_key = tl.dot(slope, query, input_precision=precision) * natural
+        by_bias += d_key
         if adding:
             d_key += load_rows(d_key_start, d_key_row, pixel, inside, width, padded_width).to(tl.float32)
         store_rows(d_key_start, d_key_row, pixel, inside, d_key, width, padded_width)
-        turned = tl.trans(slope)
-        d_query = tl.dot(turned, key, d_query, input_precision=precision)
-        if with_logits:
-            d_logit = tl.dot(turned, tl.full((block, ONES), 1.0, dtype), d_logit, input_precision=precision)
+        d_query = tl.dot(tl.trans(slope), key, d_query, input_precision=precision)
 
-    place = part.to(tl.int64) * (tl.num_programs(0) // heads) * count * heads + here
-    store_rows(d_queries + place * width, heads * width, prototype, exists, d_query * natural, width, padded_width)
-    if with_logits:
-        tl.store(d_logits + place + prototype * heads, tl.sum(d_logit, 1) * (largest / ONES), mask=exists)
+    images = tl.num_programs(0) // heads
+    first_row = part.to(tl.int64) * images * (count + 1)
+    start = d_queries + ((first_row + image * count) * heads + head) * width
+    store_rows(start, heads * width, prototype, exists, d_query * natural, width, padded_width)
+    channel = tl.arange(0, padded_width)
+    start = d_queries + ((first_row + images * count + image) * heads + head) * width
+    tl.store(start + channel, tl.sum(by_bias, 0), mask=channel < width)
 
 
 def partial_gradients(
@@ -137,14 +137,13 @@ def partial_gradients(
     d_keys: Tensor,
     d_values: Tensor,
     adding: bool = False,
-    with_logits: bool = False,
     levels: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Write, or add, to d_keys and d_values; return what each part of the pixels gives to d_queries and d_logits.
+) -> Tensor:
+    """Write, or add, to d_keys and d_values; return what each part of the pixels gives to d_queries and a bias of keys.
 
     d_sums: B x heads x K x d, float32, of the sums, with `more` the gradient of the masses (B x K x heads), or of the
     means, with `more` the sums (B x K x C) and the masses. d_keys, d_values: B x heads x HW x d, in tokens of the same
-    strides. Returns parts x B x K x heads x d and, if wanted, the sum of the logits' gradient, parts x B x K x heads.
+    strides. Returns parts x (B K + B) x C: of all queries, then of the bias by image.
     """
     batch, heads, count, width = queries.shape
     pixels, rows = keys.shape[2], batch * heads
@@ -154,8 +153,7 @@ def partial_gradients(
 
     def run(tile: Tile) -> None:
         parts, each = split(pixels, rows, tile, keys.device)
-        d_queries = queries.new_empty(parts, batch, count, heads, width, dtype=torch.float32)
-        d_logits = queries.new_empty((parts, batch, count, heads) if with_logits else (1,), dtype=torch.float32)
+        d_queries = queries.new_empty(parts, batch * (count + 1), heads * width, dtype=torch.float32)
         sums_backward_kernel[(rows, parts)](
             d_sums,
             d_masses,
@@ -166,7 +164,6 @@ def partial_gradients(
             values,
             d_queries if levels is None else levels,
             d_queries,
-            d_logits,
             d_keys,
             d_values,
             heads,
@@ -189,14 +186,13 @@ def partial_gradients(
             precision=PRECISIONS[keys.dtype],
             of_means=of_means,
             adding=adding,
-            with_logits=with_logits,
             with_levels=levels is not None,
             num_warps=tile.warps,
         )
-        found[:] = [d_queries, d_logits]
+        found[:] = [d_queries]
 
     within_resources(run, "sums_backward", keys.dtype, count)
-    return found[0], found[1]
+    return found[0]
 
 
 def prototype_sums_backward(
@@ -204,8 +200,9 @@ def prototype_sums_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of queries, keys and values, each in its own precision."""
     d_keys, d_values = like_tokens(keys), like_tokens(values)
+    batch, heads, count, width = queries.shape
     with torch.cuda.device_of(keys):
-        d_queries, _ = partial_gradients(
+        parts = partial_gradients(
             in_rows(d_sums.float()),
             d_mass.float().transpose(1, 2).contiguous(),
             in_rows(queries),
@@ -214,4 +211,5 @@ def prototype_sums_backward(
             d_keys,
             d_values,
         )
-        return d_queries.sum(dim=0).transpose(1, 2).to(queries.dtype).contiguous(), d_keys, d_values
+        d_queries = parts.sum(dim=0)[: batch * count].view(batch, count, heads, width).transpose(1, 2)
+        return d_queries.to(queries.dtype).contiguous(), d_keys, d_values

@@ -12,13 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.model.fused.plain import LEAST_MASS
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 ONES = tl.constexpr(16)
 """The narrowest matrix that a product takes."""
-CENTRES_BLOCK = 256
-"""Numbers of the centres that a program of `centres_kernel` makes."""
 
 
 @triton.jit
@@ -121,42 +118,6 @@ def sums_kernel(
     tl.store(masses + first_place + prototype * heads, whole, mask=exists)
 
 
-@triton.jit
-def centres_kernel(
-    sums,
-    masses,
-    before,
-    whole_sums,
-    whole_masses,
-    after,
-    parts,
-    numbers,
-    least,
-    width: tl.constexpr,
-    at_once: tl.constexpr,
-    block: tl.constexpr,
-    normalize: tl.constexpr,
-    residual: tl.constexpr,
-):
-    """Partial sums and masses added, and the centres (B x K x heads x d, all flat) after the step that they end."""
-    number = tl.program_id(0) * block + tl.arange(0, block)
-    inside = number < numbers
-    total = tl.zeros((block,), tl.float32)
-    mass = tl.zeros((block,), tl.float32)
-    for first in range(0, parts, at_once):
-        part = first + tl.arange(0, at_once)
-        kept = (part < parts)[:, None] & inside[None, :]
-        total += tl.sum(tl.load(sums + part[:, None] * numbers + number[None, :], mask=kept, other=0.0), 0)
-        shared = masses + part[:, None] * (numbers // width) + (number // width)[None, :]
-        mass += tl.sum(tl.load(shared, mask=kept, other=0.0), 0)
-    found = tl.where(mass > least, total / tl.maximum(mass, least), 0.0) if normalize else total
-    if residual:
-        found += tl.load(before + number, mask=inside, other=0.0)
-    tl.store(whole_sums + number, total, mask=inside)
-    tl.store(whole_masses + number // width, mass, mask=inside & (number % width == 0))
-    tl.store(after + number, found, mask=inside)
-
-
 def partial_sums(queries: Tensor, keys: Tensor, values: Tensor, levels: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Of each part of the pixels: sums, parts x B x K x heads x d, and masses, parts x B x K x heads; float32.
 
@@ -206,36 +167,3 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     with torch.cuda.device_of(keys):
         sums, masses = partial_sums(in_rows(queries), in_rows(keys), in_rows(values))
         return sums.sum(dim=0).transpose(1, 2).contiguous(), masses.sum(dim=0).transpose(1, 2).contiguous()
-
-
-def step(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    centres: Tensor,
-    found: tuple[Tensor, Tensor, Tensor],
-    normalize: bool,
-    residual: bool,
-    levels: Tensor | None,
-) -> None:
-    """One step from centres (B x K x C) to the sums, masses (B x K x heads) and centres that are written to `found`.
-
-    queries, float32: B x heads x K x d; keys, values: B x heads x HW x d. All else is float32 and contiguous.
-    levels: as in `partial_sums`.
-    """
-    sums, masses = partial_sums(queries, keys, values, levels)
-    parts, numbers = len(sums), centres.numel()
-    centres_kernel[(triton.cdiv(numbers, CENTRES_BLOCK),)](
-        sums,
-        masses,
-        centres,
-        *found,
-        parts,
-        numbers,
-        LEAST_MASS,
-        width=queries.shape[3],
-        at_once=min(16, triton.next_power_of_2(parts)),
-        block=CENTRES_BLOCK,
-        normalize=normalize,
-        residual=residual,
-    )

@@ -10,11 +10,14 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.model.fused.blocked import LEAST_NORM
+from protoformer.model.fused.perceptron_kernels import load_matrix
 from protoformer.model.fused.prototyping_kernels import load_rows, store_rows
-from protoformer.model.fused.tiles import NEAREST_PRECISION, PRECISIONS, Tile, in_rows, padded, split, within_resources
+from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
-CHUNK = 32
+CHUNK = 128
 """Channels of the features that are compared at a time."""
+SIZE = tl.constexpr(64.0)
+"""How long directions are made: what is left of them after a first rounding is then nothing that float16 rounds off."""
 
 
 @triton.jit
@@ -26,10 +29,35 @@ def direction_of(vector, least):
 
 
 @triton.jit
+def halves_of(number):
+    """Numbers of the size of 1 as the sums of two in float16, exact to 22 bits."""
+    upper = number.to(tl.float16)
+    return upper, (number - upper.to(tl.float32)).to(tl.float16)
+
+
+@triton.jit
+def directions_kernel(
+    centres, uppers, lowers, count, channels, centre_batch, centre_row, padded_channels: tl.constexpr
+):
+    """One centre at unit length, times SIZE, in two halves. uppers, lowers: B x K x C."""
+    place, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    channel = tl.arange(0, padded_channels)
+    within = channel < channels
+    centre = tl.load(centres + image * centre_batch + place * centre_row + channel, mask=within, other=0.0)
+    length = tl.maximum(tl.sqrt(tl.sum(centre * centre, 0)), 1e-12)
+    upper, lower = halves_of(centre / length * SIZE)
+    start = (image * count + place) * channels + channel
+    tl.store(uppers + start, upper, mask=within)
+    tl.store(lowers + start, lower, mask=within)
+
+
+@triton.jit
 def synchronize_kernel(
     features,
-    centres,
+    uppers,
+    lowers,
     queries,
+    query_bias,
     keys,
     values,
     alphas,
@@ -43,8 +71,6 @@ def synchronize_kernel(
     least,
     feature_batch,
     feature_row,
-    centre_batch,
-    centre_row,
     query_batch,
     query_row,
     key_batch,
@@ -54,58 +80,108 @@ def synchronize_kernel(
     width: tl.constexpr,
     padded_width: tl.constexpr,
     padded_count: tl.constexpr,
+    padded_channels: tl.constexpr,
     block: tl.constexpr,
     chunk: tl.constexpr,
     stages: tl.constexpr,
     precision: tl.constexpr,
+    projecting: tl.constexpr,
+    joined: tl.constexpr,
 ):
-    """One block of pixels of one image."""
+    """One block of pixels of one image. projecting: queries are the weight (C x C) that makes them of the features.
+
+    joined: how many heads there are, if they can be taken together, else 0.
+    """
     image = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * block + tl.arange(0, block)
     inside = pixel < pixels
     prototype = tl.arange(0, padded_count)
     exists = prototype < count
+    feature_start = features + image * feature_batch
+    dtype = attended.dtype.element_ty
 
+    # A pixel's own length does not change which prototype is nearest; that of 1 suits float16.
+    largest = tl.zeros((block,), tl.float32)
+    for first in tl.static_range(0, padded_channels, chunk):
+        feature = load_matrix(feature_start, pixel, first + tl.arange(0, chunk), pixels, channels, feature_row)
+        largest = tl.maximum(largest, tl.max(tl.abs(feature.to(tl.float32)), 1))
+    scale = 1.0 / tl.maximum(largest, 1e-30)
     similarity = tl.zeros((block, padded_count), tl.float32)
-    squares = tl.zeros((padded_count,), tl.float32)
-    for first_channel in tl.range(0, channels, chunk, num_stages=stages):
-        channel = first_channel + tl.arange(0, chunk)
-        within = channel < channels
-        feature = tl.load(
-            features + image * feature_batch + pixel[:, None] * feature_row + channel[None, :],
-            mask=inside[:, None] & within[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        centre = tl.load(
-            centres + image * centre_batch + prototype[:, None] * centre_row + channel[None, :],
-            mask=exists[:, None] & within[None, :],
-            other=0.0,
-        )
-        similarity = tl.dot(feature, tl.trans(centre), similarity, input_precision=precision)
-        squares += tl.sum(centre * centre, 1)
-    similarity = similarity / tl.maximum(tl.sqrt(squares), 1e-12)[None, :]
+    for first in tl.static_range(0, padded_channels, chunk):
+        channel = first + tl.arange(0, chunk)
+        if padded_channels > chunk:
+            feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
+        upper, lower = halves_of(feature.to(tl.float32) * scale[:, None])
+        start = image * count * channels
+        their_upper = tl.trans(load_matrix(uppers + start, prototype, channel, count, channels, channels))
+        their_lower = tl.trans(load_matrix(lowers + start, prototype, channel, count, channels, channels))
+        similarity = tl.dot(upper, their_lower, similarity)
+        similarity = tl.dot(lower, their_upper, similarity)
+        similarity = tl.dot(upper, their_upper, similarity)
     similarity = tl.where(exists[None, :], similarity, float("-inf"))
     nearest = tl.argmax(similarity, 1)
     nearest = tl.minimum(nearest, count - 1)  # of a pixel that is not a number, too
     tl.store(assignment + image * pixels + pixel, nearest.to(tl.int64), mask=inside)
 
-    for head in range(heads):
-        offset = head * width
-        query = load_rows(queries + image * query_batch + offset, query_row, pixel, inside, width, padded_width)
-        key = load_rows(keys + image * key_batch + offset, key_row, nearest, inside, width, padded_width)
-        value = load_rows(values + image * value_batch + offset, value_row, nearest, inside, width, padded_width)
-        query, _, _ = direction_of(query.to(tl.float32), least)
-        key, _, _ = direction_of(key.to(tl.float32), least)
-        cosine = tl.sum(query * key, 1)
-        gate = tl.sigmoid(tl.load(alphas + head).to(tl.float32) * cosine + tl.load(betas + head).to(tl.float32))
-        attended_start = attended + image * pixels * channels + offset
-        store_rows(attended_start, channels, pixel, inside, gate[:, None] * value.to(tl.float32), width, padded_width)
+    # Rows of the nearest come by an exact product with 0 and 1: gathered from memory, they would be waited for.
+    own = (prototype[None, :] == nearest[:, None]).to(dtype)
+    key_start, value_start = keys + image * key_batch, values + image * value_batch
+    attended_start = attended + image * pixels * channels
+    if joined > 0:
+        channel = tl.arange(0, padded_channels)
+        weight = load_matrix(queries, channel, channel, channels, channels, query_row)
+        query = tl.dot(feature.to(dtype), tl.trans(weight), input_precision=precision)
+        query += tl.load(query_bias + channel)[None, :]
+        key = tl.dot(
+            own, load_matrix(key_start, prototype, channel, count, channels, key_row), input_precision=precision
+        )
+        query = tl.reshape(query, (block, joined, width))
+        key = tl.reshape(key, (block, joined, width))
+        lengths = tl.maximum(tl.sqrt(tl.sum(query * query, 2)), least) * tl.maximum(
+            tl.sqrt(tl.sum(key * key, 2)), least
+        )
+        head = tl.arange(0, joined)
+        alpha, beta = tl.load(alphas + head).to(tl.float32), tl.load(betas + head).to(tl.float32)
+        gate = tl.sigmoid(alpha[None, :] * (tl.sum(query * key, 2) / lengths) + beta[None, :])
+        value = tl.dot(
+            own, load_matrix(value_start, prototype, channel, count, channels, value_row), input_precision=precision
+        )
+        value = tl.reshape(value, (block, joined, width)) * tl.expand_dims(gate, 2)
+        value = tl.reshape(value, (block, padded_channels))
+        store_rows(attended_start, channels, pixel, inside, value, padded_channels, padded_channels)
+    else:
+        for head in tl.range(0, heads, num_stages=stages):
+            offset = head * width
+            if projecting:
+                unit = tl.arange(0, padded_width)
+                query = tl.zeros((block, padded_width), tl.float32)
+                for first in tl.static_range(0, padded_channels, chunk):
+                    channel = first + tl.arange(0, chunk)
+                    if padded_channels > chunk:
+                        feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
+                    weight = load_matrix(queries + offset * query_row, unit, channel, width, channels, query_row)
+                    query = tl.dot(feature.to(dtype), tl.trans(weight), query, input_precision=precision)
+                query += tl.load(query_bias + offset + unit, mask=unit < width, other=0.0)[None, :]
+            else:
+                query = load_rows(
+                    queries + image * query_batch + offset, query_row, pixel, inside, width, padded_width
+                ).to(tl.float32)
+            key = load_rows(key_start + offset, key_row, prototype, exists, width, padded_width)
+            value = load_rows(value_start + offset, value_row, prototype, exists, width, padded_width)
+            key = tl.dot(own, key, input_precision=precision)
+            value = tl.dot(own, value, input_precision=precision)
+            query, _, _ = direction_of(query, least)
+            key, _, _ = direction_of(key, least)
+            cosine = tl.sum(query * key, 1)
+            gate = tl.sigmoid(tl.load(alphas + head).to(tl.float32) * cosine + tl.load(betas + head).to(tl.float32))
+            store_rows(attended_start + offset, channels, pixel, inside, gate[:, None] * value, width, padded_width)
 
 
 @triton.jit
 def synchronize_backward_kernel(
     d_attended,
     queries,
+    query_bias,
     keys,
     values,
     alphas,
@@ -135,6 +211,7 @@ def synchronize_backward_kernel(
     block: tl.constexpr,
     stages: tl.constexpr,
     precision: tl.constexpr,
+    biased: tl.constexpr,
 ):
     """One part of the pixels of one image and head, and its shares of the gradients of what pixels have in common.
 
@@ -152,6 +229,9 @@ def synchronize_backward_kernel(
     key_start = keys + image * key_batch + offset
     value_start = values + image * value_batch + offset
     d_query_start = d_queries + image * d_query_batch + offset
+    channel = tl.arange(0, padded_width)
+    # Gradients can be too small for float16; bfloat16 has the range of float32.
+    dtype = tl.bfloat16 if values.dtype.element_ty == tl.bfloat16 else tl.float32
 
     key_total = tl.zeros((padded_count, padded_width), tl.float32)
     value_total = tl.zeros((padded_count, padded_width), tl.float32)
@@ -166,6 +246,8 @@ def synchronize_backward_kernel(
         own = tl.load(assignment + image * pixels + pixel, mask=inside, other=0).to(tl.int32)
         arriving = load_rows(arriving_start, arriving_row, pixel, inside, width, padded_width).to(tl.float32)
         query = load_rows(query_start, query_row, pixel, inside, width, padded_width).to(tl.float32)
+        if biased:
+            query += tl.load(query_bias + offset + channel, mask=channel < width, other=0.0)[None, :]
         key = load_rows(key_start, key_row, own, inside, width, padded_width).to(tl.float32)
         value = load_rows(value_start, value_row, own, inside, width, padded_width).to(tl.float32)
         query, query_norm, query_raised = direction_of(query, least)
@@ -183,16 +265,15 @@ def synchronize_backward_kernel(
         d_key = (d_cosine / key_norm)[:, None] * (query - along_key[:, None] * key)
         by_bias += d_query
         store_rows(d_query_start, d_query_row, pixel, inside, d_query, width, padded_width)
-        member = ((prototype[:, None] == own[None, :]) & inside[None, :]).to(tl.float32)
-        key_total = tl.dot(member, d_key, key_total, input_precision=precision)
-        value_total = tl.dot(member, gate[:, None] * arriving, value_total, input_precision=precision)
+        member = ((prototype[:, None] == own[None, :]) & inside[None, :]).to(dtype)
+        key_total = tl.dot(member, d_key.to(dtype), key_total, input_precision=precision)
+        value_total = tl.dot(member, (gate[:, None] * arriving).to(dtype), value_total, input_precision=precision)
 
     image_place = part.to(tl.int64) * (tl.num_programs(0) // heads) + image
     d_key_start = d_prototypes + image_place * count * 2 * channels + offset
     store_rows(d_key_start, 2 * channels, prototype, exists, key_total, width, padded_width)
     store_rows(d_key_start + channels, 2 * channels, prototype, exists, value_total, width, padded_width)
     d_head_start = d_heads + (part.to(tl.int64) * tl.num_programs(0) + row) * (width + 2)
-    channel = tl.arange(0, padded_width)
     tl.store(d_head_start + channel, tl.sum(by_bias, 0), mask=channel < width)
     tl.store(d_head_start + width, tl.sum(by_alpha, 0))
     tl.store(d_head_start + width + 1, tl.sum(by_beta, 0))
@@ -200,26 +281,36 @@ def synchronize_backward_kernel(
 
 def synchronize(
     features: Tensor,
-    centres: Tensor,
-    queries: Tensor,
+    centres: Tensor | tuple[Tensor, Tensor],
+    queries: Tensor | tuple[Tensor, Tensor],
     keys: Tensor,
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As in `plain`; centres are float32."""
-    features, centres, queries, keys, values = map(in_rows, (features, centres, queries, keys, values))
-    batch, pixels, channels = queries.shape
+    """As in `plain`; centres are float32, or their directions in halves (`directions`).
+
+    queries may be the weight (C x C, as the keys) and bias that make them.
+    """
+    projecting = isinstance(queries, tuple)
+    queries, query_bias = queries if isinstance(queries, tuple) else (queries, alpha)
+    features, queries, keys, values = map(in_rows, (features, queries, keys, values))
+    uppers, lowers = centres if isinstance(centres, tuple) else directions(centres)
+    batch, pixels, channels = features.shape
     count, heads = keys.shape[1], alpha.shape[0]
     width = channels // heads
-    attended = queries.new_empty(batch, pixels, channels)
-    assignment = torch.empty(batch, pixels, dtype=torch.int64, device=queries.device)
+    attended = keys.new_empty(batch, pixels, channels)
+    assignment = torch.empty(batch, pixels, dtype=torch.int64, device=keys.device)
+    joins = projecting and keys.dtype != torch.float32 and channels <= CHUNK and channels == padded(channels) >= heads
+    joins = joins and width == padded(width)
 
     def run(tile: Tile) -> None:
         synchronize_kernel[(triton.cdiv(pixels, tile.pixels), batch)](
             features,
-            centres,
+            uppers,
+            lowers,
             queries,
+            query_bias,
             keys,
             values,
             alpha.contiguous(),
@@ -232,23 +323,38 @@ def synchronize(
             pixels,
             LEAST_NORM,
             *features.stride()[:2],
-            *centres.stride()[:2],
-            *queries.stride()[:2],
+            0 if projecting else queries.stride(0),
+            queries.stride(-2),
             *keys.stride()[:2],
             *values.stride()[:2],
             width=width,
             padded_width=padded(width),
             padded_count=padded(count),
+            padded_channels=padded(channels),
             block=tile.pixels,
-            chunk=CHUNK,
+            chunk=min(CHUNK, padded(channels)),
             stages=tile.stages,
-            precision=NEAREST_PRECISION,
+            precision=PRECISIONS[keys.dtype],
+            projecting=projecting,
+            joined=heads if joins else 0,
             num_warps=tile.warps,
         )
 
-    with torch.cuda.device_of(queries):
-        within_resources(run, "synchronize", queries.dtype, count)
+    with torch.cuda.device_of(keys):
+        within_resources(run, "synchronize", keys.dtype, count)
     return attended, assignment
+
+
+def directions(centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres (B x K x C, float32) at unit length, times SIZE, as sums of two in float16."""
+    centres = in_rows(centres)
+    uppers, lowers = (centres.new_empty(centres.shape, dtype=torch.float16) for _ in range(2))
+    batch, count, channels = centres.shape
+    with torch.cuda.device_of(centres):
+        directions_kernel[(count, batch)](
+            centres, uppers, lowers, count, channels, *centres.stride()[:2], padded_channels=padded(channels)
+        )
+    return uppers, lowers
 
 
 def partial_gradients(
@@ -260,11 +366,12 @@ def partial_gradients(
     beta: Tensor,
     assignment: Tensor,
     d_queries: Tensor,
+    query_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Write d_queries; return what each part of the pixels gives to the gradients of what pixels have in common.
+    """Write d_queries, which may be queries; return what each part of the pixels gives to what pixels have in common.
 
-    That is parts x B x K x 2C, of the keys and values, and parts x B x heads x (d + 2), of a bias of the queries, of
-    alpha and of beta; float32.
+    query_bias: what is to be added to the queries. What pixels have in common: parts x B x K x 2C, of the keys and
+    values, and parts x B x heads x (d + 2), of a bias of the queries, of alpha and of beta; all float32.
     """
     batch, pixels, channels = queries.shape
     count, heads = keys.shape[1], alpha.shape[0]
@@ -278,6 +385,7 @@ def partial_gradients(
         synchronize_backward_kernel[(rows, parts)](
             d_attended,
             queries,
+            alpha if query_bias is None else query_bias,
             keys,
             values,
             alpha.contiguous(),
@@ -302,6 +410,7 @@ def partial_gradients(
             block=tile.pixels,
             stages=tile.stages,
             precision=PRECISIONS[queries.dtype],
+            biased=query_bias is not None,
             num_warps=tile.warps,
         )
         found[:] = [d_prototypes, d_heads]

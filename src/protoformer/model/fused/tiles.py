@@ -12,8 +12,6 @@ from torch import Tensor
 
 PRECISIONS = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}
 """How products of float32 numbers are made where the inputs are of this precision."""
-NEAREST_PRECISION = "tf32x3"
-"""How features are compared with prototypes: three products in tf32, together as exact as one in float32."""
 MULTIPROCESSORS_OF_NOTHING = 4
 """Where there is no GPU, as in Triton's interpreter."""
 
@@ -33,13 +31,14 @@ TILES: dict[tuple[str, bool, int], Tile] = {
     ("sums", True, 16): Tile(128, 4, 3, 8),
     ("sums", True, 32): Tile(128, 4, 3, 8),
     ("sums", True, 64): Tile(128, 4, 3, 4),
-    ("sums", True, 128): Tile(64, 4, 3, 4),
+    ("sums", True, 128): Tile(128, 4, 3, 3),
     ("sums", True, 256): Tile(128, 8, 2, 2),
     ("sums_backward", True, 16): Tile(128, 4, 2, 8),
     ("sums_backward", True, 32): Tile(128, 4, 2, 8),
     ("sums_backward", True, 64): Tile(64, 4, 2, 4),
-    ("sums_backward", True, 128): Tile(64, 4, 2, 4),
+    ("sums_backward", True, 128): Tile(128, 8, 2, 6),
     ("sums_backward", True, 256): Tile(64, 8, 1, 2),
+    ("synchronize_backward", True, 128): Tile(64, 4, 2, 3),
     ("synchronize_backward", True, 256): Tile(64, 8, 2, 4),
     ("synchronize", True, 128): Tile(64, 4, 2, 0),
     ("synchronize", True, 256): Tile(64, 8, 2, 0),
@@ -52,6 +51,10 @@ DEFAULTS = {
     "sums_backward": (Tile(64, 4, 1, 4), Tile(32, 4, 1, 4)),
     "synchronize": (Tile(64, 4, 2, 0), Tile(64, 4, 2, 0)),
     "synchronize_backward": (Tile(64, 4, 2, 4), Tile(32, 4, 1, 4)),
+    "project": (Tile(64, 4, 1, 0), Tile(32, 4, 1, 0)),
+    "perceptron": (Tile(64, 4, 2, 0), Tile(32, 4, 1, 0)),
+    "perceptron_tokens": (Tile(64, 4, 1, 0), Tile(32, 4, 1, 0)),
+    "perceptron_weights": (Tile(64, 8, 2, 1), Tile(32, 4, 1, 1)),
 }
 
 

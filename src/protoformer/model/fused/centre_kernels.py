@@ -1,0 +1,239 @@
+"""What a step does to the centres, and its gradient, in Triton: partial sums added up, and what comes of them at once.
+
+A program has a few rows of B x K. Parts are added in a fixed order, so that two runs agree bit by bit.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from protoformer.model.fused.perceptron_kernels import load_matrix
+from protoformer.model.fused.plain import LEAST_MASS
+from protoformer.model.fused.synchronization_kernels import SIZE, halves_of
+from protoformer.model.fused.tiles import PRECISIONS, padded
+
+ROWS, OUTPUTS, PARTS = 16, 64, 4
+"""Rows of a program, columns of a product at a time, and parts that are read together."""
+
+
+@triton.jit
+def added_parts(numbers, place, kept, parts, stride, at_once: tl.constexpr):
+    """The sum over parts, which are `stride` apart, of the numbers at each place that is kept."""
+    total = tl.zeros(place.shape, tl.float32)
+    for first in range(0, parts, at_once):
+        part = tl.expand_dims(tl.expand_dims(first + tl.arange(0, at_once), 1), 2)
+        there = (part < parts) & tl.expand_dims(kept, 0)
+        total += tl.sum(tl.load(numbers + part * stride + tl.expand_dims(place, 0), mask=there, other=0.0), 0)
+    return total
+
+
+@triton.jit
+def centres_kernel(
+    sums,
+    masses,
+    before,
+    whole_sums,
+    whole_masses,
+    after,
+    weight,
+    bias,
+    projected,
+    uppers,
+    lowers,
+    parts,
+    rows,
+    heads,
+    channels,
+    outputs,
+    least,
+    width: tl.constexpr,
+    padded_channels: tl.constexpr,
+    block: tl.constexpr,
+    chunk: tl.constexpr,
+    at_once: tl.constexpr,
+    precision: tl.constexpr,
+    normalize: tl.constexpr,
+    residual: tl.constexpr,
+    halving: tl.constexpr,
+):
+    """Centres (B x K x C, flat) after a step, what they are projected to, and, halving, their directions in halves."""
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    channel = tl.arange(0, padded_channels)
+    kept = (row < rows)[:, None] & (channel < channels)[None, :]
+    place = row[:, None] * channels + channel[None, :]
+    of_head = row[:, None] * heads + (channel // width)[None, :]
+    total = added_parts(sums, place, kept, parts, rows * channels, at_once)
+    mass = added_parts(masses, of_head, kept, parts, rows * heads, at_once)
+    tl.store(whole_sums + place, total, mask=kept)
+    tl.store(whole_masses + of_head, mass, mask=kept & (channel % width == 0)[None, :])
+    centre = total
+    if normalize:
+        centre = tl.where(mass > least, total / tl.maximum(mass, least), 0.0)
+    if residual:
+        centre += tl.load(before + place, mask=kept, other=0.0)
+    tl.store(after + place, centre, mask=kept)
+    if halving:
+        length = tl.maximum(tl.sqrt(tl.sum(centre * centre, 1)), 1e-12)
+        upper, lower = halves_of(centre / length[:, None] * SIZE)
+        tl.store(uppers + place, upper, mask=kept)
+        tl.store(lowers + place, lower, mask=kept)
+    for first in range(0, outputs, chunk):
+        output = first + tl.arange(0, chunk)
+        columns = load_matrix(weight, output, channel, outputs, channels, channels)
+        found = tl.dot(centre, tl.trans(columns), input_precision=precision)
+        found += tl.load(bias + output, mask=output < outputs, other=0.0)[None, :]
+        stored = (row < rows)[:, None] & (output < outputs)[None, :]
+        start = projected + row[:, None] * outputs + output[None, :]
+        tl.store(start, found.to(projected.dtype.element_ty), mask=stored)
+
+
+@triton.jit
+def centres_gradient_kernel(
+    sums,
+    d_after,
+    masses,
+    weight,
+    d_queries,
+    d_before,
+    d_biases,
+    d_shares,
+    parts,
+    rows,
+    images,
+    heads,
+    channels,
+    least,
+    width: tl.constexpr,
+    padded_channels: tl.constexpr,
+    block: tl.constexpr,
+    chunk: tl.constexpr,
+    at_once: tl.constexpr,
+    precision: tl.constexpr,
+    normalize: tl.constexpr,
+    residual: tl.constexpr,
+):
+    """Gradients of queries, of the centres that they were made of, and of the biases of keys and values.
+
+    The keys' are in the rows of the sums after those of queries; the values' is added to sums once for every member.
+    """
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    channel = tl.arange(0, padded_channels)
+    every = rows + images
+    within = (channel < channels)[None, :]
+    place = row[:, None] * channels + channel[None, :]
+    total = added_parts(sums, place, (row < every)[:, None] & within, parts, every * channels, at_once)
+    tl.store(d_queries + place, total, mask=(row < rows)[:, None] & within)
+    own = ((row >= rows) & (row < every))[:, None] & within
+    tl.store(d_biases + place - rows * channels, total, mask=own)
+    kept = (row < rows)[:, None] & within
+    arriving = tl.load(d_after + place, mask=kept, other=0.0)
+    members = tl.load(masses + row[:, None] * heads + (channel // width)[None, :], mask=kept, other=0.0)
+    if normalize:
+        members = tl.where(members > least, 1.0, 0.0)
+    tl.store(d_shares + tl.program_id(0) * channels + channel, tl.sum(members * arriving, 0), mask=channel < channels)
+    for first in range(0, channels, chunk):
+        output = first + tl.arange(0, chunk)
+        found = tl.dot(
+            total, load_matrix(weight, channel, output, channels, channels, channels), input_precision=precision
+        )
+        stored = (row < rows)[:, None] & (output < channels)[None, :]
+        start = row[:, None] * channels + output[None, :]
+        if residual:
+            found += tl.load(d_after + start, mask=stored, other=0.0)
+        tl.store(d_before + start, found, mask=stored)
+
+
+def finish(
+    parts: tuple[Tensor, Tensor],
+    before: Tensor,
+    found: tuple[Tensor, Tensor, Tensor],
+    layer: tuple[Tensor, Tensor],
+    projected: Tensor,
+    halves: tuple[Tensor, Tensor] | None,
+    dtype: torch.dtype,
+    normalize: bool,
+    residual: bool,
+) -> None:
+    """End a step: from partial sums (parts x B x K x heads x d) and masses to the three tensors of `found`.
+
+    Those are the sums, masses (B x K x heads) and centres (B x K x C). layer: a weight (outputs x C) and bias, float32,
+    that make `projected` (B x K x outputs) of the centres; halves: two of B x K x C in float16 for their directions.
+    dtype: the precision of products. All contiguous.
+    """
+    sums, masses = parts
+    batch, count, channels = before.shape
+    heads, width = sums.shape[-2:]
+    rows = batch * count
+    uppers, lowers = (before, before) if halves is None else halves
+    centres_kernel[(triton.cdiv(rows, ROWS),)](
+        sums,
+        masses,
+        before,
+        *found,
+        *layer,
+        projected,
+        uppers,
+        lowers,
+        len(sums),
+        rows,
+        heads,
+        channels,
+        len(layer[0]),
+        LEAST_MASS,
+        width=width,
+        padded_channels=padded(channels),
+        block=ROWS,
+        chunk=OUTPUTS,
+        at_once=PARTS,
+        precision=PRECISIONS[dtype],
+        normalize=normalize,
+        residual=residual,
+        halving=halves is not None,
+    )
+
+
+def programs_of(d_after: Tensor) -> int:
+    """How many programs `centres_gradient` has for the gradient of centres, B x K x C."""
+    return int(triton.cdiv(d_after.shape[0] * (d_after.shape[1] + 1), ROWS))
+
+
+def centres_gradient(
+    parts: Tensor,
+    d_after: Tensor,
+    masses: Tensor,
+    weight: Tensor,
+    found: tuple[Tensor, Tensor, Tensor, Tensor],
+    dtype: torch.dtype,
+    normalize: bool,
+    residual: bool,
+) -> None:
+    """From what parts of the pixels give (parts x (B K + B) x C) to the gradients of a step's queries and centres.
+
+    d_after: of the centres after the step, B x K x C; masses: B x K x heads; weight: of the queries, C x C. found: room
+    for the gradients of queries and of the centres before the step, B x K x C, and for those of the biases of keys,
+    B x C, and of values, programs x C, which are to be summed. float32, contiguous.
+    """
+    batch, count, channels = d_after.shape
+    heads = masses.shape[-1]
+    centres_gradient_kernel[(programs_of(d_after),)](
+        parts,
+        d_after,
+        masses,
+        weight,
+        *found,
+        len(parts),
+        batch * count,
+        batch,
+        heads,
+        channels,
+        LEAST_MASS,
+        width=channels // heads,
+        padded_channels=padded(channels),
+        block=ROWS,
+        chunk=OUTPUTS,
+        at_once=PARTS,
+        precision=PRECISIONS[dtype],
+        normalize=normalize,
+        residual=residual,
+    )
