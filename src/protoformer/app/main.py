@@ -11,6 +11,7 @@ from protoformer.app.demo_command import demo
 from protoformer.app.evaluate_command import evaluate
 from protoformer.app.flow_command import flow
 from protoformer.app.models_command import models
+from protoformer.app.train_command import train
 from protoformer.app.world_command import world
 from protoformer.errors import InputError
 from protoformer.inference import UntrainedWarning
@@ -28,6 +29,7 @@ app.command()(models)
 app.command()(demo)
 app.command()(evaluate)
 app.command()(world)
+app.command()(train)
 app.add_typer(data, name="data")
 
 

@@ -7,13 +7,8 @@ import torch
 from protoformer.model import FlowNetwork
 from protoformer.model.flow import normalised
 from protoformer.training.losses import FlowLoss, flow_loss
+from protoformer.training.schedule import one_cycle
 from protoformer.world import FlowSample
-
-
-def one_cycle(step: int, steps: int, warm_up: float = 0.05) -> float:
-    """The share of the peak rate at a step: a straight rise over `warm_up` of the steps, then down to nothing."""
-    rise = max(1, round(warm_up * steps))
-    return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
 
 def fit_flow(

@@ -1,0 +1,158 @@
+"""`protoformer train`."""
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from protoformer.app.training_bar import LastPictures, TrainingBar, duration
+from protoformer.data import DATASETS, open_dataset
+from protoformer.errors import InputError
+from protoformer.files import write_image
+from protoformer.inference import FlowModel
+from protoformer.inference.evaluation import evaluate_flow, model_method
+from protoformer.inference.loading import TASKS
+from protoformer.inference.weights import load_weights, packaged_weights, save_weights
+from protoformer.model import FlowNetwork
+from protoformer.show.evaluation import comparison
+from protoformer.show.training_summary import training_summary
+from protoformer.training import Ended, FlowTask, Recipe, Trainer, packaged_recipes, read_recipe
+from protoformer.training.board import Board
+from protoformer.training.checkpoints import parsed_size
+from protoformer.training.distributed import is_first_process
+from protoformer.training.log import read_log
+from protoformer.training.run_folder import RunFolder
+from protoformer.training.task import Validated, Validator
+
+CAPTION = "scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)"
+
+
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe's name (see --list), or a yaml file of your own.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The run's folder. A run that lies there goes on.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many, all saved.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the run in all, those before this call counted.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the recipe: optimizer.rate=1e-4. Repeat for several.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
+    parts: Annotated[str | None, typer.Option(help="Split checkpoints into files of at most this size: 15MB.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; the run that lies in the folder is lost.")
+    ] = False,
+    validate: Annotated[
+        list[str] | None, typer.Option(help="Also score on a dataset, as NAME:ROOT. Repeat for several.")
+    ] = None,
+    list_them: Annotated[bool, typer.Option("--list", help="Show the recipes, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended for programs.")] = False,
+) -> None:
+    """Train a network by a recipe; stop it with Ctrl-C, and go on with the same command.
+
+    Example: `protoformer train flow-world -o runs/flow --minutes 60`
+    """
+    began = time.monotonic() - time.process_time()  # loading the program is part of its minutes
+    if list_them:
+        _list(as_json)
+        return
+    if recipe is None or output is None:
+        raise InputError("a run needs a recipe and a folder; write protoformer train RECIPE -o FOLDER, or see --list.")
+    changes = [f"run.{name}={value}" for name, value in (("steps", steps), ("minutes", minutes)) if value is not None]
+    chosen = read_recipe(recipe).changed([*(settings or []), *changes])
+    validators = tuple(_validator(each) for each in validate or [])
+    bar, pictures = TrainingBar(recipe), LastPictures()
+    place = RunFolder(output)
+    ended = Trainer(
+        chosen,
+        FlowTask(chosen, _start(chosen)),
+        output,
+        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        observers=(bar, pictures, Board(place.board, bar.noted)),
+        validators=validators,
+        draw=lambda example: comparison(example.sample, example.predicted),
+        write_weights=_write_weights,
+        part_bytes=None if parts is None else parsed_size(parts),
+        fresh=fresh,
+        began=began,
+    ).run()
+    if not is_first_process():
+        return
+    if ended.weights is not None:
+        title = f"{recipe}:  {ended.step} steps in {duration(ended.seconds)}"
+        write_image(place.summary, training_summary(read_log(place.log), pictures.pictures, title, CAPTION))
+    _report(ended, place, as_json)
+
+
+def _list(as_json: bool) -> None:
+    recipes = {name: read_recipe(name) for name in packaged_recipes()}
+    if as_json:
+        print(json.dumps({name: each.as_dict() for name, each in recipes.items()}))
+        return
+    table = Table(box=None)
+    for column in ("name", "what"):
+        table.add_column(column)
+    for name, each in recipes.items():
+        table.add_row(name, each.what)
+    Console().print(table)
+
+
+def _report(ended: Ended, place: RunFolder, as_json: bool) -> None:
+    if as_json:
+        shown = {
+            key: str(value) if isinstance(value, Path) else value for key, value in dataclasses.asdict(ended).items()
+        }
+        print(json.dumps({**shown, "summary": None if ended.weights is None else str(place.summary)}))
+    elif ended.weights is None:
+        print(f"stopped by {ended.why} at step {ended.step} and saved {ended.checkpoint}; run it again to go on")
+    else:
+        print(f"{ended.step} steps done, since the {ended.why} are over; wrote {ended.weights}, see {place.summary}")
+
+
+def _write_weights(network: nn.Module, path: Path) -> None:
+    assert isinstance(network, FlowNetwork)
+    save_weights(network, path, trained=True)
+
+
+def _start(recipe: Recipe) -> FlowNetwork | None:
+    """The network that the recipe begins with, if it names one."""
+    name = recipe.model.start
+    if name is None:
+        return None
+    path = packaged_weights(name) if name in TASKS else Path(name)
+    if path is None:
+        raise InputError(f"this version brings no weights for {name}; give model.start a .safetensors file.")
+    return load_weights(path).network
+
+
+def _validator(text: str) -> Validator:
+    """A dataset to score on, from NAME:ROOT."""
+    name, colon, root = text.partition(":")
+    if not (name and colon and root):
+        raise InputError(f"--validate is {text!r}, but it is a dataset and its folder; write it as sintel:data/Sintel.")
+    if name in DATASETS and DATASETS[name].task != "flow":
+        raise InputError(f"{name} is a dataset of {DATASETS[name].task}, not of flow; choose one of flow.")
+    samples = open_dataset(name, Path(root))
+
+    def score(network: nn.Module) -> Validated:
+        assert isinstance(network, FlowNetwork)
+        model = FlowModel(network, trained=True, device=next(network.parameters()).device)
+        found = evaluate_flow(samples, model_method(model), names=(name, "run"), root=Path(root), compare=False)
+        several = len(found.groups) > 1
+        scores = {
+            f"{group} {metric}" if several else metric: getattr(each, metric)
+            for group, each in found.groups.items()
+            for metric in ("epe", "fl")
+        }
+        return Validated(name, scores)
+
+    return score

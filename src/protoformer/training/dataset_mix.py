@@ -1,0 +1,100 @@
+"""Batches of several datasets on disk, by their numbers."""
+
+import bisect
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from protoformer.data.augmentation import augment_flow
+from protoformer.data.registry import open_dataset
+from protoformer.data.tree import Dataset
+from protoformer.errors import InputError
+from protoformer.training.parcel import BrokenSample, Parcel
+from protoformer.training.recipe import DataSection
+from protoformer.world import FlowSample, join
+
+
+class DatasetMix:
+    """Makes a batch of augmented pairs by its number.
+
+    An epoch shows every sample of a dataset as often as its weight says, in an order that (seed, epoch) decides; batch
+    n has samples n * B, n * B + 1, ... of the epochs one after another. Each is varied by the key (seed, epoch, index),
+    index being its number before the order was mixed.
+
+    A sample that cannot be read is replaced by the next of the order, varied by the key of the one it stands for.
+
+    places: which of the B samples of a batch this rank makes.
+    """
+
+    def __init__(self, data: DataSection, places: range) -> None:
+        self.size, self.places, self.seed, self.budget = data.batch, places, data.seed, data.broken
+        used = {name: section for name, section in data.datasets.items() if section.weight > 0}
+        self.datasets = [_opened(name, data) for name in used]
+        self.varied = [section.augmented(data.crop) for section in used.values()]
+        lengths = [len(each) * section.weight for each, section in zip(self.datasets, used.values(), strict=True)]
+        self._ends = list(accumulate(lengths))
+
+    def __len__(self) -> int:
+        """Samples of an epoch."""
+        return self._ends[-1]
+
+    def parcel(self, number: int) -> Parcel[FlowSample]:
+        """Make this rank's part of batch `number`."""
+        broken: dict[str, BrokenSample] = {}
+        samples = []
+        for place in self.places:
+            sample = self._sample(number * self.size + place, broken)
+            if sample is None:
+                return Parcel(None, tuple(broken.values()))
+            samples.append(sample)
+        return Parcel(join(samples), tuple(broken.values()))
+
+    def _sample(self, position: int, broken: dict[str, BrokenSample]) -> FlowSample | None:
+        """The sample at a position of all epochs; None once more are broken than may be."""
+        epoch, place = divmod(position, len(self))
+        order = epoch_order(self.seed, epoch, len(self))
+        key = (self.seed, epoch, int(order[place]))
+        for further in range(len(self)):
+            which, index = self._found(int(order[(place + further) % len(self)]))
+            dataset = self.datasets[which]
+            name = f"{dataset.name} {dataset.names[index]}"
+            if name in broken:
+                continue
+            try:
+                return augment_flow(_read(dataset, index), self.varied[which], [key])
+            except (OSError, ValueError) as error:  # an InputError is a ValueError
+                broken[name] = BrokenSample(name, str(error).removesuffix("."))
+            if len(broken) > self.budget:
+                break
+        return None
+
+    def _found(self, index: int) -> tuple[int, int]:
+        """(number of the dataset, number of the sample in it) of a number among all samples of an epoch."""
+        which = bisect.bisect_right(self._ends, index)
+        first = self._ends[which - 1] if which else 0
+        return which, (index - first) % len(self.datasets[which])
+
+
+def _read(dataset: Dataset[Any], index: int) -> FlowSample:
+    sample = dataset[index]
+    if not isinstance(sample, FlowSample):
+        raise InputError("its motion is not known, so nothing can be learned from it.")
+    return sample
+
+
+def _opened(name: str, data: DataSection) -> Dataset[Any]:
+    section = data.datasets[name]
+    if section.root is None:
+        raise InputError(f"the recipe does not say where {name} is; set data.datasets.{name}.root to its folder.")
+    dataset = open_dataset(name, section.root, section.split, **section.options)
+    if not len(dataset):
+        raise InputError(f"the split {section.split} of {name} in {section.root} holds no samples; choose another.")
+    return dataset
+
+
+@lru_cache(maxsize=2)
+def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The order of an epoch, count whole numbers. This generator's numbers are promised never to change."""
+    return np.random.RandomState([seed, epoch]).permutation(count)

@@ -1,0 +1,93 @@
+"""One process or many: where this one stands, and what they agree on."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from protoformer.errors import InputError
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def launched(device: str) -> "Fabric":
+    """Fabric on one device, or on all that `torchrun` gave a process to; device: cpu or cuda.
+
+    gloo joins processes on CPUs and nccl those on GPUs, by DDP.
+    """
+    try:
+        from lightning.fabric import Fabric
+    except ImportError:
+        raise InputError(
+            "training needs the package lightning, which is not installed; pip install lightning."
+        ) from None
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.")
+    everywhere, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    fabric = Fabric(
+        accelerator=device,
+        devices=here,
+        num_nodes=everywhere // here,
+        strategy="ddp" if everywhere > 1 else "auto",
+        # Autocast is ours: Fabric's would round the truth that goes into the loss, and not only the images.
+        precision="32-true",
+    )
+    fabric.launch()
+    return fabric
+
+
+def is_first_process() -> bool:
+    """Whether this process is the only one, or the first of `torchrun`'s: the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def ranks() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def mean_over_ranks(tensor: Tensor) -> Tensor:
+    """The mean of a tensor over all processes, in place; nobody waits for a GPU, as they would in Fabric's."""
+    if ranks() > 1:
+        dist.all_reduce(tensor)
+        tensor /= ranks()
+    return tensor
+
+
+def most_over_ranks(tensor: Tensor) -> Tensor:
+    """The largest of all processes' values, in place."""
+    if ranks() > 1:
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return tensor
+
+
+def agreed(values: Sequence[float], device: torch.device) -> list[float]:
+    """The largest that any process has of each value: the same list for all, which waits for the device."""
+    if ranks() == 1:
+        return list(values)
+    found: list[float] = most_over_ranks(torch.tensor(values, dtype=torch.float64, device=device)).tolist()
+    return found
+
+
+def wait_for_all() -> None:
+    """Until every process is here, such as the first, which judges and draws alone."""
+    if ranks() > 1:
+        dist.barrier()
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Within it one process judges alone: metrics add nothing up over processes, which would wait for the others."""
+    from torchmetrics import metric
+
+    before = metric.jit_distributed_available
+    metric.jit_distributed_available = lambda: False  # which a metric takes as it is made
+    try:
+        yield
+    finally:
+        metric.jit_distributed_available = before

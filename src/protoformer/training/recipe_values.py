@@ -1,0 +1,150 @@
+"""Plain values, as yaml and json know them, into frozen dataclasses by the types of their fields, and back."""
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Hashable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from protoformer.errors import InputError
+
+Section = TypeVar("Section")
+
+
+class Given(str):
+    """A value as a person typed it, not yet read: what it means depends on the field that it is for."""
+
+
+def given(text: str) -> "Given | dict[str, Any]":
+    """What a person typed for a key: a section, such as {drive: 1}, is read at once, so that keys in it can be set."""
+    try:
+        value = parsed_yaml(text)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else Given(text)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which yaml would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is there twice")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def parsed_yaml(text: str) -> Any:
+    """The plain values of a yaml text; raises ValueError, with the reason, where it is none."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        mark = getattr(error, "problem_mark", None)
+        raise ValueError(f"line {mark.line + 1}: {problem}" if mark else str(problem)) from None
+
+
+def section_from(kind: type[Section], values: object, place: str = "") -> Section:
+    """A dataclass from a mapping of its fields; `place` is the dotted key where it stands, for messages.
+
+    What is left out has the field's default. An unknown key is an error that names the nearest, and so is a value of
+    another type than the field's.
+    """
+    if values is None:
+        values = {}
+    if not isinstance(values, Mapping):
+        raise InputError(f"{place or 'a recipe'} is {values!r}, but it must be a section of keys and values.")
+    kinds = get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for key in values:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
+            raise InputError(f"a recipe has no key {_below(place, key)}; the nearest one is {_below(place, nearest)}.")
+    return kind(**{key: _value(kinds[key], value, _below(place, key)) for key, value in values.items()})
+
+
+def plain(value: Any) -> Any:
+    """The inverse: dictionaries, lists, text, numbers, true, false and nothing."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def differing(first: Mapping[str, Any], second: Mapping[str, Any], place: str = "") -> tuple[str, ...]:
+    """The dotted keys under which two plain mappings do not hold the same."""
+    keys: tuple[str, ...] = ()
+    for key in dict.fromkeys((*first, *second)):
+        one, other = first.get(key), second.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            keys += differing(one, other, _below(place, key))
+        elif one != other:
+            keys += (_below(place, key),)
+    return keys
+
+
+def _below(place: str, key: object) -> str:
+    return f"{place}.{key}" if place else str(key)
+
+
+def _value(kind: Any, value: Any, place: str) -> Any:
+    """A value of a field of this type, or `InputError`."""
+    if isinstance(value, Given):
+        value = _understood(kind, value)
+    if dataclasses.is_dataclass(kind):
+        return section_from(kind, value, place)  # type: ignore[arg-type]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (types.UnionType, Union):  # such as int | None
+        return None if value is None else _value(inner[0], value, place)
+    if origin is Literal:
+        if value not in inner:
+            raise InputError(f"{place} is {value!r}; choose one of {', '.join(inner)}.")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple) or len(value) != len(inner):
+            raise InputError(f"{place} is {value!r}, but it must be a list of {len(inner)}, such as [1, 2].")
+        return tuple(_value(each, part, place) for each, part in zip(inner, value, strict=True))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping | None):
+            raise InputError(f"{place} is {value!r}, but it must be a section of keys and values.")
+        return {str(key): _value(inner[1], each, _below(place, key)) for key, each in (value or {}).items()}
+    return value if kind is Any else _scalar(kind, value, place)
+
+
+def _understood(kind: Any, text: Given) -> Any:
+    """What was typed, for a field of this type: letters stay as they are where letters are wanted."""
+    wanted = get_args(kind) if get_origin(kind) in (types.UnionType, Union) else (kind,)
+    if wanted[0] is str and (len(wanted) == 1 or text not in ("null", "")):
+        return str(text)
+    try:
+        return parsed_yaml(text)
+    except ValueError:
+        return str(text)
+
+
+def _scalar(kind: type, value: Any, place: str) -> Any:
+    if kind is int or kind is float:
+        number = _number(value)
+        if number is not None and (kind is float or number == int(number)):
+            return kind(number)
+    elif isinstance(value, kind):
+        return value
+    wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
+    raise InputError(f"{place} is {value!r}, but it must be {wanted}.")
+
+
+def _number(value: Any) -> int | float | None:
+    """A finite number, also one that yaml takes for text, such as 1e-4; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,182 @@
+"""Where batches come from: each is decided by its number alone, whoever makes it and whatever was made before.
+
+Batch n of B samples is divided among R processes ("ranks"): each makes B / R that follow one another, and together they
+make just what one process would. So a run that goes on at batch n sees what it would have seen.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from protoformer.errors import InputError
+from protoformer.training.dataset_mix import DatasetMix
+from protoformer.training.parcel import BrokenSample, Maker, Parcel
+from protoformer.training.prefetch import one_ahead
+from protoformer.training.recipe import DataSection
+from protoformer.training.world_mix import WorldMix
+from protoformer.world import FlowSample, Renderer
+from protoformer.world.tasks import flow_sample
+
+Batch = TypeVar("Batch")
+Batch_co = TypeVar("Batch_co", covariant=True)
+_NAMED = 3
+"""Broken samples that are named when there are too many of them."""
+
+
+class Source(Protocol[Batch_co]):
+    """Batches of one rank. broken: different samples that could not be read so far, and were replaced."""
+
+    @property
+    def broken(self) -> int: ...
+
+    def batches(self, start: int) -> Iterator[Batch_co]:
+        """Batches start, start + 1, ... without end, on the device that the source was opened for."""
+        ...
+
+
+def open_source(
+    data: DataSection,
+    device: torch.device | str = "cpu",
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    told: Callable[[str], None] | None = None,
+) -> Source[FlowSample]:
+    """Pairs of images and their motion, from where the recipe says. The rest is as in `dataset_source`."""
+    if data.source == "world":
+        return world_source(data, device, rank=rank, ranks=ranks)
+    return dataset_source(data, device, rank=rank, ranks=ranks, told=told)
+
+
+def world_source(
+    data: DataSection,
+    device: torch.device | str = "cpu",
+    make: Callable[[Renderer, str], Batch] = flow_sample,  # type: ignore[assignment]
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Source[Batch]:
+    """Scenes of the recipe's families. make: (renderer, look) to a batch, such as `flow_sample` or `depth_sample`.
+
+    A GPU renders them itself; on a CPU the recipe's workers do.
+    """
+    on = torch.device(device)
+    maker = WorldMix(data, _places(data.batch, rank, ranks), on, make)
+    return _Made(maker, on, workers=0 if on.type == "cuda" else data.workers)
+
+
+def dataset_source(
+    data: DataSection,
+    device: torch.device | str = "cpu",
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    told: Callable[[str], None] | None = None,
+) -> Source[FlowSample]:
+    """Augmented pairs of the recipe's datasets, read by its workers.
+
+    rank, ranks: which process this is, from 0 on, and of how many. told: called with one sentence for each sample that
+    cannot be read and is replaced; one more than the recipe's `broken` is an `InputError` while batches are made.
+    """
+    maker = DatasetMix(data, _places(data.batch, rank, ranks))
+    return _Made(maker, torch.device(device), workers=data.workers, budget=data.broken, told=told)
+
+
+class _Made(Generic[Batch]):
+    """A source of what a maker makes, in this process or in workers."""
+
+    def __init__(
+        self,
+        maker: Maker[Batch],
+        device: torch.device,
+        *,
+        workers: int,
+        budget: int = 0,
+        told: Callable[[str], None] | None = None,
+    ) -> None:
+        self.maker, self.device, self.workers, self.budget, self.told = maker, device, workers, budget, told
+        self._broken: dict[str, BrokenSample] = {}
+
+    @property
+    def broken(self) -> int:
+        return len(self._broken)
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        return one_ahead(self._made(start), self.device)
+
+    def _made(self, start: int) -> Iterator[Batch]:
+        parcels = self._loaded(start) if self.workers else (self.maker.parcel(number) for number in count(start))
+        try:
+            for parcel in parcels:
+                yield self._opened(parcel)
+        finally:
+            del parcels  # which ends its workers, even where an error keeps this frame alive
+
+    def _loaded(self, start: int) -> Iterator[Parcel[Batch]]:
+        """Parcels that workers make, in the order of their numbers."""
+        return iter(
+            DataLoader(
+                _Parcels(self.maker),
+                batch_size=None,
+                sampler=count(start),
+                num_workers=self.workers,
+                pin_memory=self.device.type == "cuda",
+                worker_init_fn=_undisturbed,
+                generator=torch.Generator(),  # else it would draw from, and so change, everybody's
+            )
+        )
+
+    def _opened(self, parcel: Parcel[Batch]) -> Batch:
+        """The batch of a parcel, after its broken samples were counted."""
+        for each in parcel.broken:
+            if each.name not in self._broken:
+                self._broken[each.name] = each
+                if self.told is not None:
+                    self.told(f"{each.name} is left out: {each.reason}.")
+        if parcel.batch is None or len(self._broken) > self.budget:
+            some = "; ".join(f"{each.name} ({each.reason})" for each in list(self._broken.values())[:_NAMED])
+            raise InputError(
+                f"{len(self._broken)} samples cannot be read, and data.broken allows {self.budget}: {some}; mend them "
+                "or allow more."
+            )
+        return parcel.batch
+
+
+class _Parcels(Dataset[Parcel[Batch]]):
+    """What a worker of a DataLoader asks for parcels."""
+
+    def __init__(self, maker: Maker[Batch]) -> None:
+        self.maker = maker
+
+    def __getitem__(self, number: int) -> Parcel[Batch]:
+        return self.maker.parcel(number)
+
+
+def _undisturbed(_: int) -> None:
+    """Go on when somebody stops the run, who often tells its workers too: the run ends them once its state is saved."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # which says who sent it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_end_with_the_run, daemon=True).start()
+
+
+def _end_with_the_run() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
+
+
+def _places(batch: int, rank: int, ranks: int) -> range:
+    """Which samples of a batch a rank makes."""
+    if batch % ranks:
+        raise InputError(
+            f"a batch of {batch} cannot be divided among {ranks} processes; make data.batch a multiple of {ranks}."
+        )
+    each = batch // ranks
+    return range(rank * each, (rank + 1) * each)

@@ -1,0 +1,82 @@
+"""Batches of several families of scenes, by their numbers."""
+
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from protoformer.training.parcel import Parcel
+from protoformer.training.recipe import DataSection
+from protoformer.world import Renderer, TextureBank, World, bank_from_folder, procedural_bank
+from protoformer.world.scene import Scenes
+from protoformer.world.stream import GOLDEN, TOGETHER
+
+Batch = TypeVar("Batch")
+
+
+class WorldMix(Generic[Batch]):
+    """Makes a batch of scenes by its number.
+
+    A batch is of one family and one pass. Its number decides the family; the families have numbers of batches of their
+    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch.
+
+    places: which of the B this rank makes. make: (renderer, look) to a batch.
+    """
+
+    def __init__(
+        self, data: DataSection, places: range, device: torch.device, make: Callable[[Renderer, str], Batch]
+    ) -> None:
+        self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
+        bank = _bank(data.bank).to(device)
+        shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
+        self.worlds = [World(name, family_seed(data.seed, name), data.crop, bank=bank) for name in shares]
+        self._edges = np.cumsum(list(shares.values()))[:-1] / sum(shares.values())
+        self._counted, self._turns = 0, np.zeros(len(shares), dtype=np.int64)
+        self._drawn: dict[int, tuple[int, Scenes]] = {}
+
+    @torch.no_grad()
+    def parcel(self, number: int) -> Parcel[Batch]:
+        """Make this rank's part of batch `number`."""
+        family, turn = self.place(number)
+        look = "final" if (turn + 1) * GOLDEN % 1 < self.final else "clean"
+        renderer = Renderer(self._scenes(family, turn), self.worlds[family].bank, self.device)
+        return Parcel(self.make(renderer, look))
+
+    def place(self, number: int) -> tuple[int, int]:
+        """(index into `worlds`, number among the batches of that family) of a batch."""
+        if number < self._counted:
+            self._counted, self._turns = 0, np.zeros_like(self._turns)
+        before = self._families(self._counted, number)
+        self._turns = self._turns + np.bincount(before, minlength=len(self.worlds))
+        self._counted = number
+        family = int(self._families(number, number + 1)[0])
+        return family, int(self._turns[family])
+
+    def _families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """The families of batches start .. stop - 1: multiples of the golden ratio fill the shares evenly."""
+        places = (np.arange(start, stop, dtype=np.float64) + 1) * GOLDEN % 1
+        return np.searchsorted(self._edges, places, side="right").astype(np.int64)
+
+    def _scenes(self, family: int, turn: int) -> Scenes:
+        """The scenes of a batch; several batches are drawn at once, which takes no longer than one."""
+        several = max(1, TOGETHER // len(self.places))
+        group, place = divmod(turn, several)
+        if self._drawn.get(family, (None,))[0] != group:
+            turns = range(group * several, (group + 1) * several)
+            indices = [each * self.size + number for each in turns for number in self.places]
+            self._drawn[family] = (group, self.worlds[family].scenes(indices))
+        here = place * len(self.places)
+        return self._drawn[family][1].part(here, here + len(self.places))
+
+
+def family_seed(seed: int, family: str) -> int:
+    """The seed of a family's world: one of its own, whichever other families there are."""
+    return (seed << 32) + zlib.crc32(family.encode())
+
+
+@lru_cache(maxsize=2)
+def _bank(name: str) -> TextureBank:
+    return procedural_bank() if name == "procedural" else bank_from_folder(name)

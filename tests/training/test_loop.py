@@ -1,0 +1,308 @@
+"""The loop: a run that was stopped is the run that was not, and ends when it should."""
+
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from protoformer.errors import InputError
+from protoformer.training import Recipe, checkpoints
+from protoformer.training.checkpoints import Checkpoint
+from protoformer.training.log import read_log
+from protoformer.training.recipe import ModelSection, ScheduleSection
+from protoformer.training.task import Validated
+
+
+def same(one: Checkpoint, other: Checkpoint) -> bool:
+    """Every tensor bit for bit, and where the data stands."""
+    assert one.tensors.keys() == other.tensors.keys()
+    differing = [name for name in one.tensors if not torch.equal(one.tensors[name], other.tensors[name])]
+    assert differing == []
+    assert one.record["random"] == other.record["random"]
+    return (one.step, one.record["position"]) == (other.step, other.record["position"])
+
+
+def steps_of(folder: Path) -> list[tuple[int, float]]:
+    return [(record["step"], record["loss"]) for record in read_log(folder / "log.jsonl") if record["event"] == "step"]
+
+
+@pytest.mark.parametrize("kind", ["lines", "noises"])
+def test_forty_steps_are_twenty_and_twenty_more_bit_for_bit(kind: str, request, tmp_path: Path) -> None:
+    runs = request.getfixturevalue(kind)
+    recipe = runs.recipe(steps=40, checkpoint_every=20)
+    runs.trainer(tmp_path / "whole", recipe).run()
+    shutil.copytree(tmp_path / "whole", tmp_path / "halves")
+    shutil.rmtree(tmp_path / "halves" / "checkpoints" / "step-00000040")  # as if killed before it could be written
+    torch.rand(3), random.random(), np.random.rand()  # a new process has drawn other numbers
+    runs.trainer(tmp_path / "halves", recipe).run()
+    assert same(runs.last(tmp_path / "whole"), runs.last(tmp_path / "halves"))
+    assert steps_of(tmp_path / "halves") == steps_of(tmp_path / "whole")
+
+
+def test_a_run_goes_on_in_the_middle_of_what_is_logged_together(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path / "whole", lines.recipe(steps=40)).run()
+    halves = lines.recipe(steps=40, checkpoint_every=13)
+    lines.trainer(tmp_path / "halves", halves).run()
+    shutil.rmtree(tmp_path / "halves" / "checkpoints" / "step-00000040")
+    lines.trainer(tmp_path / "halves", halves).run()
+    assert same(lines.last(tmp_path / "whole"), lines.last(tmp_path / "halves"))
+    assert steps_of(tmp_path / "halves") == steps_of(tmp_path / "whole")
+
+
+def test_a_run_that_goes_on_asks_for_no_batch_again(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=12)).run()
+    further = lines.trainer(tmp_path, lines.recipe(steps=15))
+    further.run()
+    assert further.task.opened.asked == [12, 13, 14]
+
+
+def test_the_random_state_is_that_of_the_checkpoint(lines, tmp_path: Path) -> None:
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    np.random.randn()  # leaves half a pair behind
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    expected = (torch.rand(2), random.random(), np.random.randn(2).tolist())
+    torch.manual_seed(2), random.seed(2), np.random.seed(2)
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    found = (torch.rand(2), random.random(), np.random.randn(2).tolist())
+    assert torch.equal(found[0], expected[0]) and found[1:] == expected[1:]
+
+
+def test_a_finished_run_is_finished_again_without_a_step(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path).run()
+    before = lines.last(tmp_path)
+    again = lines.trainer(tmp_path)
+    ended = again.run()
+    assert (ended.step, ended.why, again.task.opened.asked) == (40, "steps", [])
+    assert same(before, lines.last(tmp_path))
+
+
+def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, told) -> None:
+    recipe = lines.recipe(steps=12, log_every=5, validate_every=6, pictures_every=6, checkpoint_every=8)
+    trainer = lines.trainer(
+        tmp_path, recipe, observers=(told,), draw=lambda example: np.zeros((2, 2, 3), dtype=np.uint8)
+    )
+    trainer.run()
+    heard = [(kind, getattr(what, "step", what)) for kind, what in told.heard]
+    assert heard == [
+        ("started", 0),
+        ("saved", 0),
+        ("logged", 5),
+        ("validated", 6),
+        ("pictured", 6),
+        ("saved", 8),
+        ("logged", 10),
+        ("validated", 12),
+        ("pictured", 12),
+        ("logged", 12),
+        ("saved", 12),
+        ("ended", 12),
+    ]
+    events = [(record["event"], record["step"]) for record in read_log(tmp_path / "log.jsonl")]
+    names = {"started": "start", "saved": "checkpoint", "logged": "step", "validated": "validation"}
+    assert events == [(names[kind], step) for kind, step in heard if kind in names]
+    last = told.of("logged")[-1]
+    assert last.samples_per_second > 0 and 0 <= last.data_share <= 1 and last.left == 0
+    assert set(last.metrics) == {"off"} and last.memory is None
+
+
+def test_the_loss_in_the_log_is_the_mean_over_its_steps(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path / "each", lines.recipe(steps=10, log_every=1)).run()
+    lines.trainer(tmp_path / "all", lines.recipe(steps=10, log_every=10)).run()
+    each, (together,) = steps_of(tmp_path / "each"), steps_of(tmp_path / "all")
+    assert together[1] == pytest.approx(sum(loss for _, loss in each) / 10)
+
+
+def test_lines_that_a_lost_part_of_a_run_wrote_are_cut(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=20)).run()
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write(json.dumps({"event": "step", "step": 30, "loss": 1.0}) + "\n" + '{"event": "step", "st')
+    lines.trainer(tmp_path, lines.recipe(steps=30)).run()
+    assert [step for step, _ in steps_of(tmp_path)] == [10, 20, 30]
+    assert steps_of(tmp_path)[-1][1] != 1.0
+
+
+def test_the_average_is_judged_and_written(lines, tmp_path: Path) -> None:
+    seen, written = [], []
+
+    def weights(network) -> dict[str, torch.Tensor]:
+        assert not network.training
+        return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+    def judge(network) -> Validated:
+        seen.append(weights(network))
+        return Validated("judge", {})
+
+    def write(network, path: Path) -> None:
+        written.append((weights(network), path))
+
+    ended = lines.trainer(tmp_path, validators=(judge,), write_weights=write).run()
+    last = lines.last(tmp_path).tensors
+    ((kept, path),) = written
+    for found in (seen[-1], kept):
+        assert all(torch.equal(tensor, last[f"ema.{name}"]) for name, tensor in found.items())
+        assert any(not torch.equal(tensor, last[f"model.{name}"]) for name, tensor in found.items())
+    assert ended.weights == path == tmp_path / "weights.safetensors"
+
+
+class Clock:
+    """Time that passes only where it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def slowed(self, seconds: float, work):
+        """The same work, taking so long."""
+
+        def slow(*inputs, **options):
+            self.now += seconds
+            return work(*inputs, **options)
+
+        return slow
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """On it a checkpoint takes 7 seconds, and a step of a run that `timed` gives takes 1."""
+    clock = Clock()
+    monkeypatch.setattr("protoformer.training.budget.time", clock)
+    monkeypatch.setattr(checkpoints, "save", clock.slowed(7, checkpoints.save))
+    return clock
+
+
+def timed(lines, clock: Clock, folder: Path, recipe: Recipe, **options):
+    trainer = lines.trainer(folder, recipe, began=clock.now, **options)
+    trainer.task.tensors = clock.slowed(1, trainer.task.tensors)
+    trainer.task.validate = clock.slowed(4, trainer.task.validate)
+    return trainer
+
+
+def test_minutes_end_a_run_in_time_and_it_goes_on_afterwards(lines, tmp_path: Path, clock: Clock) -> None:
+    recipe = lines.recipe(steps=None, minutes=2)
+    ended = timed(lines, clock, tmp_path, recipe).run()
+    # 120 s less 2 to end, and one and a half times the 7 of a checkpoint, one of which was the first; 4 s of validation
+    # nobody knew of before.
+    assert (ended.why, ended.step, clock.now) == ("minutes", 101, 7 + 101 + 7 + 4)
+    began = clock.now
+    again = timed(lines, clock, tmp_path, recipe).run()
+    assert (again.why, again.step) == ("minutes", 101 + 108)
+    third = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2)).run()
+    assert third.why == "minutes" and third.step > again.step
+    assert clock.now <= began + 2 * 120
+    assert lines.last(tmp_path).step == third.step
+
+
+def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clock: Clock, told) -> None:
+    recipe = dataclasses.replace(
+        lines.recipe(steps=None, minutes=2, log_every=1),
+        schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
+    )
+    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
+    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    usable = 120 - 2 - 1.5 * 7
+    assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(101)])
+
+
+def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, told) -> None:
+    timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(told,)).run()
+    assert told.of("saved") == [0, 60, 120, 150]
+
+
+def changed(recipe: Recipe, *settings: str) -> Recipe:
+    return recipe.changed(settings)
+
+
+def test_other_settings_are_told_one_sentence_each_and_another_network_is_refused(lines, tmp_path: Path, told) -> None:
+    recipe = lines.recipe(steps=5)
+    lines.trainer(tmp_path, recipe).run()
+    other = changed(recipe, "run.steps=8", "optimizer.rate=0.01", "run.minutes=5", "model.checkpoint_gradients=true")
+    lines.trainer(tmp_path, other, observers=(told,)).run()
+    assert told.of("noted") == [
+        "model.checkpoint_gradients is True from here on, where the run had False.",
+        "optimizer.rate is 0.01 from here on, where the run had 0.05.",
+        "run.steps is 8 from here on, where the run had 5.",
+    ]
+    before = lines.last(tmp_path)
+    refused = dataclasses.replace(recipe, model=ModelSection(preset="fast"))
+    with pytest.raises(InputError, match=r"has model.preset 'tiny', not 'fast', .* --fresh"):
+        lines.trainer(tmp_path, refused).run()
+    assert same(before, lines.last(tmp_path))
+
+
+def test_a_fresh_run_starts_over(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=20)).run()
+    (tmp_path / "mine.txt").write_text("keep")
+    ended = lines.trainer(tmp_path, lines.recipe(steps=10), fresh=True).run()
+    assert ended.step == lines.last(tmp_path).step == 10
+    assert [step for step, _ in steps_of(tmp_path)] == [10]
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_a_run_without_a_whole_checkpoint_is_not_written_over(lines, tmp_path: Path, told) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    for path in (tmp_path / "checkpoints").glob("*/record.json"):
+        path.write_text("{}")
+    with pytest.raises(InputError, match=r"log.jsonl is of a run that cannot go on, .* --fresh"):
+        lines.trainer(tmp_path, lines.recipe(steps=5), observers=(told,)).run()
+    assert len(told.of("noted")) == 2  # one sentence for each checkpoint that was passed over
+    assert lines.trainer(tmp_path, lines.recipe(steps=5), fresh=True).run().step == 5
+
+
+def test_the_checkpoint_before_a_torn_one_is_taken(lines, tmp_path: Path, told) -> None:
+    lines.trainer(tmp_path / "whole", lines.recipe(steps=20)).run()
+    recipe = lines.recipe(steps=20, checkpoint_every=8)
+    lines.trainer(tmp_path / "torn", recipe).run()
+    (torn,) = (tmp_path / "torn" / "checkpoints").glob("step-00000020")
+    part = next(torn.glob("*.safetensors"))
+    part.write_bytes(part.read_bytes()[:-5])
+    lines.trainer(tmp_path / "torn", recipe, observers=(told,)).run()
+    assert told.of("started") == [16] and len(told.of("noted")) == 1
+    whole, mended = lines.last(tmp_path / "whole"), lines.last(tmp_path / "torn")
+    assert all(torch.equal(whole.tensors[name], tensor) for name, tensor in mended.tensors.items())
+
+
+def test_checkpoints_come_in_parts_and_go_on(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5), part_bytes=4096).run()
+    (last,) = (tmp_path / "checkpoints").glob("step-00000005")
+    assert len(list(last.glob("*.safetensors"))) > 2
+    assert lines.trainer(tmp_path, lines.recipe(steps=8), part_bytes=4096).run().step == 8
+
+
+def test_steps_that_cannot_be_recorded_are_refused_before_anything_is_made(lines, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="needs one process on a GPU"):
+        lines.trainer(tmp_path / "new", lines.recipe(speed="graph")).run()
+    with pytest.raises(InputError, match="needs an end"):
+        recipe = dataclasses.replace(lines.recipe(steps=None), schedule=ScheduleSection("constant", 0, decay=0.2))
+        lines.trainer(tmp_path / "new", recipe).run()
+    with pytest.raises(InputError, match="the device 'mps' is not there"):
+        lines.trainer(tmp_path / "new", device="mps").run()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_of_another_network_is_refused_by_name(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    trainer = lines.trainer(tmp_path, lines.recipe(steps=6))
+    trainer.task.build = lambda: torch.nn.Sequential(torch.nn.Linear(4, 1))
+    with pytest.raises(InputError, match=r"tensor ema.0.bias does not fit the recipe's network"):
+        trainer.run()
+
+
+def test_half_precision_trains_in_half_precision_alone_where_it_should(noises, tmp_path: Path) -> None:
+    trainer = noises.trainer(tmp_path, noises.recipe(steps=2, precision="bf16"))
+    plain, seen = trainer.task.loss, []
+
+    def loss(network, tensors, weight):
+        seen.append((torch.is_autocast_enabled("cpu"), {tensor.dtype for tensor in tensors.values()}))
+        return plain(network, tensors, weight)
+
+    trainer.task.loss = loss
+    trainer.run()
+    assert seen == [(True, {torch.float32, torch.bool})] * 2
+    assert all(tensor.dtype != torch.bfloat16 for tensor in noises.last(tmp_path).tensors.values())

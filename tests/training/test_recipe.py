@@ -1,0 +1,182 @@
+"""Recipes: those of the package, those of a person, and what is wrong with them."""
+
+from pathlib import Path
+
+import pytest
+
+from protoformer.data.augmentation import AUGMENTATIONS
+from protoformer.errors import InputError
+from protoformer.model import PRESETS
+from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
+
+PUBLISHED = {
+    "flow-chairs": (120_000, 2.5e-4, (368, 496)),
+    "flow-things": (120_000, 1.25e-4, (432, 960)),
+    "flow-mix": (120_000, 1.25e-4, (432, 960)),
+    "flow-kitti": (50_000, 1.25e-4, (432, 960)),
+}
+
+
+def test_the_package_brings_the_published_stages_and_the_world() -> None:
+    assert packaged_recipes() == ("flow-chairs", "flow-kitti", "flow-mix", "flow-things", "flow-world")
+
+
+@pytest.mark.parametrize("name", packaged_recipes())
+def test_a_packaged_recipe_is_read_and_says_what_it_is(name: str) -> None:
+    recipe = read_recipe(name)
+    assert recipe.task == "flow"
+    assert recipe.what
+    assert Recipe.from_dict(recipe.as_dict()) == recipe
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_stage_is_the_papers(name: str) -> None:
+    recipe, (steps, rate, crop) = read_recipe(name), PUBLISHED[name]
+    assert (recipe.run.steps, recipe.optimizer.rate, recipe.data.crop) == (steps, rate, crop)
+    assert recipe.model.config() == PRESETS["paper"]
+    assert (recipe.schedule.kind, recipe.schedule.warm_up, recipe.schedule.floor) == ("one_cycle", 0.05, 0.0)
+    assert (recipe.optimizer.clip, recipe.loss.gamma, recipe.data.source) == (1.0, 0.8, "dataset")
+
+
+def test_the_mix_has_rafts_weights_and_scales() -> None:
+    data = read_recipe("flow-mix").data
+    weights = {name: section.weight for name, section in data.datasets.items()}
+    assert weights == {"flyingthings3d": 1, "sintel": 100, "kitti-2015": 200, "hd1k": 5}
+    kitti, hd1k = (data.datasets[name].augmented(data.crop) for name in ("kitti-2015", "hd1k"))
+    assert (kitti.min_scale, kitti.max_scale, kitti.flip_horizontal, kitti.sparse) == (-0.3, 0.5, 0.5, True)
+    assert (hd1k.min_scale, hd1k.max_scale, hd1k.flip_vertical, hd1k.sparse) == (-0.5, 0.2, 0.0, True)
+
+
+def test_the_worlds_rate_never_falls_unless_it_is_told_to() -> None:
+    recipe = read_recipe("flow-world")
+    assert (recipe.schedule.kind, recipe.schedule.decay) == ("constant", 0)
+    assert sum(recipe.data.families.values()) == pytest.approx(1)
+    assert recipe.changed(["schedule.decay=0.2"]).schedule.decay == 0.2
+
+
+def test_keys_are_set_as_they_are_typed() -> None:
+    recipe = Recipe().changed(
+        [
+            "optimizer.rate=1e-4",
+            "data.crop=[64, 96]",
+            "data.families={drive: 1}",
+            "data.families.room=0.5",
+            "data.datasets.kitti-2015.root=2015",
+            "data.datasets.kitti-2015.fields.erase_size=[5, 9]",
+            "data.bank=on",
+            "model.fields.widths=[32, 64]",
+            "model.start=null",
+            "run.steps=1e3",
+            "run.minutes = 2.5",
+        ]
+    )
+    assert recipe.optimizer.rate == 1e-4
+    assert recipe.data.crop == (64, 96)
+    assert recipe.data.families == {"drive": 1.0, "room": 0.5}
+    assert recipe.data.datasets["kitti-2015"].root == "2015"
+    assert recipe.data.datasets["kitti-2015"].augmented((64, 96)).erase_size == (5, 9)
+    assert recipe.data.bank == "on"
+    assert recipe.model.config().widths == (32, 64)
+    assert recipe.model.start is None
+    assert (recipe.run.steps, recipe.run.minutes) == (1000, 2.5)
+    assert Recipe.from_dict(recipe.as_dict()) == recipe
+
+
+def test_a_later_setting_wins_and_the_first_recipe_stays_as_it_was() -> None:
+    recipe = Recipe()
+    assert recipe.changed(["data.batch=4", "data.batch=6"]).data.batch == 6
+    assert recipe == Recipe()
+
+
+def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
+    recipe = Recipe()
+    other = recipe.changed(["model.fields.prototypes=50", "data.families.drive=1", "run.steps=10"])
+    assert recipe.differences(other) == ("model.fields.prototypes", "data.families.drive", "run.steps")
+    assert recipe.differences(Recipe()) == ()
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("optimizer.rat=1", "a recipe has no key optimizer.rat; the nearest one is optimizer.rate."),
+        ("modell.preset=tiny", "a recipe has no key modell; the nearest one is model."),
+        (
+            "data.datasets.sintel.wieght=2",
+            "a recipe has no key data.datasets.sintel.wieght; the nearest one is data.datasets.sintel.weight.",
+        ),
+        ("model.fields.prototype=3", "a model has no field 'prototype'; the nearest one is 'prototypes'."),
+        ("model.preset=big", "there is no preset 'big'; choose one of paper, fast, tiny."),
+        ("data.families.objets=1", "there is no family of scenes 'objets'; the nearest known one is 'objects'."),
+        ("data.datasets.sintle.root=x", "there is no dataset of flow 'sintle'; the nearest known one is 'sintel'."),
+        (
+            "data.datasets.sintel.augmentation=chair",
+            f"there is no augmentation 'chair'; choose one of {', '.join(AUGMENTATIONS)}.",
+        ),
+        (
+            "data.datasets.sintel.fields.crop=[4, 4]",
+            "an augmentation has no field 'crop'; the nearest one is 'contrast'.",
+        ),
+        ("optimizer.rate=fast", "optimizer.rate is 'fast', but it must be a number."),
+        ("optimizer.rate=nan", "optimizer.rate is 'nan', but it must be a number."),
+        ("optimizer.rate=true", "optimizer.rate is True, but it must be a number."),
+        ("optimizer.rate=-1", "optimizer.rate is -1.0, but it must be above 0."),
+        ("data.batch=1.5", "data.batch is 1.5, but it must be a whole number."),
+        ("data.crop=64", "data.crop is 64, but it must be a list of 2, such as [1, 2]."),
+        ("data.crop=[64, 8]", "data.crop is [64, 8], but it must be two sides of at least 16 pixels."),
+        ("model.checkpoint_gradients=1", "model.checkpoint_gradients is 1, but it must be true or false."),
+        ("run.speed=fast", "run.speed is 'fast'; choose one of eager, compile, graph."),
+        ("optimizer=3", "optimizer is 3, but it must be a section of keys and values."),
+        ("data.families=drive", "data.families is 'drive', but it must be a section of keys and values."),
+        ("optimizer.rate.x=1", "optimizer.rate holds no keys, so optimizer.rate.x cannot be set."),
+        ("optimizer.rate", "'optimizer.rate' sets nothing; write it as key=value, such as optimizer.rate=1e-4."),
+        ("schedule.warm_up=1.5", "schedule.warm_up is 1.5, but it must be a share below 1, or steps."),
+        (
+            "schedule.kind=one_cycle",
+            "a schedule of one_cycle needs to know where it ends; give run.steps a number.",
+        ),
+        ("data.families.objects=0", "data.families gives no family a share; give one, such as objects: 1."),
+        (
+            "data.source=dataset",
+            "data.datasets gives no dataset a weight; name one, such as sintel: {weight: 1}.",
+        ),
+        ("task=dept", "there is no task 'dept'; choose one of flow."),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(setting: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Recipe().changed([setting])
+    assert str(caught.value) == sentence
+
+
+def test_a_recipe_of_your_own_is_read_from_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("task: flow\nmodel: {preset: tiny}\noptimizer:\n  rate: 1e-3\nrun: {steps: 5}\ndata:\n")
+    recipe = read_recipe(path)
+    assert recipe == Recipe().changed(["model.preset=tiny", "optimizer.rate=0.001", "run.steps=5"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("model: {preset: tiny", "line 1: expected ',' or '}', but got '<stream end>'"),
+        ("run: {steps: 1}\nrun: {steps: 2}\n", "'run' is there twice"),
+        ("- 3\n", "it holds no sections"),
+        ("model: !!python/object/apply:os.system [ls]\n", "line 1: could not determine a constructor"),
+        ("optimizer: {rat: 1}\n", "a recipe has no key optimizer.rat; the nearest one is optimizer.rate"),
+        ("[" * 5000, "it cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_recipe(path)
+    assert str(caught.value).startswith(f"{path} is not a recipe: {reason}")
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"there is no recipe 'flow-chair'; the nearest known one is 'flow-chairs'"):
+        read_recipe("flow-chair")
+    with pytest.raises(InputError, match=r"nowhere\.yaml does not exist"):
+        read_recipe("nowhere.yaml")
