@@ -275,6 +275,18 @@ def test_checkpoints_come_in_parts_and_go_on(lines, tmp_path: Path) -> None:
     assert lines.trainer(tmp_path, lines.recipe(steps=8), part_bytes=4096).run().step == 8
 
 
+def test_a_slim_checkpoint_is_smaller_and_goes_on_from_the_same_weights(lines, tmp_path: Path) -> None:
+    recipe = lines.recipe(steps=5)
+    for name, slim in (("whole", False), ("slim", True)):
+        lines.trainer(tmp_path / name, recipe, slim=slim).run()
+    whole, slim = lines.last(tmp_path / "whole").tensors, lines.last(tmp_path / "slim").tensors
+    moments = {name for name in whole if name.endswith((".exp_avg", ".exp_avg_sq"))}
+    assert moments
+    for name, tensor in whole.items():
+        assert torch.equal(slim[name], tensor.bfloat16() if name in moments else tensor), name
+    assert lines.trainer(tmp_path / "slim", lines.recipe(steps=8), slim=True).run().step == 8
+
+
 def test_steps_that_cannot_be_recorded_are_refused_before_anything_is_made(lines, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs one process on a GPU"):
         lines.trainer(tmp_path / "new", lines.recipe(speed="graph")).run()

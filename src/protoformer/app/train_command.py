@@ -48,6 +48,9 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     parts: Annotated[str | None, typer.Option(help="Split checkpoints into files of at most this size: 15MB.")] = None,
+    slim: Annotated[
+        bool, typer.Option("--slim", help="Checkpoints a quarter smaller; going on from them is not exact.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the run that lies in the folder is lost.")
     ] = False,
@@ -82,6 +85,7 @@ def train(
         draw=lambda example: comparison(example.sample, example.predicted),
         write_weights=_write_weights,
         part_bytes=None if parts is None else parsed_size(parts),
+        slim=slim,
         fresh=fresh,
         began=began,
     ).run()

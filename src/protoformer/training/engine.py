@@ -32,14 +32,15 @@ class Engine:
     guard: Guard
     step: Step | GraphedStep
 
-    def state(self) -> dict[str, Tensor]:
-        """Every tensor that a step changes, by name; the tensors themselves, not copies."""
+    def state(self, slim: bool = False) -> dict[str, Tensor]:
+        """Every tensor that a step changes, by name; the tensors themselves, not copies, but for slim moments."""
         tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"ema.{name}": tensor for name, tensor in self.average.network.state_dict().items()}
         tensors["ema_updates"] = self.average.updates
         for name, parameter in self.network.named_parameters():
-            moments = self.optimizer.state[parameter]
-            tensors |= {f"optimizer.{name}.{key}": tensor for key, tensor in moments.items()}
+            for key, tensor in self.optimizer.state[parameter].items():
+                narrow = slim and key != "step"
+                tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if narrow else tensor
         return tensors | {f"guard.{name}": tensor for name, tensor in self.guard.state().items()}
 
     @torch.no_grad()

@@ -1,0 +1,170 @@
+"""How fast a recipe trains, and how much of a step goes to its data, beside RAFT.
+
+    python benchmarks/training.py                                    flow-world as it is, on this machine's GPU
+    python benchmarks/training.py --speeds eager graph --json out/training.json
+    python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch=2 --set "data.crop=[64, 96]"
+
+One row a way to run the step. Alone: one batch again and again. With data: batches made anew, as in a run, of which the
+share of data is what a step takes longer. Pairs a second are with data; memory is the most that was held on the GPU.
+
+Where torchvision is installed, its RAFT-large (12 updates, as published) is trained beside, as it is and compiled, on
+the same number of random images of the same size, without data, in the same precision and with the same optimizer.
+--no-raft leaves it out. What fails, for want of memory or of a compiler, is told and left out.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from measuring import synchronize
+from protoformer.files import write_atomically
+from protoformer.training import FlowTask, Recipe, read_recipe
+from protoformer.training.distributed import launched
+from protoformer.training.engine import build_engine
+
+WARM_UP = 6
+RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """One way to train: milliseconds a step alone and with data, pairs a second, GiB of the GPU."""
+
+    name: str
+    alone: float
+    with_data: float | None
+    pairs: float
+    gib: float | None
+
+    @property
+    def data_share(self) -> float | None:
+        """What of a step with data the data take."""
+        return None if self.with_data is None else max(0.0, 1 - self.alone / self.with_data)
+
+
+def milliseconds(step: Callable[[], None], device: torch.device, steps: int) -> float:
+    """A step, among many that nobody waits for."""
+    for _ in range(WARM_UP):
+        step()
+    synchronize(device)
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    synchronize(device)
+    return 1000 * (time.perf_counter() - start) / steps
+
+
+def held_gib(device: torch.device) -> float | None:
+    """The most memory held since the last reset."""
+    return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+
+
+def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
+    """The recipe's own step."""
+    task = FlowTask(recipe)
+    engine = build_engine(launched(str(device)), recipe, task)
+    batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
+    rate, held = recipe.optimizer.rate, task.tensors(next(batches))
+    alone = milliseconds(lambda: engine.step(held, rate), device, steps)
+    with_data = milliseconds(lambda: engine.step(task.tensors(next(batches)), rate), device, steps)
+    name = f"{recipe.model.preset}, {recipe.run.speed}"
+    return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch / with_data, held_gib(device))
+
+
+def raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> TrainingCost:
+    """RAFT-large, as torchvision has it, on random images."""
+    from torchvision.models.optical_flow import raft_large  # type: ignore[import-not-found]
+
+    network: nn.Module = raft_large(weights=None).to(device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+    call: Callable[..., list[Tensor]] = torch.compile(network) if compiled else network
+    batch, (height, width) = recipe.data.batch, recipe.data.crop
+    first, second = 2 * torch.rand(2, batch, 3, height, width, device=device) - 1
+    flow = torch.randn(batch, 2, height, width, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.run.precision == "bf16"):
+            found = call(first, second, num_flow_updates=RAFT_UPDATES)
+        loss = torch.zeros((), device=device)
+        for place, each in enumerate(reversed(found)):
+            loss = loss + RAFT_GAMMA**place * (each.float() - flow).abs().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+
+    alone = milliseconds(step, device, steps)
+    name = "RAFT-large, compiled" if compiled else "RAFT-large, eager"
+    return TrainingCost(name, alone, None, 1000 * batch / alone, held_gib(device))
+
+
+def measured(name: str, measure: Callable[[], TrainingCost], device: torch.device) -> Iterator[TrainingCost]:
+    """What was measured, if it could be."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        yield measure()
+    except (RuntimeError, ImportError, ValueError) as error:
+        print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+
+
+def shown(costs: list[TrainingCost], title: str) -> Table:
+    """One row each."""
+    table = Table(title=title, box=None)
+    for column in ("network", "ms alone", "ms with data", "data, %", "pairs a second", "GiB"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for each in costs:
+        share = each.data_share
+        table.add_row(
+            each.name,
+            f"{each.alone:.1f}",
+            "-" if each.with_data is None else f"{each.with_data:.1f}",
+            "-" if share is None else f"{100 * share:.0f}",
+            f"{each.pairs:.1f}",
+            "-" if each.gib is None else f"{each.gib:.1f}",
+        )
+    return table
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="flow-world")
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph"), help="of our own step")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
+    parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    recipe = read_recipe(arguments.recipe).changed(arguments.settings)
+    costs: list[TrainingCost] = []
+    for speed in arguments.speeds or (("eager", "graph") if device.type == "cuda" else ("eager",)):
+        this = recipe.changed([f"run.speed={speed}"])
+        costs.extend(measured(speed, lambda this=this: ours(this, device, arguments.steps), device))  # type: ignore[misc]
+    for compiled in (False, True) if arguments.raft else ():
+        costs.extend(
+            measured("RAFT-large", lambda way=compiled: raft(recipe, device, arguments.steps, way), device)  # type: ignore[misc]
+        )
+    (height, width), precision = recipe.data.crop, recipe.run.precision
+    title = f"Training, {recipe.data.batch} pairs of {height}x{width} a step, {precision}, on {device}"
+    Console(width=120).print(shown(costs, title))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        figures = {"recipe": recipe.as_dict(), "costs": [asdict(each) for each in costs]}
+        write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()
