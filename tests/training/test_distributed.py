@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from protoformer.errors import InputError
 from protoformer.training import flow_loss
+from protoformer.training.distributed import launched
 from protoformer.training.log import read_log
 from protoformer.training.losses import counted_pixels
 
@@ -91,3 +93,10 @@ def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
     for name in ("total", "distance", "surprise", "epe"):
         mean = sum(getattr(half, name) for half in halves) / 2
         assert torch.allclose(mean, getattr(whole, name), rtol=1e-5)
+
+
+def test_without_lightning_one_sentence_says_what_is_missing(monkeypatch) -> None:
+    for name in ("lightning.fabric", "lightning_fabric"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InputError, match="pip install lightning"):
+        launched("cpu")

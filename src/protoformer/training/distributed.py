@@ -1,8 +1,9 @@
 """One process or many: where this one stands, and what they agree on."""
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,16 +21,11 @@ def launched(device: str) -> "Fabric":
 
     gloo joins processes on CPUs and nccl those on GPUs, by DDP.
     """
-    try:
-        from lightning.fabric import Fabric
-    except ImportError:
-        raise InputError(
-            "training needs the package lightning, which is not installed; pip install lightning."
-        ) from None
+    make = _fabric()
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.")
     everywhere, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    fabric = Fabric(
+    fabric = make(
         accelerator=device,
         devices=here,
         num_nodes=everywhere // here,
@@ -39,6 +35,14 @@ def launched(device: str) -> "Fabric":
     )
     fabric.launch()
     return fabric
+
+
+def _fabric() -> "type[Fabric]":
+    for name in ("lightning.fabric", "lightning_fabric"):  # the second comes with pytorch-lightning
+        with suppress(ImportError):
+            found: type[Fabric] = importlib.import_module(name).Fabric
+            return found
+    raise InputError("training needs the package lightning, which is not installed; pip install lightning.")
 
 
 def is_first_process() -> bool:
