@@ -65,7 +65,11 @@ def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: 
 
 def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
     """One launch of a kernel on these inputs."""
-    from protoformer.model.fused import prototyping_kernels, synchronization_kernels
+    from protoformer.model.fused import (
+        prototyping_kernels,
+        synchronization_backward_kernels,
+        synchronization_kernels,
+    )
 
     if kernel in BY_CHANNELS:
         return layer_call(kernel, given)
@@ -79,7 +83,7 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
         queried = (given["query_weight"], given["query_bias"])
         return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], queried, *own)
     nearest = plain.nearest_prototype(given["features"], given["directions"])
-    return lambda: synchronization_kernels.synchronize_backward(
+    return lambda: synchronization_backward_kernels.synchronize_backward(
         given["d_attended"], given["pixel_queries"], *own, nearest
     )
 

@@ -154,6 +154,7 @@ def test_gradients_too_small_for_half_precision_are_not_lost_on_the_way():
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_synchronization_and_its_gradients_are_the_plain_ones(shape, dtype):
+    from protoformer.model.fused import synchronization_backward_kernels as backward_kernels
     from protoformer.model.fused import synchronization_kernels as kernels
 
     features, centres, *rest = synchronize_inputs(*shape, dtype=dtype)
@@ -168,7 +169,7 @@ def test_synchronization_and_its_gradients_are_the_plain_ones(shape, dtype):
 
     exact = gradients(gate, tuple(rest), size=1.0, given_as=dtype)
     (arrives,) = arriving((attended,), 1.0)
-    ours = [attended, *kernels.synchronize_backward(arrives.to(dtype), *rest, assignment)]
+    ours = [attended, *backward_kernels.synchronize_backward(arrives.to(dtype), *rest, assignment)]
     names = ("attended", "queries", "keys", "values", "alpha", "beta")
     errors = {name: error(*pair) for name, *pair in zip(names, ours, exact, strict=True)}
     assert max(errors.values()) < TOLERANCE[dtype], errors
@@ -176,6 +177,7 @@ def test_synchronization_and_its_gradients_are_the_plain_ones(shape, dtype):
 
 @pytest.mark.parametrize("length", [0.0, 3e-9])
 def test_vectors_of_no_length_to_speak_of_have_the_plain_gradient(length):
+    from protoformer.model.fused import synchronization_backward_kernels as backward_kernels
     from protoformer.model.fused import synchronization_kernels as kernels
 
     features, centres, *rest = synchronize_inputs(1, 2, 3, 16, 40, torch.float32)
@@ -188,13 +190,14 @@ def test_vectors_of_no_length_to_speak_of_have_the_plain_gradient(length):
 
     exact = gradients(gate, tuple(rest), size=1.0)
     (arrives,) = arriving((attended,), 1.0)
-    ours = kernels.synchronize_backward(arrives.float(), *rest, assignment)
+    ours = backward_kernels.synchronize_backward(arrives.float(), *rest, assignment)
     for mine, right in zip(ours, exact[1:], strict=True):
         assert error(mine, right) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 def test_two_runs_agree_bit_by_bit(dtype):
+    from protoformer.model.fused import synchronization_backward_kernels as backward_kernels
     from protoformer.model.fused import synchronization_kernels as kernels
 
     inputs = sums_inputs(2, 2, 100, 32, 999, dtype)
@@ -204,7 +207,7 @@ def test_two_runs_agree_bit_by_bit(dtype):
     forward = functools.partial(kernels.synchronize, features, plain.directions(centres), *rest)
     (attended, assignment), (again, _) = forward(), forward()
     assert torch.equal(attended, again)
-    backward = functools.partial(kernels.synchronize_backward, attended, *rest, assignment)
+    backward = functools.partial(backward_kernels.synchronize_backward, attended, *rest, assignment)
     for one, other in zip(backward(), backward(), strict=True):
         assert torch.equal(one, other)
 

@@ -30,6 +30,7 @@ def pans(batch: int = 8) -> Iterator[FlowSample]:
         seed += batch
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decoder", ["memory", "recurrent"])
 def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder):
     torch.manual_seed(0)

@@ -197,7 +197,7 @@ def mix_backward(
     residual: bool,
 ) -> Nine:
     """Gradients of the tokens, float32, and of all `Weights`; tokens: B x HW x C in the precision of products."""
-    from protoformer.model.fused import cell_kernels, synchronization_kernels
+    from protoformer.model.fused import cell_kernels, synchronization_backward_kernels
 
     channels = tokens.shape[2]
     width = channels // len(alpha)
@@ -207,7 +207,7 @@ def mix_backward(
         d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
         queries_here = d_projected[..., 2 * channels :]
         torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
-        parts = synchronization_kernels.partial_gradients(
+        parts = synchronization_backward_kernels.partial_gradients(
             d_attended.to(dtype).contiguous(),
             queries_here,
             own[..., :channels],

@@ -102,9 +102,11 @@ def synchronize_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of queries, keys, values, alpha and beta."""
     if takes_kernels(queries, keys.shape[1], keys.shape[2] // alpha.shape[0]):
-        from protoformer.model.fused import synchronization_kernels
+        from protoformer.model.fused import synchronization_backward_kernels
 
-        return synchronization_kernels.synchronize_backward(d_attended, queries, keys, values, alpha, beta, assignment)
+        return synchronization_backward_kernels.synchronize_backward(
+            d_attended, queries, keys, values, alpha, beta, assignment
+        )
     with full_precision(queries):
         return blocked.synchronize_backward(d_attended, queries, keys, values, alpha, beta, assignment)
 
