@@ -121,7 +121,10 @@ class Prototypes:
 
     @property
     def memberships(self) -> Tensor:
-        """How much of each pixel (row by row) belongs to each prototype: B x heads x K x HW, computed when asked."""
+        """How much of each pixel (row by row) belongs to each prototype: B x heads x K x HW, computed when asked.
+
+        To look at, not to learn from: on a GPU they have no gradient.
+        """
         return self.expectation if isinstance(self.expectation, Tensor) else self.expectation.memberships()
 
     def first(self, count: int) -> "Prototypes":

@@ -33,7 +33,9 @@ def computed(version: str) -> Iterator[None]:
 
 def is_plain() -> bool:
     """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
-    return _chosen == "plain" or torch.compiler.is_exporting() or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    # What torch.compiler.is_exporting answers under torch.compile, too, is yes in some of the versions that we take.
+    exporting = torch.compiler._is_exporting_flag
+    return _chosen == "plain" or exporting or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 CHANNELS, PIXELS = 32, 64
 """Channels that a program of `pool_kernel` takes, and pixels at a time."""
-SPREAD = 32
-"""Pixels of a program of `spread_kernel`."""
+SPREAD = 4096
+"""Numbers of a program of `spread_kernel`."""
 
 
 @triton.jit
@@ -103,15 +103,17 @@ def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[in
     batch, pixels, channels = added.shape
     d_tokens = added.new_empty(added.shape, dtype=torch.float32)
     most = [1 if length % count == 0 else -(-count // length) + 1 for length, count in zip(size, grid, strict=True)]
-    spread_kernel[(triton.cdiv(pixels, SPREAD), batch)](
+    chunk = triton.next_power_of_2(channels)
+    block = max(4, SPREAD // chunk)
+    spread_kernel[(triton.cdiv(pixels, block), batch)](
         d_means,
         added,
         d_tokens,
         *size,
         *grid,
         channels,
-        block=SPREAD,
-        chunk=triton.next_power_of_2(channels),
+        block=block,
+        chunk=chunk,
         most_rows=most[0],
         most_columns=most[1],
     )

@@ -8,13 +8,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.model.fused.perceptron_kernels import load_matrix
+from protoformer.model.fused.direction_kernels import halved_directions
+from protoformer.model.fused.memory_kernels import load_matrix
 from protoformer.model.fused.plain import LEAST_MASS
-from protoformer.model.fused.synchronization_kernels import SIZE, halves_of
 from protoformer.model.fused.tiles import PRECISIONS, padded
 
-ROWS, OUTPUTS, PARTS = 16, 64, 4
-"""Rows of a program, columns of a product at a time, and parts that are read together."""
+ROWS, PARTS = 16, 4
+"""Rows of a program, and parts that are read together."""
+WEIGHTS = 2**13
+"""Numbers of a weight at a time; they lie in shared memory, of which there is little."""
 
 
 @triton.jit
@@ -74,8 +76,7 @@ def centres_kernel(
         centre += tl.load(before + place, mask=kept, other=0.0)
     tl.store(after + place, centre, mask=kept)
     if halving:
-        length = tl.maximum(tl.sqrt(tl.sum(centre * centre, 1)), 1e-12)
-        upper, lower = halves_of(centre / length[:, None] * SIZE)
+        upper, lower = halved_directions(centre, 1e-12)
         tl.store(uppers + place, upper, mask=kept)
         tl.store(lowers + place, lower, mask=kept)
     for first in range(0, outputs, chunk):
@@ -184,7 +185,7 @@ def finish(
         width=width,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=OUTPUTS,
+        chunk=max(16, WEIGHTS // padded(channels)),
         at_once=PARTS,
         precision=PRECISIONS[dtype],
         normalize=normalize,
@@ -231,7 +232,7 @@ def centres_gradient(
         width=channels // heads,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=OUTPUTS,
+        chunk=max(16, WEIGHTS // padded(channels)),
         at_once=PARTS,
         precision=PRECISIONS[dtype],
         normalize=normalize,

@@ -33,7 +33,7 @@ class Weights(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """What the operator finds, of B images, K prototypes and N steps; all but the first two are for its gradient.
+    """What the operator finds, of B images, K prototypes and N steps; the first two alone have a gradient.
 
     attended: B x HW x C. centres: B x K x C. assignment: B x HW. earlier: N x B x K x C, the centres before each step.
     queries, sums: N x B x K x C. masses: N x B x K x heads. own: B x K x 2C, the keys and values of synchronization.
@@ -55,8 +55,8 @@ class Mixed(NamedTuple):
     own: Tensor
 
 
-Nine = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-Eleven = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _room(
@@ -96,7 +96,7 @@ def mix(
     residual: bool,
     dtype: torch.dtype,
     keep: bool,
-) -> Eleven:
+) -> Found:
     """`Mixed` of tokens, B x HW x C in float32; dtype: the precision of products; keep: what a gradient would need."""
     from protoformer.model.fused import cell_kernels, synchronization_kernels
 
@@ -104,10 +104,10 @@ def mix(
     channels = tokens.shape[2]
     room = _room(tokens, alpha, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        pixels = pixels.to(dtype)
+        pixels = pixels.to(dtype).contiguous()
         projected = _projected(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], room["narrowed"])
         cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), room["earlier"][0])
-        layers = ((query, query_bias), (prototypes, prototypes_bias))
+        layers = ((query.contiguous(), query_bias), (prototypes.contiguous(), prototypes_bias))
         directions = _steps(projected, room, layers, iterations, normalize, residual)
         if not keep:  # before anything else of their size is made
             projected = projected.new_empty(0)
@@ -195,32 +195,28 @@ def mix_backward(
     grid: list[int],
     normalize: bool,
     residual: bool,
-) -> Nine:
-    """Gradients of the tokens, float32, and of all `Weights`; tokens: B x HW x C in the precision of products."""
-    from protoformer.model.fused import cell_kernels, synchronization_backward_kernels
+) -> Gradients:
+    """Gradients of the tokens, float32, and of all `Weights`; tokens: B x HW x C in the precision of products.
+
+    All that `mix` found is contiguous, as it made it.
+    """
+    from protoformer.model.fused import cell_kernels
 
     channels = tokens.shape[2]
     width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         dtype, rows = projected.dtype, tokens.reshape(-1, channels)
-        pixels = pixels.to(dtype)
+        pixels, query = pixels.to(dtype).contiguous(), query.contiguous()
         d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
-        queries_here = d_projected[..., 2 * channels :]
         torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
-        parts = synchronization_backward_kernels.partial_gradients(
+        d_own, d_heads = _synchronization_backward(
             d_attended.to(dtype).contiguous(),
-            queries_here,
-            own[..., :channels],
-            own[..., channels:],
-            alpha,
-            beta,
-            assignment,
-            queries_here,
+            d_projected[..., 2 * channels :],
             pixels_bias[2 * channels :],
+            own,
+            (alpha, beta),
+            assignment,
         )
-        d_own = parts[0].sum(dim=0).view(-1, 2 * channels)
-        d_heads = parts[1].sum(dim=(0, 1))
-        del parts
         # Of the centres before every step, and, last, of those after all.
         d_all = centres.new_empty(len(earlier) + 1, *centres.shape)
         torch.addmm(d_centres.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
@@ -246,6 +242,27 @@ def mix_backward(
             d_heads[:, width].clone(),
             d_heads[:, width + 1].clone(),
         )
+
+
+def _synchronization_backward(
+    d_attended: Tensor,
+    queries: Tensor,
+    query_bias: Tensor,
+    own: Tensor,
+    gate: tuple[Tensor, Tensor],
+    assignment: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Put the queries' gradient in their place; return that of `own`, B K x 2C, and of heads, heads x (d + 2).
+
+    queries: B x HW x C, without their bias. Of a head: the queries' bias, alpha, beta.
+    """
+    from protoformer.model.fused import synchronization_backward_kernels
+
+    keys, values = own.chunk(2, dim=-1)
+    of_own, of_heads = synchronization_backward_kernels.partial_gradients(
+        d_attended, queries, keys, values, *gate, assignment, queries, query_bias
+    )
+    return of_own.sum(dim=0).flatten(0, 1), of_heads.sum(dim=(0, 1))
 
 
 def _steps_backward(
@@ -294,7 +311,7 @@ def _steps_backward(
 
 
 @mix.register_fake
-def _(tokens: Tensor, *given: Any) -> Eleven:
+def _(tokens: Tensor, *given: Any) -> Found:
     weights = Weights(*given[: len(Weights._fields)])
     _, grid, iterations, _, _, dtype, keep = given[len(Weights._fields) :]
     room = _room(tokens, weights.alpha, grid, iterations, dtype, keep)
@@ -311,22 +328,21 @@ def _(tokens: Tensor, *given: Any) -> Eleven:
 
 
 @mix_backward.register_fake
-def _(d_attended: Tensor, d_centres: Tensor, tokens: Tensor, *given: Any) -> Nine:
+def _(d_attended: Tensor, d_centres: Tensor, tokens: Tensor, *given: Any) -> Gradients:
     pixels, _, query, prototypes, alpha, beta = given[9:15]
     with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
     return d_tokens, *(each.new_empty(each.shape) for each in with_biases)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Eleven) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Found) -> None:
     tokens, *rest = inputs
     weights, found = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
-    ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, *_ = rest[len(Weights._fields) :]
+    ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, ctx.dtype, _ = rest[len(Weights._fields) :]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*found[2:])
     ctx.save_for_backward(
         found.narrowed if found.narrowed.numel() else tokens,
-        found.attended.new_empty(0),
         found.centres,
         found.assignment,
         found.projected,
@@ -341,9 +357,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Eleven) -> None:
 
 
 def _gradient(ctx: Any, d_attended: Tensor | None, d_centres: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    tokens, like, centres, *rest = ctx.saved_tensors
+    tokens, centres, *rest = ctx.saved_tensors
     if d_attended is None:
-        d_attended = like.new_zeros(tokens.shape)
+        d_attended = tokens.new_zeros(tokens.shape, dtype=ctx.dtype)
     if d_centres is None:
         d_centres = torch.zeros_like(centres)
     found = mix_backward(d_attended, d_centres, tokens, centres, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual)

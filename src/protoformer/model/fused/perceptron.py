@@ -13,7 +13,7 @@ from protoformer.model.precision import full_precision
 
 MOST_CHANNELS = 256
 """Wider rows do not fit the registers."""
-Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @torch.library.custom_op("protoformer::perceptron", mutates_args=())
@@ -23,20 +23,21 @@ def perceptron(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor
 
     dtype = tokens.dtype
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        return perceptron_kernels.perceptron(
-            tokens.contiguous(), first.to(dtype), first_bias, second.to(dtype), second_bias
-        )
+        first, second = first.to(dtype).contiguous(), second.to(dtype).contiguous()
+        return perceptron_kernels.perceptron(tokens.contiguous(), first, first_bias, second, second_bias)
 
 
 @torch.library.custom_op("protoformer::perceptron_backward", mutates_args=())
-def perceptron_backward(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor) -> Five:
+def perceptron_backward(
+    d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor
+) -> Gradients:
     """Gradients of the tokens and of both weights and biases."""
     from protoformer.model.fused import perceptron_kernels
 
     dtype = tokens.dtype
     with full_precision(tokens), torch.cuda.device_of(tokens):
         d_output, tokens = d_output.to(dtype).contiguous(), tokens.contiguous()
-        given = (d_output, tokens, first.to(dtype), first_bias, second.to(dtype))
+        given = (d_output, tokens, first.to(dtype).contiguous(), first_bias, second.to(dtype).contiguous())
         return perceptron_kernels.tokens_gradient(*given), *perceptron_kernels.weights_gradient(*given)
 
 
@@ -46,7 +47,7 @@ def _(tokens: Tensor, *given: Tensor) -> Tensor:
 
 
 @perceptron_backward.register_fake
-def _(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor) -> Five:
+def _(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor) -> Gradients:
     like = (tokens, first, first_bias, second, second[:, 0])
     d_tokens, d_first, d_first_bias, d_second, d_second_bias = (each.new_empty(each.shape) for each in like)
     return d_tokens, d_first, d_first_bias, d_second, d_second_bias
@@ -56,8 +57,8 @@ def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:4])
 
 
-def _gradient(ctx: Any, d_output: Tensor) -> Five:
-    found: Five = perceptron_backward(d_output, *ctx.saved_tensors)
+def _gradient(ctx: Any, d_output: Tensor) -> Gradients:
+    found: Gradients = perceptron_backward(d_output, *ctx.saved_tensors)
     return found
 
 

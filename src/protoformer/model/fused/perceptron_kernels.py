@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.fused.memory_kernels import load_matrix
 from protoformer.model.fused.tiles import Tile, padded, split, within_resources
 
 FEW = 32
@@ -21,13 +22,6 @@ def bell(x):
     tail = t * (0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))))
     beyond = tail * density
     return tl.where(x > 0.0, 1.0 - beyond, beyond), density * 0.3989422804014327
-
-
-@triton.jit
-def load_matrix(start, row, column, rows, columns, stride):
-    """The numbers where `row` and `column` meet; zeros outside of rows x columns."""
-    kept = (row < rows)[:, None] & (column < columns)[None, :]
-    return tl.load(start + row.to(tl.int64)[:, None] * stride + column[None, :], mask=kept, other=0.0)
 
 
 @triton.jit
@@ -179,7 +173,7 @@ def perceptron(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor
             num_warps=tile.warps,
         )
 
-    within_resources(run, "perceptron", tokens.dtype, tokens.shape[1])
+    within_resources(run, "perceptron", tokens.dtype, tokens.shape[1], len(first))
     return output
 
 
@@ -204,7 +198,7 @@ def tokens_gradient(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias:
             num_warps=tile.warps,
         )
 
-    within_resources(run, "perceptron_tokens", tokens.dtype, tokens.shape[1])
+    within_resources(run, "perceptron_tokens", tokens.dtype, tokens.shape[1], len(first))
     return d_tokens
 
 
@@ -239,7 +233,7 @@ def weights_gradient(
         )
         found[:] = [sums]
 
-    within_resources(run, "perceptron_weights", tokens.dtype, channels)
+    within_resources(run, "perceptron_weights", tokens.dtype, channels, hidden)
     d_first, d_second, d_first_bias, d_second_bias = found[0].sum(dim=0).split([weights, weights, hidden, channels])
     d_first, d_second = d_first.view(hidden, channels), d_second.view(hidden, channels).T
     return d_first.clone(), d_first_bias.clone(), d_second.contiguous(), d_second_bias.clone()

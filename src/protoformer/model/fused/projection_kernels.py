@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.model.fused.perceptron_kernels import load_matrix
+from protoformer.model.fused.memory_kernels import load_matrix
 from protoformer.model.fused.tiles import Tile, padded, within_resources
 
 OUTPUTS = 128
@@ -68,5 +68,5 @@ def project(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor | Non
             num_warps=tile.warps,
         )
 
-    within_resources(run, "project", weight.dtype, tokens.shape[1])
+    within_resources(run, "project", weight.dtype, tokens.shape[1], len(weight))
     return projected

@@ -8,8 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.model.fused.blocked import like_tokens
+from protoformer.model.fused.memory_kernels import load_rows, store_rows
 from protoformer.model.fused.plain import LEAST_MASS
-from protoformer.model.fused.prototyping_kernels import load_rows, logits_of, memberships_of, store_rows
+from protoformer.model.fused.prototyping_kernels import logits_of, memberships_of
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 
@@ -191,7 +192,7 @@ def partial_gradients(
         )
         found[:] = [d_queries]
 
-    within_resources(run, "sums_backward", keys.dtype, count)
+    within_resources(run, "sums_backward", keys.dtype, count, width)
     return found[0]
 
 

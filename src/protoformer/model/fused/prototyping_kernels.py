@@ -12,26 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.fused.memory_kernels import load_rows, store_rows
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 ONES = tl.constexpr(16)
 """The narrowest matrix that a product takes."""
-
-
-@triton.jit
-def load_rows(start, row_stride, rows, inside, width: tl.constexpr, padded_width: tl.constexpr):
-    """Rows of `width` numbers, padded with zeros to `padded_width`; rows that are not inside are zero."""
-    channel = tl.arange(0, padded_width)
-    kept = inside[:, None] & (channel[None, :] < width)
-    return tl.load(start + rows[:, None] * row_stride + channel[None, :], mask=kept, other=0.0)
-
-
-@triton.jit
-def store_rows(start, row_stride, rows, inside, numbers, width: tl.constexpr, padded_width: tl.constexpr):
-    """The inverse of `load_rows`."""
-    channel = tl.arange(0, padded_width)
-    kept = inside[:, None] & (channel[None, :] < width)
-    tl.store(start + rows[:, None] * row_stride + channel[None, :], numbers.to(start.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -158,7 +143,7 @@ def partial_sums(queries: Tensor, keys: Tensor, values: Tensor, levels: Tensor |
         )
         found[:] = [sums, masses]
 
-    within_resources(run, "sums", keys.dtype, count)
+    within_resources(run, "sums", keys.dtype, count, width)
     return found[0], found[1]
 
 

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.model.fused.blocked import LEAST_NORM
-from protoformer.model.fused.prototyping_kernels import load_rows, store_rows
-from protoformer.model.fused.synchronization_kernels import direction_of
+from protoformer.model.fused.direction_kernels import direction_of
+from protoformer.model.fused.memory_kernels import load_rows, store_rows
 from protoformer.model.fused.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 
@@ -175,7 +175,7 @@ def partial_gradients(
         )
         found[:] = [d_prototypes, d_heads]
 
-    within_resources(run, "synchronize_backward", queries.dtype, count)
+    within_resources(run, "synchronize_backward", queries.dtype, count, width)
     return found[0], found[1]
 
 

@@ -27,7 +27,7 @@ class Tile:
 
 
 TILES: dict[tuple[str, bool, int], Tile] = {
-    # (kernel, half precision, K padded to a power of two)
+    # (kernel, half precision, K or, where there are no prototypes, channels, padded to a power of two)
     ("sums", True, 16): Tile(128, 4, 3, 8),
     ("sums", True, 32): Tile(128, 4, 3, 8),
     ("sums", True, 64): Tile(128, 4, 3, 4),
@@ -40,9 +40,7 @@ TILES: dict[tuple[str, bool, int], Tile] = {
     ("sums_backward", True, 256): Tile(64, 8, 1, 2),
     ("synchronize_backward", True, 128): Tile(64, 4, 2, 3),
     ("synchronize_backward", True, 256): Tile(64, 8, 2, 4),
-    ("synchronize", True, 128): Tile(64, 4, 2, 0),
     ("synchronize", True, 256): Tile(64, 8, 2, 0),
-    ("synchronize", False, 128): Tile(64, 4, 2, 0),
     ("synchronize", False, 256): Tile(64, 8, 2, 0),
 }
 DEFAULTS = {
@@ -58,15 +56,19 @@ DEFAULTS = {
 }
 
 
+_FITTING: dict[tuple[str, Tile, torch.dtype, int, int], Tile] = {}
+"""Smaller tiles, where the one of the table is too large for the device."""
+
+
 def padded(count: int) -> int:
     """The power of two, at least 16, that matrix units work in."""
     return max(16, 1 << (count - 1).bit_length())
 
 
-def tile_for(kernel: str, dtype: torch.dtype, prototypes: int) -> Tile:
-    """The tile that a kernel works in."""
+def tile_for(kernel: str, dtype: torch.dtype, size: int) -> Tile:
+    """The tile that a kernel works in; size: prototypes, or channels, as TILES lists it."""
     half = dtype != torch.float32
-    return TILES.get((kernel, half, padded(prototypes)), DEFAULTS[kernel][0 if half else 1])
+    return TILES.get((kernel, half, padded(size)), DEFAULTS[kernel][0 if half else 1])
 
 
 def split(pixels: int, rows: int, tile: Tile, device: torch.device) -> tuple[int, int]:
@@ -83,11 +85,16 @@ def split(pixels: int, rows: int, tile: Tile, device: torch.device) -> tuple[int
     return math.ceil(blocks / each), each * tile.pixels
 
 
-def within_resources(run: Callable[[Tile], None], kernel: str, dtype: torch.dtype, prototypes: int) -> None:
-    """Run with the tile of this kernel, or, where the device has no room for it, with the largest smaller one."""
+def within_resources(run: Callable[[Tile], None], kernel: str, dtype: torch.dtype, size: int, width: int) -> None:
+    """Run with the tile of this kernel, or, where the device has no room for it, with the largest smaller one.
+
+    size, width: what the room that is needed depends on, beside the tile.
+    """
     from triton.runtime.errors import OutOfResources
 
-    tile = tile_for(kernel, dtype, prototypes)
+    chosen = tile_for(kernel, dtype, size)
+    key = (kernel, chosen, dtype, padded(size), padded(width))
+    tile = _FITTING.get(key, chosen)
     while True:
         try:
             run(tile)
@@ -96,7 +103,13 @@ def within_resources(run: Callable[[Tile], None], kernel: str, dtype: torch.dtyp
             if tile.pixels == 16 and tile.stages == 1:
                 raise
             tile = replace(tile, stages=1) if tile.stages > 1 else replace(tile, pixels=tile.pixels // 2)
-            TILES[(kernel, dtype != torch.float32, padded(prototypes))] = tile
+            _FITTING[key] = tile
+
+
+def fits(kernel: str, dtype: torch.dtype, size: int) -> bool:
+    """Whether the tile of a kernel has never been too large for this device, whatever the width."""
+    chosen = tile_for(kernel, dtype, size)
+    return not any(key[:3] == (kernel, chosen, dtype) for key in _FITTING)
 
 
 def in_rows(tensor: Tensor) -> Tensor:
