@@ -1,6 +1,7 @@
 """What a step does to the centres, and its gradient, in Triton: partial sums added up, and what comes of them at once.
 
-A program has a few rows of B x K. Parts are added in a fixed order, so that two runs agree bit by bit.
+A program has a few rows of B x K and some columns of their projection; all that share rows add up the same parts, and
+the first of them writes the sums. Parts are added in a fixed order, so that two runs agree bit by bit.
 """
 
 import torch
@@ -61,32 +62,32 @@ def centres_kernel(
 ):
     """Centres (B x K x C, flat) after a step, what they are projected to, and, halving, their directions in halves."""
     row = tl.program_id(0) * block + tl.arange(0, block)
+    output = tl.program_id(1) * chunk + tl.arange(0, chunk)
     channel = tl.arange(0, padded_channels)
+    columns = load_matrix(weight, output, channel, outputs, channels, channels)
     kept = (row < rows)[:, None] & (channel < channels)[None, :]
     place = row[:, None] * channels + channel[None, :]
     of_head = row[:, None] * heads + (channel // width)[None, :]
     total = added_parts(sums, place, kept, parts, rows * channels, at_once)
     mass = added_parts(masses, of_head, kept, parts, rows * heads, at_once)
-    tl.store(whole_sums + place, total, mask=kept)
-    tl.store(whole_masses + of_head, mass, mask=kept & (channel % width == 0)[None, :])
     centre = total
     if normalize:
         centre = tl.where(mass > least, total / tl.maximum(mass, least), 0.0)
     if residual:
         centre += tl.load(before + place, mask=kept, other=0.0)
-    tl.store(after + place, centre, mask=kept)
-    if halving:
-        upper, lower = halved_directions(centre, 1e-12)
-        tl.store(uppers + place, upper, mask=kept)
-        tl.store(lowers + place, lower, mask=kept)
-    for first in range(0, outputs, chunk):
-        output = first + tl.arange(0, chunk)
-        columns = load_matrix(weight, output, channel, outputs, channels, channels)
-        found = tl.dot(centre, tl.trans(columns), input_precision=precision)
-        found += tl.load(bias + output, mask=output < outputs, other=0.0)[None, :]
-        stored = (row < rows)[:, None] & (output < outputs)[None, :]
-        start = projected + row[:, None] * outputs + output[None, :]
-        tl.store(start, found.to(projected.dtype.element_ty), mask=stored)
+    if tl.program_id(1) == 0:
+        tl.store(whole_sums + place, total, mask=kept)
+        tl.store(whole_masses + of_head, mass, mask=kept & (channel % width == 0)[None, :])
+        tl.store(after + place, centre, mask=kept)
+        if halving:
+            upper, lower = halved_directions(centre, 1e-12)
+            tl.store(uppers + place, upper, mask=kept)
+            tl.store(lowers + place, lower, mask=kept)
+    found = tl.dot(centre, tl.trans(columns), input_precision=precision)
+    found += tl.load(bias + output, mask=output < outputs, other=0.0)[None, :]
+    stored = (row < rows)[:, None] & (output < outputs)[None, :]
+    start = projected + row[:, None] * outputs + output[None, :]
+    tl.store(start, found.to(projected.dtype.element_ty), mask=stored)
 
 
 @triton.jit
@@ -119,30 +120,30 @@ def centres_gradient_kernel(
     The keys' are in the rows of the sums after those of queries; the values' is added to sums once for every member.
     """
     row = tl.program_id(0) * block + tl.arange(0, block)
+    output = tl.program_id(1) * chunk + tl.arange(0, chunk)
     channel = tl.arange(0, padded_channels)
+    columns = load_matrix(weight, channel, output, channels, channels, channels)
     every = rows + images
     within = (channel < channels)[None, :]
     place = row[:, None] * channels + channel[None, :]
     total = added_parts(sums, place, (row < every)[:, None] & within, parts, every * channels, at_once)
-    tl.store(d_queries + place, total, mask=(row < rows)[:, None] & within)
-    own = ((row >= rows) & (row < every))[:, None] & within
-    tl.store(d_biases + place - rows * channels, total, mask=own)
-    kept = (row < rows)[:, None] & within
-    arriving = tl.load(d_after + place, mask=kept, other=0.0)
-    members = tl.load(masses + row[:, None] * heads + (channel // width)[None, :], mask=kept, other=0.0)
-    if normalize:
-        members = tl.where(members > least, 1.0, 0.0)
-    tl.store(d_shares + tl.program_id(0) * channels + channel, tl.sum(members * arriving, 0), mask=channel < channels)
-    for first in range(0, channels, chunk):
-        output = first + tl.arange(0, chunk)
-        found = tl.dot(
-            total, load_matrix(weight, channel, output, channels, channels, channels), input_precision=precision
-        )
-        stored = (row < rows)[:, None] & (output < channels)[None, :]
-        start = row[:, None] * channels + output[None, :]
-        if residual:
-            found += tl.load(d_after + start, mask=stored, other=0.0)
-        tl.store(d_before + start, found, mask=stored)
+    if tl.program_id(1) == 0:
+        kept = (row < rows)[:, None] & within
+        tl.store(d_queries + place, total, mask=kept)
+        own = ((row >= rows) & (row < every))[:, None] & within
+        tl.store(d_biases + place - rows * channels, total, mask=own)
+        arriving = tl.load(d_after + place, mask=kept, other=0.0)
+        members = tl.load(masses + row[:, None] * heads + (channel // width)[None, :], mask=kept, other=0.0)
+        if normalize:
+            members = tl.where(members > least, 1.0, 0.0)
+        share = tl.sum(members * arriving, 0)
+        tl.store(d_shares + tl.program_id(0) * channels + channel, share, mask=channel < channels)
+    found = tl.dot(total, columns, input_precision=precision)
+    stored = (row < rows)[:, None] & (output < channels)[None, :]
+    start = row[:, None] * channels + output[None, :]
+    if residual:
+        found += tl.load(d_after + start, mask=stored, other=0.0)
+    tl.store(d_before + start, found, mask=stored)
 
 
 def finish(
@@ -160,14 +161,15 @@ def finish(
 
     Those are the sums, masses (B x K x heads) and centres (B x K x C). layer: a weight (outputs x C) and bias, float32,
     that make `projected` (B x K x outputs) of the centres; halves: two of B x K x C in float16 for their directions.
-    dtype: the precision of products. All contiguous.
+    dtype: the precision of products. All contiguous; the centres after the step are not where those before it are.
     """
     sums, masses = parts
     batch, count, channels = before.shape
     heads, width = sums.shape[-2:]
     rows = batch * count
     uppers, lowers = (before, before) if halves is None else halves
-    centres_kernel[(triton.cdiv(rows, ROWS),)](
+    chunk = max(16, WEIGHTS // padded(channels))
+    centres_kernel[(triton.cdiv(rows, ROWS), triton.cdiv(len(layer[0]), chunk))](
         sums,
         masses,
         before,
@@ -185,7 +187,7 @@ def finish(
         width=width,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=max(16, WEIGHTS // padded(channels)),
+        chunk=chunk,
         at_once=PARTS,
         precision=PRECISIONS[dtype],
         normalize=normalize,
@@ -195,7 +197,7 @@ def finish(
 
 
 def programs_of(d_after: Tensor) -> int:
-    """How many programs `centres_gradient` has for the gradient of centres, B x K x C."""
+    """Into how many blocks of rows `centres_gradient` cuts the gradient of centres, B x K x C."""
     return int(triton.cdiv(d_after.shape[0] * (d_after.shape[1] + 1), ROWS))
 
 
@@ -213,11 +215,12 @@ def centres_gradient(
 
     d_after: of the centres after the step, B x K x C; masses: B x K x heads; weight: of the queries, C x C. found: room
     for the gradients of queries and of the centres before the step, B x K x C, and for those of the biases of keys,
-    B x C, and of values, programs x C, which are to be summed. float32, contiguous.
+    B x C, and of values, blocks of rows x C, which are to be summed. float32, contiguous.
     """
     batch, count, channels = d_after.shape
     heads = masses.shape[-1]
-    centres_gradient_kernel[(programs_of(d_after),)](
+    chunk = max(16, WEIGHTS // padded(channels))
+    centres_gradient_kernel[(programs_of(d_after), triton.cdiv(channels, chunk))](
         parts,
         d_after,
         masses,
@@ -232,7 +235,7 @@ def centres_gradient(
         width=channels // heads,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=max(16, WEIGHTS // padded(channels)),
+        chunk=chunk,
         at_once=PARTS,
         precision=PRECISIONS[dtype],
         normalize=normalize,

@@ -37,7 +37,7 @@ class Mixed(NamedTuple):
 
     attended: B x HW x C. centres: B x K x C. assignment: B x HW. earlier: N x B x K x C, the centres before each step.
     queries, sums: N x B x K x C. masses: N x B x K x heads. own: B x K x 2C, the keys and values of synchronization.
-    Unless kept, all steps have the room of one, and these are empty: projected: B x HW x 2C, the keys and values of
+    Unless kept, all steps have the room of two, and these are empty: projected: B x HW x 2C, the keys and values of
     prototyping; levels: N x B x heads x HW, the logarithms of the memberships' denominators; narrowed: the tokens in
     the precision of products, where that is not their own.
     """
@@ -65,7 +65,7 @@ def _room(
     """Memory for all that is found, but for the projections and what comes of them."""
     batch, pixels, channels = tokens.shape
     shape = (batch, grid[0] * grid[1], channels)
-    single, steps = torch.float32, iterations if keep else 1
+    single, steps = torch.float32, iterations if keep else min(2, iterations)
     return {
         "centres": tokens.new_empty(shape, dtype=single),
         "own": tokens.new_empty(*shape[:2], 2 * channels, dtype=dtype),
@@ -138,7 +138,7 @@ def _steps(
     first = room["queries"][0].view(-1, channels)
     torch.addmm(layers[0][1], room["earlier"][0].view(-1, channels), layers[0][0].T, out=first)
     halves = room["centres"].new_empty(2, *room["centres"].shape, dtype=torch.float16)
-    steps = len(room["queries"])  # in the room of one, a step's centres and queries take the place of the last one's
+    steps = len(room["queries"])  # in the room of two, they take turns
     for step in range(iterations):
         place, following = step % steps, (step + 1) % steps
         queries, before = room["queries"][place], room["earlier"][place]
