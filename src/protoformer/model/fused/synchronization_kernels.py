@@ -46,14 +46,13 @@ def synchronize_kernel(
     padded_channels: tl.constexpr,
     block: tl.constexpr,
     chunk: tl.constexpr,
-    stages: tl.constexpr,
     precision: tl.constexpr,
     projecting: tl.constexpr,
     joined: tl.constexpr,
 ):
     """One block of pixels of one image. projecting: queries are the weight (C x C) that makes them of the features.
 
-    joined: how many heads there are, if they can be taken together, else 0.
+    joined: how many heads a chunk of channels has, if they can be taken together, else 0.
     """
     image = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * block + tl.arange(0, block)
@@ -92,29 +91,31 @@ def synchronize_kernel(
     key_start, value_start = keys + image * key_batch, values + image * value_batch
     attended_start = attended + image * pixels * channels
     if joined > 0:
-        channel = tl.arange(0, padded_channels)
-        weight = load_matrix(queries, channel, channel, channels, channels, query_row)
-        query = tl.dot(feature.to(dtype), tl.trans(weight), input_precision=precision)
-        query += tl.load(query_bias + channel)[None, :]
-        key = tl.dot(
-            own, load_matrix(key_start, prototype, channel, count, channels, key_row), input_precision=precision
-        )
-        query = tl.reshape(query, (block, joined, width))
-        key = tl.reshape(key, (block, joined, width))
-        lengths = tl.maximum(tl.sqrt(tl.sum(query * query, 2)), least) * tl.maximum(
-            tl.sqrt(tl.sum(key * key, 2)), least
-        )
-        head = tl.arange(0, joined)
-        alpha, beta = tl.load(alphas + head).to(tl.float32), tl.load(betas + head).to(tl.float32)
-        gate = tl.sigmoid(alpha[None, :] * (tl.sum(query * key, 2) / lengths) + beta[None, :])
-        value = tl.dot(
-            own, load_matrix(value_start, prototype, channel, count, channels, value_row), input_precision=precision
-        )
-        value = tl.reshape(value, (block, joined, width)) * tl.expand_dims(gate, 2)
-        value = tl.reshape(value, (block, padded_channels))
-        store_rows(attended_start, channels, pixel, inside, value, padded_channels, padded_channels)
+        for group in tl.static_range(0, padded_channels, chunk):
+            unit = group + tl.arange(0, chunk)
+            query = tl.zeros((block, chunk), tl.float32)
+            for first in tl.static_range(0, padded_channels, chunk):
+                channel = first + tl.arange(0, chunk)
+                if padded_channels > chunk:
+                    feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
+                weight = load_matrix(queries, unit, channel, channels, channels, query_row)
+                query = tl.dot(feature.to(dtype), tl.trans(weight), query, input_precision=precision)
+            query += tl.load(query_bias + unit)[None, :]
+            key = load_matrix(key_start, prototype, unit, count, channels, key_row)
+            value = load_matrix(value_start, prototype, unit, count, channels, value_row)
+            key = tl.reshape(tl.dot(own, key, input_precision=precision), (block, joined, width))
+            query = tl.reshape(query, (block, joined, width))
+            query_norm = tl.maximum(tl.sqrt(tl.sum(query * query, 2)), least)
+            key_norm = tl.maximum(tl.sqrt(tl.sum(key * key, 2)), least)
+            cosine = tl.sum(query * key, 2) / (query_norm * key_norm)
+            head = group // width + tl.arange(0, joined)
+            alpha, beta = tl.load(alphas + head).to(tl.float32), tl.load(betas + head).to(tl.float32)
+            gate = tl.sigmoid(alpha[None, :] * cosine + beta[None, :])
+            value = tl.reshape(tl.dot(own, value, input_precision=precision), (block, joined, width))
+            gated = tl.reshape(value * tl.expand_dims(gate, 2), (block, chunk))
+            store_rows(attended_start + group, channels, pixel, inside, gated, chunk, chunk)
     else:
-        for head in tl.range(0, heads, num_stages=stages):
+        for head in tl.range(0, heads, num_stages=1):
             offset = head * width
             if projecting:
                 unit = tl.arange(0, padded_width)
@@ -163,8 +164,8 @@ def synchronize(
     width = channels // heads
     attended = keys.new_empty(batch, pixels, channels)
     assignment = torch.empty(batch, pixels, dtype=torch.int64, device=keys.device)
-    joins = projecting and keys.dtype != torch.float32 and channels <= CHUNK and channels == padded(channels) >= heads
-    joins = joins and width == padded(width)
+    chunk = min(CHUNK, padded(channels))
+    joins = projecting and keys.dtype != torch.float32 and channels == padded(channels) and width == padded(width)
 
     def run(tile: Tile) -> None:
         synchronize_kernel[(triton.cdiv(pixels, tile.pixels), batch)](
@@ -194,11 +195,10 @@ def synchronize(
             padded_count=padded(count),
             padded_channels=padded(channels),
             block=tile.pixels,
-            chunk=min(CHUNK, padded(channels)),
-            stages=tile.stages,
+            chunk=chunk,
             precision=PRECISIONS[keys.dtype],
             projecting=projecting,
-            joined=heads if joins else 0,
+            joined=chunk // width if joins else 0,
             num_warps=tile.warps,
         )
 
