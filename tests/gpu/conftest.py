@@ -1,14 +1,49 @@
-"""What the first product on a GPU says once, said before the tests, in which a warning is an error."""
+"""What the tests of kernels share: whether they can run, numbers to run on, and how far from right a result is.
 
+Triton's kernels need a CUDA device. With TRITON_INTERPRET=1 they run on the CPU instead, slowly and without bfloat16,
+products of which the interpreter does not know. The plain version, in float64, is what is right.
+"""
+
+import importlib.util
+import os
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
+from protoformer.model import Prototyping
+from protoformer.model.encoder import Mixer
+from protoformer.model.fused import operators
+from protoformer.model.synchronization import LatentSynchronization
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+HALF_PRECISIONS = [torch.float16, *([] if INTERPRETED else [torch.bfloat16])]
+# images, heads, K, head width, pixels
+SHAPES = [
+    (2, 2, 10, 32, 37),
+    (1, 3, 50, 32, 301),
+    (2, 4, 100, 32, 515),
+    (1, 2, 200, 32, 129),
+    (1, 2, 256, 64, 97),
+    (1, 2, 100, 16, 64),
+    (1, 1, 100, 64, 130),
+    (1, 2, 7, 24, 50),
+    (3, 1, 100, 32, 1),
+    (1, 1, 1, 32, 40),
+]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _products_have_run() -> None:
-    """Autograd's own thread has no CUDA context until its first product, of which cuBLAS warns."""
+    """What the first product on a GPU says once is said before the tests, in which a warning is an error.
+
+    Autograd's own thread has no CUDA context until its first product, of which cuBLAS warns.
+    """
     if not torch.cuda.is_available():
         return
     with warnings.catch_warnings():
@@ -16,3 +51,108 @@ def _products_have_run() -> None:
         square = torch.ones(16, 16, device="cuda", requires_grad=True)
         (square @ square).sum().backward()
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def kernels_run() -> None:
+    """Only where Triton's kernels do."""
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    if not (ON_GPU or INTERPRETED):
+        pytest.skip("needs a CUDA device (or TRITON_INTERPRET=1)")
+
+
+@pytest.fixture
+def on_gpu() -> None:
+    """Only where there is a CUDA device."""
+    if not ON_GPU:
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture
+def kernels_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixer takes the kernels wherever it is: in the interpreter, too."""
+    monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
+
+
+@pytest.fixture(params=[torch.float32, *HALF_PRECISIONS], ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Every precision of products."""
+    precision: torch.dtype = request.param
+    return precision
+
+
+@pytest.fixture(params=HALF_PRECISIONS, ids=str)
+def half_dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """Those in which layers are kernels as well."""
+    precision: torch.dtype = request.param
+    return precision
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def shape(request: pytest.FixtureRequest) -> tuple[int, ...]:
+    """Images, heads, prototypes, the width of a head, and pixels."""
+    sizes: tuple[int, ...] = request.param
+    return sizes
+
+
+class Numbers:
+    """Numbers to give to a kernel, and what is to be said of those that come back."""
+
+    device = DEVICE
+    tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}  # noqa: RUF012
+
+    @staticmethod
+    def random(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
+        """Normal numbers that `dtype` can hold."""
+        numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return numbers.to(dtype).to(DEVICE)
+
+    def arriving(self, found: tuple[Tensor, ...], size: float) -> list[Tensor]:
+        """The gradients that reach these outputs."""
+        return [
+            size * self.random(*each.shape, seed=10 + place, dtype=torch.float64) for place, each in enumerate(found)
+        ]
+
+    def gradients(
+        self,
+        function: Callable[..., tuple[Tensor, ...]],
+        inputs: tuple[Tensor, ...],
+        size: float,
+        given_as: torch.dtype = torch.float64,
+    ) -> list[Tensor]:
+        """What a plain function returns in float64, and its gradients for `arriving` ones that `given_as` can hold."""
+        exact = [each.double().requires_grad_() for each in inputs]
+        found = function(*exact)
+        arrives = [each.to(given_as).double() for each in self.arriving(found, size)]
+        return [*(each.detach() for each in found), *torch.autograd.grad(found, exact, arrives)]
+
+    @staticmethod
+    def turned(tensor: Tensor) -> Tensor:
+        """The same numbers, which do not lie in a row."""
+        if tensor.dim() == 2:
+            return tensor.T.contiguous().T
+        return torch.stack((tensor, tensor + 5), dim=-1)[..., 0]
+
+    @staticmethod
+    def error(ours: Tensor, exact: Tensor) -> float:
+        """The length of the difference over the length of what is right."""
+        exact = exact.detach().double()
+        return float((ours.detach().double() - exact).norm() / exact.norm().clamp_min(1e-30))
+
+
+@pytest.fixture
+def numbers() -> Numbers:
+    return Numbers()
+
+
+@pytest.fixture
+def mixer() -> Callable[..., Mixer]:
+    """Makes the mixer of so many channels, heads and prototypes, the same each time."""
+
+    def made(channels: int = 128, heads: int = 4, count: int = 100, **settings: Any) -> Mixer:
+        torch.manual_seed(0)
+        prototyping = Prototyping(channels, heads, count, **settings)
+        return Mixer(prototyping, LatentSynchronization(channels, heads)).to(DEVICE)
+
+    return made

@@ -104,10 +104,13 @@ def mix(
     channels = tokens.shape[2]
     room = _room(tokens, alpha, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        pixels = pixels.to(dtype).contiguous()
+        pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
         projected = _projected(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], room["narrowed"])
         cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), room["earlier"][0])
-        layers = ((query.contiguous(), query_bias), (prototypes.contiguous(), prototypes_bias))
+        layers = (
+            (query.contiguous(), query_bias.contiguous()),
+            (prototypes.contiguous(), prototypes_bias.contiguous()),
+        )
         directions = _steps(projected, room, layers, iterations, normalize, residual)
         if not keep:  # before anything else of their size is made
             projected = projected.new_empty(0)
@@ -212,7 +215,7 @@ def mix_backward(
         d_own, d_heads = _synchronization_backward(
             d_attended.to(dtype).contiguous(),
             d_projected[..., 2 * channels :],
-            pixels_bias[2 * channels :],
+            pixels_bias[2 * channels :].contiguous(),
             own,
             (alpha, beta),
             assignment,

@@ -23,8 +23,8 @@ def perceptron(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor
 
     dtype = tokens.dtype
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        first, second = first.to(dtype).contiguous(), second.to(dtype).contiguous()
-        return perceptron_kernels.perceptron(tokens.contiguous(), first, first_bias, second, second_bias)
+        layers = (first.to(dtype), first_bias, second.to(dtype), second_bias)
+        return perceptron_kernels.perceptron(tokens.contiguous(), *(each.contiguous() for each in layers))
 
 
 @torch.library.custom_op("protoformer::perceptron_backward", mutates_args=())
@@ -36,8 +36,8 @@ def perceptron_backward(
 
     dtype = tokens.dtype
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        d_output, tokens = d_output.to(dtype).contiguous(), tokens.contiguous()
-        given = (d_output, tokens, first.to(dtype).contiguous(), first_bias, second.to(dtype).contiguous())
+        given = [d_output.to(dtype), tokens, first.to(dtype), first_bias, second.to(dtype)]
+        given = [each.contiguous() for each in given]
         return perceptron_kernels.tokens_gradient(*given), *perceptron_kernels.weights_gradient(*given)
 
 
