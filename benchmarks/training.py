@@ -30,6 +30,7 @@ from protoformer.files import write_atomically
 from protoformer.training import FlowTask, Recipe, read_recipe
 from protoformer.training.distributed import launched
 from protoformer.training.engine import build_engine
+from protoformer.training.prefetch import InFlight
 
 WARM_UP = 6
 RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
@@ -75,7 +76,13 @@ def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
     batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
     rate, held = recipe.optimizer.rate, task.tensors(next(batches))
     alone = milliseconds(lambda: engine.step(held, rate), device, steps)
-    with_data = milliseconds(lambda: engine.step(task.tensors(next(batches)), rate), device, steps)
+    in_flight = InFlight(device)
+
+    def step() -> None:
+        engine.step(task.tensors(next(batches)), rate)
+        in_flight.another()
+
+    with_data = milliseconds(step, device, steps)
     name = f"{recipe.model.preset}, {recipe.run.speed}"
     return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch / with_data, held_gib(device))
 

@@ -1,11 +1,15 @@
 """`protoformer train`: a run from the first step to a summary, and one sentence for what cannot be."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import protoformer as pf
+from protoformer.app import train_command
 from protoformer.app.training_bar import TrainingBar, duration
 from protoformer.data.clip_folder import write_clips
 from protoformer.files import read_image
@@ -85,6 +89,42 @@ def test_a_run_begins_with_the_weights_it_is_given(protoformer) -> None:
     assert other.code == 2 and "are of another network than the recipe's" in other.err and not Path("c").exists()
 
 
+def test_weights_to_begin_with_are_not_needed_to_go_on(protoformer) -> None:
+    run(protoformer, "--set", "run.validation_scenes=0", "--steps", "1")
+    Path("runs/toy/weights.safetensors").rename("given.safetensors")
+    options = ("--set", "run.validation_scenes=0", "--set", "model.start=given.safetensors")
+    command = ("train", "toy.yaml", "-o", "b", "--device", "cpu", *options)
+    assert protoformer(*command, "--steps", "1").code == 0
+    Path("given.safetensors").unlink()
+    assert protoformer(*command, "--steps", "2").code == 0
+    assert "given.safetensors" in protoformer(*command, "--steps", "2", "--fresh").err
+
+
+def test_minutes_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import time; began = time.monotonic(); time.sleep(0.5); from protoformer.app import train_command\n"
+        "print(train_command._process_began() - began)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert -1 < float(told) <= 0.02 or not Path("/proc/self/stat").exists()  # before the first line of the program
+    monkeypatch.setattr(train_command, "LOADING", 0)  # a process that did something else before
+    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+    monkeypatch.setattr(train_command.Path, "read_text", lambda _: "")  # a system that does not tell
+    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+
+
+def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer, monkeypatch) -> None:
+    def out_of_memory(_: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(train_command.Trainer, "run", out_of_memory)
+    outcome = run(protoformer)
+    assert outcome.code == 2 and outcome.err == (
+        "protoformer: the memory ran out; lower data.batch, or set model.checkpoint_gradients=true, which takes more "
+        "time instead.\n"
+    )
+
+
 def test_recipes_are_listed(protoformer) -> None:
     outcome = protoformer("train", "--list")
     assert outcome.code == 0
@@ -105,7 +145,9 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
         (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
-        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "nowhere"),
+        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
+        (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
+        (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.speed=graph", "--device", "cpu"), "needs one process on a GPU"),
         (("toy.yaml", "-o", "new", "--set", "model.start=flow", "--device", "cpu"), "brings no weights for flow"),
         (("toy.yaml", "-o", "toy.yaml", "--device", "cpu"), "toy.yaml"),
@@ -113,6 +155,7 @@ def test_recipes_are_listed(protoformer) -> None:
     ],
 )
 def test_what_cannot_be_is_one_sentence(protoformer, arguments: tuple[str, ...], sentence: str) -> None:
+    Path("lists.yaml").write_text("? [a, b]\n: 1\n")
     outcome = protoformer("train", *arguments)
     assert outcome.code == 2 and outcome.out == ""
     assert len(outcome.errors) == 1 and sentence in outcome.errors[0], outcome.err

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from protoformer.training import FlowTask, Observer, Progress, Recipe, Trainer
 from protoformer.training.checkpoints import Checkpoint, load, newest
+from protoformer.training.parcel import BrokenSamples
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
 from protoformer.training.task import Example, TaskLoss, Validated
 from protoformer.world import FlowSample
@@ -33,7 +34,7 @@ class PointSource:
     rank: int
     ranks: int
     poisoned: frozenset[int]
-    broken: int = 0
+    broken: BrokenSamples = field(default_factory=BrokenSamples)
     asked: list[int] = field(default_factory=list)
 
     def batches(self, start: int) -> Iterator[Points]:
@@ -54,7 +55,6 @@ class PointSource:
 class LineTask:
     """Fits y = w x by least squares over valid points."""
 
-    name = "line"
     metrics = ("off",)
 
     def __init__(self, recipe: Recipe, poisoned: frozenset[int] = frozenset()) -> None:
@@ -96,7 +96,7 @@ class NoisePairs:
     batch: int
     rank: int
     ranks: int
-    broken: int = 0
+    broken: BrokenSamples = field(default_factory=BrokenSamples)
 
     def batches(self, start: int) -> Iterator[FlowSample]:
         number = start

@@ -1,6 +1,7 @@
 """Checkpoints come back as they were, and whatever is not as it was written is refused."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from safetensors.torch import save as tensors_to
 
 from protoformer.errors import InputError
 from protoformer.training.checkpoint_files import packed
-from protoformer.training.checkpoints import Checkpoint, clear, load, newest, parsed_size, save
+from protoformer.training.checkpoints import Checkpoint, clear, load, newest, newest_loaded, parsed_size, save
 
 RECORD = {"recipe": {"task": "flow"}, "random": [3, [1, 2, 2**40]], "loss": 0.1, "none": None, "text": "grün"}
 
@@ -339,6 +340,45 @@ def test_the_newest_good_one_is_found_behind_a_torn_one(tmp_path: Path, fault: s
     assert newest(tmp_path / "run", said.append) == good
     assert len(said) == 1
     assert said[0].startswith(f"the checkpoint {torn} is passed over: {reason}") and said[0].endswith(".")
+
+
+@pytest.mark.parametrize("find", [newest, newest_loaded])
+def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
+    tmp_path: Path, find: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, 1)
+    failing = (saved(tmp_path, 2) / "tensors-00001-of-00001.safetensors").stat().st_ino
+
+    class Failing(io.FileIO):
+        def readinto(self, *_: object) -> int:
+            raise OSError(5, "Input/output error")
+
+        readall = readinto  # type: ignore[assignment]
+
+    plain = os.fdopen
+
+    def opened(handle: int, mode: str) -> object:
+        bad = os.fstat(handle).st_ino == failing
+        return io.BufferedReader(Failing(handle, "rb")) if bad else plain(handle, mode)
+
+    monkeypatch.setattr(os, "fdopen", opened)
+    said: list[str] = []
+    found = find(tmp_path, said.append)
+    assert getattr(found, "path", found) == tmp_path / "step-00000001"
+    assert said == [
+        f"the checkpoint {tmp_path / 'step-00000002'} is passed over: tensors-00001-of-00001.safetensors cannot be "
+        "read (Input/output error)."
+    ]
+
+
+def test_the_newest_that_can_be_used_is_loaded(tmp_path: Path) -> None:
+    good, other = saved(tmp_path, 1), saved(tmp_path, 2)
+    LATER_FAULTS["other shape"][0](other)  # of which the sums alone say nothing
+    said: list[str] = []
+    found = newest_loaded(tmp_path, said.append)
+    assert found is not None and found.path == good and same(found.checkpoint.tensors, tensors())
+    assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is passed over: ema.odd is not of the type")
+    assert newest_loaded(tmp_path / "nowhere", silent) is None
 
 
 def test_a_part_that_is_not_safetensors_is_refused(tmp_path: Path) -> None:

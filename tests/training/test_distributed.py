@@ -1,6 +1,7 @@
 """Several processes train as one does."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,16 @@ from protoformer.training.distributed import launched
 from protoformer.training.log import read_log
 from protoformer.training.losses import counted_pixels
 
-SCRIPT = """
+START = """
 import sys
 from pathlib import Path
 
 sys.path.insert(0, {tests!r})
 from conftest import Lines, Noises, Told
 
+folder = Path(sys.argv[1])
+"""
+TRAINING = """
 import torch
 from protoformer.metrics import FlowMetric
 from protoformer.training.task import Validated
@@ -32,7 +36,6 @@ def judge(network):
     return Validated("judge", {{"epe": metric.compute().epe}})
 
 
-folder = Path(sys.argv[1])
 for name, runs in (("lines", Lines()), ("noises", Noises())):
     told = Told()
     # Some biases have no effect and a gradient of rounding errors alone, which Adam would blow up to whole steps.
@@ -44,23 +47,115 @@ for name, runs in (("lines", Lines()), ("noises", Noises())):
         progress = told.of("logged")[-1]
         print(name, progress.loss, *progress.metrics.values())
 """
+REFUSALS = """
+import os
+
+from protoformer.errors import InputError
+from protoformer.training.parcel import BrokenSample, BrokenSamples
+
+rank, lines = int(os.environ["RANK"]), Lines()
 
 
-def run(script: Path, folder: Path, *launcher: str) -> dict[str, list[float]]:
-    """Run it; return the loss and metrics that it logged, by the kind of run."""
+def attempted(what, folder, budget=5, lost=None, settings=()):
+    # Process 1 loses its data at a batch, and each process has a sample that it cannot read.
+    recipe = lines.recipe(steps=6, log_every=2, checkpoint_every=0).changed(settings)
+    told = Told()
+    trainer = lines.trainer(folder, recipe, observers=(told,))
+    plain = trainer.task.source
+
+    def source(*arguments):
+        opened = plain(*arguments)
+        opened.broken = BrokenSamples(budget, arguments[-1])
+        batches = opened.batches
+
+        def those(start):
+            for number, batch in enumerate(batches(start), start):
+                if rank == 1 and number == lost:
+                    raise InputError("the data are gone.")
+                opened.broken.add([BrokenSample("ab"[rank], "it is torn")])
+                yield batch
+
+        opened.batches = those
+        return opened
+
+    trainer.task.source = source
+    try:
+        how = f"step {{trainer.run().step}}"
+    except InputError as error:
+        how = str(error)
+    except SystemExit as error:
+        how = f"exit {{error.code}}"
+    heard = [progress.broken for progress in told.of("logged")], sorted(told.of("noted"))
+    with (folder.parent / f"refusals-{{rank}}.txt").open("a") as file:
+        print(what, how, *heard, sep="|", file=file)
+
+
+attempted("data", folder / "lost", lost=3)
+attempted("other network", folder / "lost", settings=["model.preset=fast"])
+attempted("broken", folder / "broken")
+attempted("too many", folder / "many", budget=1)
+"""
+
+
+TWICE = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def written(folder: Path, script: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(script.format(tests=str(Path(__file__).parent)))
+    return path
+
+
+def run(script: Path, folder: Path, *launcher: str) -> str:
+    """Run it in processes of its own; return what they printed."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
     command = [sys.executable, *launcher, str(script), str(folder)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
-    figures = (line.split() for line in ended.stdout.splitlines() if line.startswith(("lines", "noises")))
-    return {name: [float(value) for value in values] for name, *values in figures}
+    return ended.stdout
 
 
-def test_two_processes_end_with_the_weights_of_one(lines, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
-    alone = run(script, tmp_path / "one")
-    together = run(script, tmp_path / "two", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+def figures(printed: str) -> dict[str, list[float]]:
+    """The loss and metrics that were logged, by the kind of run."""
+    found = (line.split() for line in printed.splitlines() if line.startswith(("lines", "noises")))
+    return {name: [float(value) for value in values] for name, *values in found}
+
+
+def refusals(folder: Path) -> dict[tuple[str, str], list[str]]:
+    """How attempts ended, by what was attempted and the process."""
+    found = {}
+    for rank in "01":
+        for line in (folder / f"refusals-{rank}.txt").read_text().splitlines():
+            what, *rest = line.split("|")
+            found[what, rank] = rest
+    return found
+
+
+def test_what_one_process_refuses_ends_both_and_the_first_speaks_for_all(lines, tmp_path: Path) -> None:
+    run(written(tmp_path, START + REFUSALS), tmp_path, *TWICE)
+    found = refusals(tmp_path)
+    assert found["data", "1"][0] == "the data are gone." and found["data", "0"][0] == "exit 2"
+    assert lines.last(tmp_path / "lost").step == 3  # saved, though not by the one that refused
+    assert "has model.preset 'tiny', not 'fast'" in found["other network", "0"][0]
+    assert found["other network", "1"][0] == "exit 2"
+    sentences = "['a is left out: it is torn.', 'b is left out: it is torn.']"
+    assert found["broken", "0"] == ["step 6", "[2, 2, 2]", sentences]
+    assert found["broken", "1"] == ["step 6", "[]", "[]"]
+    assert lines.last(tmp_path / "broken").record["broken"] == dict.fromkeys("ab", "it is torn")
+    assert found["too many", "0"][0].startswith("2 samples cannot be read, and data.broken allows 1: ")
+    assert found["too many", "1"][0] == "exit 2"
+    assert lines.last(tmp_path / "many").step == 2
+
+
+def test_two_processes_end_with_the_weights_of_one(
+    lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = written(tmp_path, START + TRAINING)
+    together = figures(run(script, tmp_path / "two", *TWICE))
+    monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path / "one")])
+    monkeypatch.setattr(sys, "path", list(sys.path))  # which the script changes
+    runpy.run_path(str(script))
+    alone = figures(capsys.readouterr().out)
     for kind in ("lines", "noises"):
         assert together[kind] == pytest.approx(alone[kind], rel=1e-4)
         judged = [record for record in read_log(tmp_path / "two" / kind / "log.jsonl") if record.get("on") == "judge"]

@@ -60,6 +60,7 @@ def test_scenes_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: R
     held_out = task.held_out(CPU)
     first, second = held_out.validate(network), held_out.validate(network)
     assert first == second and first.name == "world" and set(first.scores) == {"epe", "fl", "px1"}
+    assert sum(len(batch.first) for batch in held_out._rendered()) == 6  # of two batches of four
     examples = held_out.examples(network)
     assert [example.name[-7:] for example in examples] == ["-000000", "-000004"]
     for example in examples:

@@ -68,9 +68,17 @@ def test_ten_poisoned_batches_in_a_row_stop_the_run_and_the_first_is_kept(lines,
     assert batch["y"].isnan().sum() == 1 and batch["x"].shape == (8, 4)
     last = lines.last(tmp_path)
     assert last.step == 15
-    with pytest.raises(InputError, match="from step 5 on"):  # it goes on after them, and finds more
+    with pytest.raises(InputError, match=r"from step 15 on, .*bad-batch-00000015"):  # it bears as many more
         trainer.run()
-    assert lines.last(tmp_path).step == 16
+    assert lines.last(tmp_path).step == 25
+
+
+def test_one_bad_step_does_not_stop_a_run_that_was_started_again(lines, tmp_path: Path) -> None:
+    trainer = lines.trainer(tmp_path, lines.recipe(steps=20), frozenset(range(5, 16)))
+    with pytest.raises(InputError, match="from step 5 on"):
+        trainer.run()
+    assert trainer.run().step == 20
+    assert lines.last(tmp_path).tensors["guard.skipped"] == 11
 
 
 def test_an_infinite_gradient_is_skipped_though_the_loss_is_finite(lines, tmp_path: Path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from protoformer.errors import InputError
 from protoformer.training import Recipe, checkpoints
 from protoformer.training.checkpoints import Checkpoint
 from protoformer.training.log import read_log
+from protoformer.training.parcel import BrokenSample, BrokenSamples
 from protoformer.training.recipe import ModelSection, ScheduleSection
 from protoformer.training.task import Validated
 
@@ -172,7 +174,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     """On it a checkpoint takes 7 seconds, and a step of a run that `timed` gives takes 1."""
     clock = Clock()
-    monkeypatch.setattr("protoformer.training.budget.time", clock)
+    monkeypatch.setattr("protoformer.training.clock.time", clock)
     monkeypatch.setattr(checkpoints, "save", clock.slowed(7, checkpoints.save))
     return clock
 
@@ -189,10 +191,10 @@ def test_minutes_end_a_run_in_time_and_it_goes_on_afterwards(lines, tmp_path: Pa
     ended = timed(lines, clock, tmp_path, recipe).run()
     # 120 s less 2 to end, and one and a half times the 7 of a checkpoint, one of which was the first; 4 s of validation
     # nobody knew of before.
-    assert (ended.why, ended.step, clock.now) == ("minutes", 101, 7 + 101 + 7 + 4)
+    assert (ended.why, ended.step, clock.now) == ("minutes", 100, 7 + 100 + 7 + 4)
     began = clock.now
     again = timed(lines, clock, tmp_path, recipe).run()
-    assert (again.why, again.step) == ("minutes", 101 + 108)
+    assert (again.why, again.step) == ("minutes", 100 + 107)
     third = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2)).run()
     assert third.why == "minutes" and third.step > again.step
     assert clock.now <= began + 2 * 120
@@ -207,12 +209,137 @@ def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clo
     timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
     rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
     usable = 120 - 2 - 1.5 * 7
-    assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(101)])
+    assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(100)])
+
+
+def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, told) -> None:
+    timed(lines, clock, tmp_path, lines.recipe(steps=30)).run()
+    recipe = dataclasses.replace(
+        lines.recipe(steps=40, minutes=60, log_every=1), schedule=ScheduleSection("constant", warm_up=0, decay=0.5)
+    )
+    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
+    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
 
 
 def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, told) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(told,)).run()
     assert told.of("saved") == [0, 60, 120, 150]
+
+
+def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, told) -> None:
+    slow = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=60, validate_every=5))
+    slow.task.validate = clock.slowed(600, slow.task.validate)
+    slow.run()
+    before = lines.last(tmp_path).step
+    short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
+    assert short.run().step == before + 30  # half of its minute
+    assert told.of("noted") == ["run.validate_every is 0 from here on, where the run had 5."]
+    began = clock.now
+    late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
+    hurried = dataclasses.replace(late, began=clock.now - 100)  # loading took all of it
+    assert hurried.run().step == before + 31
+    assert told.of("noted")[-1] == "the time of this go was over after one step; give it more minutes."
+    assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
+
+
+def test_what_an_end_took_on_another_device_is_forgotten(lines, tmp_path: Path, clock: Clock) -> None:
+    timed(lines, clock, tmp_path, lines.recipe(steps=5)).run()
+    (path,) = (tmp_path / "checkpoints").glob("step-00000005")
+    found = checkpoints.load(path)
+    assert found.record["device"] == "cpu" and found.record["took"] == {"save": 7}
+    for device, steps in (("cpu", 107), ("cuda", 118)):  # 118 s, with or without one and a half times 7
+        folder = tmp_path / device
+        checkpoints.save(folder / "checkpoints", dataclasses.replace(found, record={**found.record, "device": device}))
+        assert timed(lines, clock, folder, lines.recipe(steps=None, minutes=2)).run().step == 5 + steps
+
+
+def test_a_slow_first_step_does_not_end_a_go(lines, tmp_path: Path, clock: Clock) -> None:
+    trainer = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2, log_every=1))
+    plain, compiling = trainer.task.tensors, iter([70])
+
+    def tensors(batch):
+        clock.now += next(compiling, 0)
+        return plain(batch)
+
+    trainer.task.tensors = tensors
+    assert trainer.run().step == 30  # 107.5 s less 7 of the first checkpoint and 70
+
+
+def failing(trainer, number: int):
+    """The trainer, whose data cannot be had from a batch on."""
+    plain = trainer.task.source
+
+    def source(*arguments):
+        opened = plain(*arguments)
+        batches = opened.batches
+
+        def until(start: int):
+            for each, batch in enumerate(batches(start), start):
+                if each == number:
+                    raise InputError("the data are gone.")
+                yield batch
+
+        opened.batches = until
+        return opened
+
+    trainer.task.source = source
+    return trainer
+
+
+def test_a_run_whose_data_fail_is_saved_first(lines, tmp_path: Path, told) -> None:
+    with pytest.raises(InputError, match="the data are gone"):
+        failing(lines.trainer(tmp_path / "failed", observers=(told,)), 17).run()
+    assert told.of("saved") == [0, 17] and told.heard[-1] == ("ended", 17)
+    lines.trainer(tmp_path / "failed").run()
+    lines.trainer(tmp_path / "whole").run()
+    assert same(lines.last(tmp_path / "whole"), lines.last(tmp_path / "failed"))
+
+
+def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path, told) -> None:
+    def breaking(trainer, *names: str):
+        plain = trainer.task.source
+
+        def source(rank, ranks, device, told):
+            opened = plain(rank, ranks, device, told)
+            opened.broken = BrokenSamples(5, told)
+            batches = opened.batches
+
+            def with_broken(start: int):
+                for batch in batches(start):
+                    opened.broken.add(BrokenSample(name, "it is torn") for name in names)
+                    yield batch
+
+            opened.batches = with_broken
+            return opened
+
+        trainer.task.source = source
+        return trainer
+
+    breaking(lines.trainer(tmp_path, lines.recipe(steps=10)), "a", "b").run()
+    breaking(lines.trainer(tmp_path, lines.recipe(steps=20), observers=(told,)), "b", "c").run()
+    assert told.of("logged")[-1].broken == 3
+    assert told.of("noted")[-1] == "c is left out: it is torn." and "b is left out" not in str(told.of("noted"))
+    assert lines.last(tmp_path).record["broken"] == dict.fromkeys("abc", "it is torn")
+
+
+def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoint(
+    lines, tmp_path: Path, clock: Clock, told
+) -> None:
+    def judge(network) -> Validated:
+        if told.of("validated")[-1] == 20:
+            signal.raise_signal(signal.SIGTERM)
+        return Validated("judge", {})
+
+    recipe = lines.recipe(steps=40, validate_every=10)
+    trainer = timed(lines, clock, tmp_path, recipe, observers=(told,), validators=(judge, judge))
+    trainer.task.validate = clock.slowed(11, trainer.task.validate)
+    ended = trainer.run()
+    assert (ended.why, ended.step) == ("SIGTERM", 20)
+    assert told.of("validated") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
+    kinds = [(kind, what) for kind, what in told.heard if kind in ("saved", "validated") and what == 20]
+    assert kinds == [("saved", 20), ("validated", 20), ("validated", 20)]
+    assert lines.last(tmp_path).record["took"]["validation"] == 15  # of the whole one
 
 
 def changed(recipe: Recipe, *settings: str) -> Recipe:

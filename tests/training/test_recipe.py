@@ -50,6 +50,7 @@ def test_the_mix_has_rafts_weights_and_scales() -> None:
 def test_the_worlds_rate_never_falls_unless_it_is_told_to() -> None:
     recipe = read_recipe("flow-world")
     assert (recipe.schedule.kind, recipe.schedule.decay) == ("constant", 0)
+    assert recipe.run.steps is None  # so that another go can always follow
     assert sum(recipe.data.families.values()) == pytest.approx(1)
     assert recipe.changed(["schedule.decay=0.2"]).schedule.decay == 0.2
 
@@ -99,6 +100,7 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
     ("setting", "sentence"),
     [
         ("optimizer.rat=1", "a recipe has no key optimizer.rat; the nearest one is optimizer.rate."),
+        ("optimizer.decay=1", "a recipe has no key optimizer.decay; the nearest one is optimizer.weight_decay."),
         ("modell.preset=tiny", "a recipe has no key modell; the nearest one is model."),
         (
             "data.datasets.sintel.wieght=2",

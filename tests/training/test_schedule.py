@@ -65,3 +65,12 @@ def test_a_schedule_that_needs_an_end_and_has_none_is_refused() -> None:
         rate_share(ScheduleSection("constant", warm_up=0, decay=20), Reached(0, None, spent=0.5))
     with pytest.raises(InputError, match="as a number of steps"):
         rate_share(ScheduleSection("constant", warm_up=0.1), Reached(0, None, spent=0.5))
+
+
+def test_a_go_with_a_limit_of_time_falls_over_its_own_last_part() -> None:
+    schedule = ScheduleSection("constant", warm_up=0, decay=0.2)
+    late = [Reached(190_000 + done, 200_000, spent, began=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))]
+    assert [rate_share(schedule, each) for each in late] == pytest.approx([1, 1, 0.5])
+    # The run's steps may end before its time: then they are what is left of this go.
+    assert rate_share(schedule, Reached(199_000, 200_000, 0.3, began=190_000)) == pytest.approx(0.5)
+    assert rate_share(schedule, Reached(200_000, 200_000, 0.3, began=200_000)) <= 1

@@ -269,7 +269,7 @@ def test_a_broken_sample_is_replaced_by_the_next_counted_and_told_once(ten: Data
     names = [name for batch in first(source.batches(0), 5) for name in batch.names]
     following = {place: whole[place - place % 10 + (place + 1) % 10] for place in range(20)}
     assert names == [following[place] if name == "00003" else name for place, name in enumerate(whole)]
-    assert source.broken == 1
+    assert len(source.broken) == 1
     assert len(said) == 1
     assert said[0].startswith("flyingchairs 00003 is left out: ") and said[0].endswith(".")
     assert "00003_flow.flo" in said[0] and "\n" not in said[0]
@@ -297,7 +297,7 @@ def test_more_broken_samples_than_allowed_stop_the_run(ten: DataSection, workers
     assert message.startswith("3 samples cannot be read, and data.broken allows 2: flyingchairs 0000")
     assert all(f"flyingchairs 0000{number} (" in message for number in (2, 4, 6))
     assert message.endswith("); mend them or allow more.") and "\n" not in message
-    assert source.broken == 3
+    assert len(source.broken) == 3
     assert not multiprocessing.active_children()
 
 
@@ -305,7 +305,7 @@ def test_as_many_broken_samples_as_allowed_do_not(ten: DataSection) -> None:
     damaged(ten, 2, 4)
     source = dataset_source(ten)
     first(source.batches(0), 10)
-    assert source.broken == 2
+    assert len(source.broken) == 2
 
 
 @pytest.mark.parametrize(("budget", "tries"), [(50, 10), (2, 3)])
@@ -325,7 +325,7 @@ def test_a_missing_file_is_broken_too(ten: DataSection) -> None:
     source = dataset_source(ten)
     (Path(str(ten.datasets["flyingchairs"].root)) / "data" / "00007_img2.ppm").unlink()
     first(source.batches(0), 3)
-    assert source.broken == 1
+    assert len(source.broken) == 1
 
 
 def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
@@ -346,6 +346,15 @@ def test_a_dataset_without_a_place_is_one_sentence() -> None:
         open_source(DataSection(source="dataset", datasets={"sintel": DatasetSection()}))
     assert str(caught.value) == (
         "the recipe does not say where sintel is; set data.datasets.sintel.root to its folder."
+    )
+
+
+def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        open_source(on_disk(tmp_path / "nowhere"))
+    assert str(caught.value) == (
+        f"data.datasets.flyingchairs.root is {tmp_path / 'nowhere'}, which is no folder; set it to the one that holds "
+        "flyingchairs."
     )
 
 

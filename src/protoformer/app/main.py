@@ -60,8 +60,15 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        notices.print("protoformer: the memory ran out; make the images smaller or close other programs.", style="red")
+        notices.print(f"protoformer: the memory ran out; {_advice(sys.argv[1:])}.", style="red")
         sys.exit(2)
+
+
+def _advice(arguments: list[str]) -> str:
+    """What makes a command need less memory."""
+    if arguments[:1] == ["train"]:
+        return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
+    return "make the images smaller or close other programs"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

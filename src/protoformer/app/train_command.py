@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,9 @@ from protoformer.training.run_folder import RunFolder
 from protoformer.training.task import Validated, Validator
 
 CAPTION = "scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)"
+
+LOADING = 300
+"""Seconds that loading the program may take; a process older than that has done something else before."""
 
 
 def train(
@@ -64,7 +68,7 @@ def train(
 
     Example: `protoformer train flow-world -o runs/flow --minutes 60`
     """
-    began = time.monotonic() - time.process_time()  # loading the program is part of its minutes
+    began = _process_began()  # loading the program is part of its minutes
     if list_them:
         _list(as_json)
         return
@@ -77,7 +81,7 @@ def train(
     place = RunFolder(output)
     ended = Trainer(
         chosen,
-        FlowTask(chosen, _start(chosen)),
+        FlowTask(chosen, _start(chosen, place, fresh)),
         output,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         observers=(bar, pictures, Board(place.board, bar.noted)),
@@ -127,15 +131,26 @@ def _write_weights(network: nn.Module, path: Path) -> None:
     save_weights(network, path, trained=True)
 
 
-def _start(recipe: Recipe) -> FlowNetwork | None:
-    """The network that the recipe begins with, if it names one."""
+def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> FlowNetwork | None:
+    """The network that the recipe begins with, if it names one and the run is yet to begin."""
     name = recipe.model.start
-    if name is None:
+    if name is None or (place.begun() and not fresh):
         return None
     path = packaged_weights(name) if name in TASKS else Path(name)
     if path is None:
         raise InputError(f"this version brings no weights for {name}; give model.start a .safetensors file.")
     return load_weights(path).network
+
+
+def _process_began() -> float:
+    """When this process began, by time.monotonic(), where the system tells and it did nothing else before; else now."""
+    now = time.monotonic()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # from the system's start on
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - age if 0 <= age < LOADING else now
 
 
 def _validator(text: str) -> Validator:
@@ -145,6 +160,8 @@ def _validator(text: str) -> Validator:
         raise InputError(f"--validate is {text!r}, but it is a dataset and its folder; write it as sintel:data/Sintel.")
     if name in DATASETS and DATASETS[name].task != "flow":
         raise InputError(f"{name} is a dataset of {DATASETS[name].task}, not of flow; choose one of flow.")
+    if not Path(root).is_dir():
+        raise InputError(f"--validate is {text!r}, but there is no folder {root}; write the one that holds {name}.")
     samples = open_dataset(name, Path(root))
 
     def score(network: nn.Module) -> Validated:

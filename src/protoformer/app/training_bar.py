@@ -10,13 +10,12 @@ from protoformer.training import Observer, Progress
 
 
 class TrainingBar(Observer):
-    """A bar on standard error: step, loss, the metric that matters, samples a second and time left; and notes.
+    """A bar on standard error: step, loss, end-point error, samples a second and time left; and notes.
 
-    Where standard error is no terminal there are the notes alone. metric: the name of the metric and its unit.
+    Where standard error is no terminal there are the notes alone.
     """
 
-    def __init__(self, what: str, metric: tuple[str, str] = ("epe", "px")) -> None:
-        self.what, self.metric = what, metric
+    def __init__(self, what: str) -> None:
         self.console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
         self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
@@ -43,11 +42,10 @@ class TrainingBar(Observer):
 
     def figures(self, progress: Progress) -> str:
         """The figures, as they stand beside the bar."""
-        name, unit = self.metric
         parts = [f"step {progress.step}" + (f" of {self.steps}" if self.steps else "")]
         if progress.loss is not None:
             parts.append(f"loss {progress.loss:.3f}")
-            parts.append(f"{name.upper()} {progress.metrics[name]:.2f} {unit}")
+            parts.append(f"EPE {progress.metrics['epe']:.2f} px")
         parts.append(f"{progress.samples_per_second:.1f} pairs/s")
         if progress.skipped or progress.broken:
             parts.append(f"{progress.skipped} steps and {progress.broken} samples skipped")

@@ -1,6 +1,5 @@
 """Every dataset by its name; the module that reads one is imported when it is opened."""
 
-import difflib
 import importlib
 import inspect
 import os
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protoformer.data.tree import Dataset
-from protoformer.errors import InputError
+from protoformer.errors import InputError, nearest
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = No
         begun = [known for known in DATASETS if name and known.startswith(name)]
         if begun:
             raise InputError(f"there is no dataset {name!r}; choose one of {', '.join(begun)}.")
-        nearest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
-        raise InputError(f"there is no dataset {name!r}; the nearest known one is {nearest!r}.")
+        raise InputError(f"there is no dataset {name!r}; the nearest known one is {nearest(name, list(DATASETS))!r}.")
     entry = DATASETS[name]
     wanted = entry.default_split if split is None else split
     if wanted not in entry.splits:

@@ -1,11 +1,10 @@
 """What a network is made of, in one flat record, and the named records that people start from."""
 
 import dataclasses
-import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, nearest
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "embedding": ("patches", "convolutions"),
@@ -113,8 +112,7 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.0)[0]
-            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest!r}.")
+            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest(name, names)!r}.")
     # json knows no tuples
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 

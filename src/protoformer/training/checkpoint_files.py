@@ -12,6 +12,7 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,17 @@ class Piece:
     span: tuple[int, int] | None = None
 
 
+def check_part_bytes(part_bytes: int | None) -> None:
+    """Raise `InputError` where files of at most so many bytes would be too small; None is no limit."""
+    if part_bytes is not None and part_bytes < LEAST_PART:
+        raise InputError(f"parts of {part_bytes} bytes are too small; make them at least {LEAST_PART} bytes.")
+
+
 def packed(tensors: Mapping[str, Tensor], part_bytes: int | None) -> list[list[Piece]]:
     """Divide tensors, in the order of their names, among files of at most part_bytes; None puts all into one."""
     if part_bytes is None:
         return [[Piece(name) for name in sorted(tensors)]] if tensors else []
-    if part_bytes < LEAST_PART:
-        raise InputError(f"parts of {part_bytes} bytes are too small; make them at least {LEAST_PART} bytes.")
+    check_part_bytes(part_bytes)
     parts: list[list[Piece]] = [[]]
     room = part_bytes - _HEADER
     for name in sorted(tensors):
@@ -253,8 +259,12 @@ def _bytes_of(path: Path, expected: int | None = None) -> bytes:
         return stream.read()
 
 
-def _opened(path: Path, expected: int | None = None) -> io.BufferedReader:
-    """Open a regular file of the expected length; a link, which may lead out of the folder, is none."""
+@contextmanager
+def _opened(path: Path, expected: int | None = None) -> Iterator[io.BufferedReader]:
+    """Open a regular file of the expected length; a link, which may lead out of the folder, is none.
+
+    What the system refuses, also while the file is read, is damage.
+    """
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
@@ -263,7 +273,8 @@ def _opened(path: Path, expected: int | None = None) -> io.BufferedReader:
             raise DamagedError(f"{path.name} is {status.st_size} bytes long, not {expected}")
         if expected is None and status.st_size > _LONGEST_JSON:
             raise DamagedError(f"{path.name} is {status.st_size} bytes long, which is too much")
-        return os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as stream:
+            yield stream
     except FileNotFoundError:
         raise DamagedError(f"{path.name} is missing") from None
     except OSError as error:

@@ -12,7 +12,7 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,11 +57,27 @@ class Checkpoint:
     record: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, part_bytes: int | None = None, keep: int = 2) -> Path:
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint and where it lies."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+
+def save(
+    folder: Path,
+    checkpoint: Checkpoint,
+    *,
+    part_bytes: int | None = None,
+    keep: int = 2,
+    whole: Collection[Path] = (),
+) -> Path:
     """Write a checkpoint into a folder, which is made if need be, and return its path.
 
     part_bytes: split the tensors into files of at most so many bytes. keep: how many good checkpoints stay; older ones
-    are removed once the new one has reached the disk. If it cannot be written, `InputError`, and all is as before.
+    are removed once the new one has reached the disk. whole: those that the caller wrote or read itself, which need not
+    be checked for that. If it cannot be written, `InputError`, and all is as before.
     """
     pieces = packed(checkpoint.tensors, part_bytes)
     made_folder(folder)
@@ -74,13 +90,13 @@ def save(folder: Path, checkpoint: Checkpoint, *, part_bytes: int | None = None,
         _reach_disk(folder)
     except OSError as error:
         last = newest(folder, lambda _: None)
-        whole = "there is none before it" if last is None else f"the last one, {last.name}, is whole"
+        kept = "there is none before it" if last is None else f"the last one, {last.name}, is whole"
         size = sum(tensor.nbytes for tensor in checkpoint.tensors.values()) / 10**6
         raise InputError(
             f"the checkpoint of step {checkpoint.step} ({size:.1f} MB) could not be written to {folder} "
-            f"({system_reason(error)}), but {whole}; free some room there and go on."
+            f"({system_reason(error)}), but {kept}; free some room there and go on."
         ) from None
-    _prune(folder, keep, target)
+    _prune(folder, keep, target, whole)
     return target
 
 
@@ -93,7 +109,17 @@ def newest(folder: Path, told: Callable[[str], None]) -> Path | None:
         fault = _fault(path)
         if fault is None:
             return path
-        told(f"the checkpoint {path} is passed over: {fault}.")
+        told(_passed_over(path, fault))
+    return None
+
+
+def newest_loaded(folder: Path, told: Callable[[str], None]) -> Found | None:
+    """As `newest`, and its content, each byte of which is read and checked once."""
+    for path in _listed(folder):
+        try:
+            return Found(path, _read(path))
+        except DamagedError as error:
+            told(_passed_over(path, str(error)))
     return None
 
 
@@ -102,10 +128,14 @@ def load(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise InputError(f"{path} is not a checkpoint, which is a folder; check the path.")
     try:
-        manifest = read_manifest(path)
-        return Checkpoint(manifest.step, read_tensors(path, manifest), read_record(path, manifest))
+        return _read(path)
     except DamagedError as error:
         raise InputError(f"the checkpoint {path} cannot be used: {error}; take another one, or start over.") from None
+
+
+def steps_listed(folder: Path) -> list[int]:
+    """The steps of all checkpoints of a folder, good or not, the highest first."""
+    return [int(match[1]) for path in _listed(folder) if (match := _NAME.fullmatch(path.name))]
 
 
 def clear(folder: Path) -> None:
@@ -149,6 +179,15 @@ def _written(path: Path, data: bytes) -> StoredFile:
     return StoredFile(path.name, len(data), hashlib.sha256(data).hexdigest())
 
 
+def _read(path: Path) -> Checkpoint:
+    manifest = read_manifest(path)
+    return Checkpoint(manifest.step, read_tensors(path, manifest), read_record(path, manifest))
+
+
+def _passed_over(path: Path, fault: str) -> str:
+    return f"the checkpoint {path} is passed over: {fault}."
+
+
 def _fault(path: Path) -> str | None:
     """What is wrong with a checkpoint; None where nothing is."""
     try:
@@ -179,14 +218,14 @@ def _free_name(folder: Path, step: int) -> Path:
     return folder / (f"{name}.{max(again) + 1}" if again else name)
 
 
-def _prune(folder: Path, keep: int, written: Path) -> None:
+def _prune(folder: Path, keep: int, written: Path, whole: Collection[Path]) -> None:
     """Remove what is older than the newest `keep` good ones, and whatever else is there of the step just written."""
     good = 0
     for path in _listed(folder):
         same_step = path.name.split(".")[0] == written.name.split(".")[0]
         if path != written and (good >= keep or same_step):
             _remove(path)
-        elif path == written or _fault(path) is None:
+        elif path == written or path in whole or _fault(path) is None:
             good += 1
 
 
@@ -204,7 +243,7 @@ def _beside(target: Path) -> Iterator[Path]:
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     hidden.mkdir()
     try:
-        with _held(hidden):
+        with held(hidden):
             yield hidden
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -214,14 +253,15 @@ def _clear_abandoned(folder: Path) -> None:
     """Remove hidden folders that nobody writes to any more."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _HIDDEN.fullmatch(path.name) and path.is_dir():
-            with contextlib.suppress(OSError), _held(path):
+            with contextlib.suppress(OSError), held(path):
                 shutil.rmtree(path)
 
 
 if sys.platform == "win32":  # which neither locks folders nor brings them to the disk
 
     @contextlib.contextmanager
-    def _held(folder: Path) -> Iterator[None]:
+    def held(folder: Path) -> Iterator[None]:
+        """Nothing."""
         yield
 
     def _reach_disk(folder: Path) -> None:
@@ -230,10 +270,21 @@ if sys.platform == "win32":  # which neither locks folders nor brings them to th
 else:
     import fcntl
 
+    _HANDLES: set[int] = set()
+
+    def _let_go() -> None:
+        """A worker holds nothing: it may live a moment longer than the process that does."""
+        for handle in _HANDLES:
+            os.close(handle)
+        _HANDLES.clear()
+
+    os.register_at_fork(after_in_child=_let_go)
+
     @contextlib.contextmanager
-    def _held(folder: Path) -> Iterator[None]:
-        """Hold a folder against other processes; OSError where one has it. A process that dies lets go."""
+    def held(folder: Path) -> Iterator[None]:
+        """Hold a folder; BlockingIOError where somebody else has it. A process that dies lets go."""
         handle = os.open(folder, os.O_RDONLY)
+        _HANDLES.add(handle)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,7 +294,9 @@ else:
                 pass  # a disk that knows no locks; there, one writer a folder is taken on trust
             yield
         finally:
-            os.close(handle)
+            if handle in _HANDLES:
+                _HANDLES.remove(handle)
+                os.close(handle)
 
     def _reach_disk(folder: Path) -> None:
         """Wait until the names in a folder are on the disk."""

@@ -3,6 +3,7 @@
 import bisect
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,10 @@ def _opened(name: str, data: DataSection) -> Dataset[Any]:
     section = data.datasets[name]
     if section.root is None:
         raise InputError(f"the recipe does not say where {name} is; set data.datasets.{name}.root to its folder.")
+    if not Path(section.root).is_dir():
+        raise InputError(
+            f"data.datasets.{name}.root is {section.root}, which is no folder; set it to the one that holds {name}."
+        )
     dataset = open_dataset(name, section.root, section.split, **section.options)
     if not len(dataset):
         raise InputError(f"the split {section.split} of {name} in {section.root} holds no samples; choose another.")

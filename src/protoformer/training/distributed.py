@@ -4,6 +4,8 @@ import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,18 +72,55 @@ def most_over_ranks(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def agreed(values: Sequence[float], device: torch.device) -> list[float]:
-    """The largest that any process has of each value: the same list for all, which waits for the device."""
+@lru_cache(maxsize=1)
+def _talk() -> "dist.ProcessGroup":
+    """A way to talk that no GPU has a part in, and that bears a first process which judges for hours."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    return group
+
+
+def agreed(values: Sequence[float]) -> list[float]:
+    """The largest that any process has of each value: the same list for all. It waits for processes, not for GPUs."""
     if ranks() == 1:
         return list(values)
-    found: list[float] = most_over_ranks(torch.tensor(values, dtype=torch.float64, device=device)).tolist()
+    tensor = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_talk())
+    found: list[float] = tensor.tolist()
     return found
 
 
-def wait_for_all() -> None:
-    """Until every process is here, such as the first, which judges and draws alone."""
-    if ranks() > 1:
-        dist.barrier()
+def gathered(text: str) -> list[str]:
+    """What each process says, in their order, for all."""
+    if ranks() == 1:
+        return [text]
+    data = text.encode()
+    longest = int(agreed([len(data)])[0])
+    mine = torch.zeros(8 + longest, dtype=torch.uint8)  # the length, then the text
+    mine[:8] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
+    if data:
+        mine[8 : 8 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    everybody = [torch.empty_like(mine) for _ in range(ranks())]
+    dist.all_gather(everybody, mine, group=_talk())
+    said = (bytes(each.tolist()) for each in everybody)
+    return [each[8 : 8 + int.from_bytes(each[:8], "little")].decode() for each in said]
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """What one process refuses within it ends all: it says why, and those that have nothing to say exit with code 2.
+
+    All come out of it together, so the others wait where the first alone works.
+    """
+    refusal = None
+    try:
+        yield
+    except InputError as error:
+        refusal = error
+    (refused,) = agreed([refusal is not None])
+    if refusal is not None:
+        raise refusal
+    if refused:
+        raise SystemExit(2)
 
 
 @contextmanager

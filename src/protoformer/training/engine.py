@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from protoformer.errors import InputError
 from protoformer.training.average import Average
-from protoformer.training.compiled import compile_parts
 from protoformer.training.distributed import ranks
+from protoformer.training.frugal import compile_parts, recompute_activations
 from protoformer.training.graph import GraphedStep
 from protoformer.training.guard import Guard
 from protoformer.training.recipe import Recipe
-from protoformer.training.recompute import recompute_activations
 from protoformer.training.step import Objective, Step, fused_adamw
 from protoformer.training.task import Task
 

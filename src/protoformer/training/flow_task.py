@@ -28,7 +28,6 @@ EXAMPLES = 3
 class FlowTask:
     """Flow by a recipe. start: a network to begin with the weights of, if not with random ones."""
 
-    name = "flow"
     metrics: tuple[str, ...] = ("epe", "distance", "surprise")
 
     def __init__(self, recipe: Recipe, start: FlowNetwork | None = None) -> None:
@@ -95,22 +94,28 @@ class HeldOutScenes:
         """The first scene of each of the first batches, which tend to be of different families."""
         found = []
         for batch in self._rendered()[:EXAMPLES]:
-            one = FlowSample(
-                first=batch.first[:1].cpu(),
-                second=batch.second[:1].cpu(),
-                flow=batch.flow[:1].cpu(),
-                valid=batch.valid[:1].cpu(),
-                names=batch.names[:1],
-            )
+            one = _first(1, batch, torch.device("cpu"))
             found.append(Example(one.names[0], one, _flow_of(network, batch)[0]))
         return tuple(found)
 
     def _rendered(self) -> tuple[FlowSample, ...]:
-        if not self._batches:
+        if not self._batches and self.count:
             wanted = -(-self.count // TOGETHER)
             source = open_source(self.data, self.device)
-            self._batches = tuple(islice(source.batches(0), wanted))
+            *whole, last = islice(source.batches(0), wanted)
+            self._batches = (*whole, _first(self.count - TOGETHER * len(whole), last, self.device))
         return self._batches
+
+
+def _first(count: int, batch: FlowSample, device: torch.device) -> FlowSample:
+    """The first samples of a batch, on a device."""
+    return FlowSample(
+        first=batch.first[:count].to(device),
+        second=batch.second[:count].to(device),
+        flow=batch.flow[:count].to(device),
+        valid=batch.valid[:count].to(device),
+        names=batch.names[:count],
+    )
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ class GraphedStep:
         self.step = step
         self.held: dict[str, Tensor] = {}
         self.done = 0
+        self.side = torch.cuda.Stream()  # one for all: memory that a step frees is then the next one's
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, tensors: dict[str, Tensor], rate: float) -> None:
@@ -44,11 +45,10 @@ class GraphedStep:
 
     def _beside(self) -> None:
         """Run the step on a stream of its own, as recording demands of the steps before it."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
             self.step.run(self.held)
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.side)
 
     def _recorded(self) -> torch.cuda.CUDAGraph:
         # Gradients must be born inside the recording: a replay then writes them anew instead of adding to the last.

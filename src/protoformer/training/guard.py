@@ -27,14 +27,14 @@ class Counted:
 class Guard:
     """Counts steps, good and bad, in tensors on the device: nobody waits for it until somebody asks.
 
-    values: how many numbers a step reports. step: the number of the next step.
+    values: how many numbers a step reports.
     """
 
-    def __init__(self, values: int, device: torch.device, step: int = 0) -> None:
+    def __init__(self, values: int, device: torch.device) -> None:
         def whole(value: int) -> Tensor:
             return torch.full((), value, dtype=torch.int64, device=device)
 
-        self.step, self.skipped, self.row = whole(step), whole(0), whole(0)
+        self.step, self.skipped, self.row = whole(0), whole(0), whole(0)
         self.first, self.fatal, self.good = whole(-1), whole(-1), whole(0)
         self.sums = torch.zeros(values, dtype=torch.float64, device=device)
 
@@ -54,6 +54,10 @@ class Guard:
         self.good += ~is_bad
         self.sums += torch.where(is_bad, 0.0, values.double())
         self.step += 1
+
+    def end_row(self) -> None:
+        """Begin a new row: whoever was told of this one may go on, and bear as many bad steps again."""
+        self.row.zero_()
 
     def clear(self) -> None:
         """Begin a new mean."""

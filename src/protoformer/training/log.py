@@ -15,7 +15,7 @@ from protoformer.training.task import Validated
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The records of a log, in order; a line that was cut off when its writer died is left out."""
-    if not path.exists():
+    if not path.is_file():
         return []
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

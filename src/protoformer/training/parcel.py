@@ -1,11 +1,14 @@
-"""What travels from the maker of a batch, often another process, to the step that uses it."""
+"""What travels from the maker of a batch, often another process, to the step that uses it, and what gets lost."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
-from protoformer.training.prefetch import pinned
+from protoformer.errors import InputError
+from protoformer.training.prefetch import Batch, pinned
 
-Batch = TypeVar("Batch")
+_NAMED = 3
+"""Broken samples that are named when there are too many of them."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,42 @@ class BrokenSample:
 
     name: str
     reason: str
+
+
+class BrokenSamples:
+    """The samples of a run that could not be read and were replaced, each once.
+
+    budget: how many there may be. told: takes a sentence for each. reasons: by the names of the samples.
+    """
+
+    def __init__(self, budget: int = 0, told: Callable[[str], None] | None = None) -> None:
+        self.budget, self.told = budget, told
+        self.reasons: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.reasons)
+
+    def add(self, samples: Iterable[BrokenSample]) -> None:
+        """Count these, and tell of those that are new."""
+        for each in samples:
+            if each.name not in self.reasons:
+                self.reasons[each.name] = each.reason
+                if self.told is not None:
+                    self.told(f"{each.name} is left out: {each.reason}.")
+
+    def judge(self) -> None:
+        """`InputError` if there are more than there may be."""
+        if len(self) > self.budget:
+            raise self.too_many()
+
+    def too_many(self) -> InputError:
+        """What to say of them."""
+        some = "; ".join(f"{name} ({reason})" for name, reason in list(self.reasons.items())[:_NAMED])
+        return InputError(
+            f"{len(self)} samples cannot be read, and data.broken allows {self.budget}: {some}; mend them or "
+            "allow more."
+        )
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,25 @@ import torch
 from torch import Tensor
 
 Batch = TypeVar("Batch")
+"""A dataclass of tensors, such as a `FlowSample`."""
 _IN_FLIGHT = 2
 """Steps that the program may be ahead of the GPU; each holds a batch in its memory."""
+
+
+class InFlight:
+    """Keeps a program from running away from its GPU; on a CPU there is nothing to keep."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._ends: deque[torch.cuda.Event] = deque()
+
+    def another(self) -> None:
+        """One more step was launched: wait until few enough are unfinished."""
+        if self.device.type != "cuda":
+            return
+        self._ends.append(torch.cuda.current_stream(self.device).record_event())
+        if len(self._ends) > _IN_FLIGHT:
+            self._ends.popleft().synchronize()
 
 
 def one_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
@@ -25,7 +42,6 @@ def one_ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]
 def _beside_the_steps(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))  # textures may still be on their way
-    asked: deque[torch.cuda.Event] = deque()
 
     def prepared() -> tuple[Batch, torch.cuda.Event]:
         with torch.cuda.stream(side):
@@ -35,15 +51,11 @@ def _beside_the_steps(batches: Iterator[Batch], device: torch.device) -> Iterato
     ahead = prepared()
     while True:
         current = torch.cuda.current_stream(device)
-        asked.append(current.record_event())
-        if len(asked) > _IN_FLIGHT:
-            asked.popleft().synchronize()
         (batch, ready), ahead = ahead, prepared()
         current.wait_event(ready)
         for _, tensor in _tensors(batch):
-            tensor.record_stream(
-                current
-            )  # its memory is the side stream's, which may not reuse it before the step ends
+            # Its memory is the side stream's, which may not use it again before the step ends.
+            tensor.record_stream(current)
         yield batch
 
 

@@ -1,7 +1,6 @@
 """Recipes: everything a training run is made of, in one record that is read from a yaml file."""
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, Literal
 
 from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
 from protoformer.data.registry import DATASETS
-from protoformer.errors import InputError
+from protoformer.errors import InputError, nearest
 from protoformer.files.reading import opened
 from protoformer.model import ModelConfig, preset
 from protoformer.training.recipe_values import differing, given, parsed_yaml, plain, section_from
@@ -70,8 +69,7 @@ class DatasetSection:
         known = [each.name for each in dataclasses.fields(Augmentation) if each.name != "crop"]
         for name in self.fields:
             if name not in known:
-                nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-                raise InputError(f"an augmentation has no field {name!r}; the nearest one is {nearest!r}.")
+                raise InputError(f"an augmentation has no field {name!r}; the nearest one is {nearest(name, known)!r}.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.fields.items()
         }
@@ -260,10 +258,9 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
     if path.suffix not in (".yaml", ".yml"):
         known = packaged_recipes()
         if str(name) not in known:
-            nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)[0]
             raise InputError(
-                f"there is no recipe {str(name)!r}; the nearest known one is {nearest!r}, and a file of your own "
-                "ends in .yaml."
+                f"there is no recipe {str(name)!r}; the nearest known one is {nearest(str(name), known)!r}, and a file "
+                "of your own ends in .yaml."
             )
         path = _folder() / f"{name}.yaml"
     with opened(path) as file:
@@ -307,5 +304,4 @@ def _expect(right: bool, name: str, value: object, wanted: str) -> None:
 def _named(what: str, names: Mapping[str, Any], known: list[str]) -> None:
     for name in names:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise InputError(f"there is no {what} {name!r}; the nearest known one is {nearest!r}.")
+            raise InputError(f"there is no {what} {name!r}; the nearest known one is {nearest(name, known)!r}.")

@@ -1,7 +1,6 @@
 """Plain values, as yaml and json know them, into frozen dataclasses by the types of their fields, and back."""
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Hashable, Mapping
@@ -9,7 +8,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, nearest
 
 Section = TypeVar("Section")
 
@@ -33,9 +32,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is there twice")
-            seen.add(key.value)
+            if isinstance(key, yaml.ScalarNode):  # a list, which cannot be a key, is refused below
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is there twice")
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -63,8 +63,8 @@ def section_from(kind: type[Section], values: object, place: str = "") -> Sectio
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
-            nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)[0]
-            raise InputError(f"a recipe has no key {_below(place, key)}; the nearest one is {_below(place, nearest)}.")
+            near = _below(place, nearest(str(key), known))
+            raise InputError(f"a recipe has no key {_below(place, key)}; the nearest one is {near}.")
     return kind(**{key: _value(kinds[key], value, _below(place, key)) for key, value in values.items()})
 
 

@@ -1,8 +1,8 @@
 """The folder of a run: what lies where, and whether a run begins there, goes on, or must not be touched."""
 
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +11,16 @@ import torch
 from protoformer import __version__
 from protoformer.errors import InputError
 from protoformer.files.folders import made_folder
+from protoformer.files.reading import system_reason
 from protoformer.training import checkpoints
-from protoformer.training.checkpoints import Checkpoint
+from protoformer.training.checkpoints import Found
+from protoformer.training.log import read_log
 from protoformer.training.recipe import Recipe
 
 FREE = ("what", "run.minutes")
 """What may differ between goes of a run without anyone being told."""
 HARMLESS = ("model.start", "model.checkpoint_gradients")
 """What of the model may differ: it does not change which weights there are."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """A checkpoint and where it lies."""
-
-    path: Path
-    checkpoint: Checkpoint
 
 
 class RunFolder:
@@ -40,35 +34,74 @@ class RunFolder:
         self.board = path / "tensorboard"
         self.summary = path / "summary.png"
 
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """The folder, made if need be and held against other runs; what is not of a run is not touched."""
+        self._refuse_foreign()
+        made_folder(self.checkpoints)
+        with self._held():
+            yield
+
+    def begun(self) -> bool:
+        """Whether there is a whole checkpoint to go on from."""
+        return checkpoints.newest(self.checkpoints, lambda _: None) is not None
+
     def last(self, recipe: Recipe, told: Callable[[str], None]) -> Found | None:
         """The checkpoint to go on from, or None in a folder without a run; a run that is not this one's is refused.
 
         told: takes a sentence for each difference between the recipes that does not matter.
         """
-        path = checkpoints.newest(self.checkpoints, told) if self.checkpoints.is_dir() else None
-        if path is None:
+        found = checkpoints.newest_loaded(self.checkpoints, told)
+        if found is None:
             self._refuse_leftovers()
             return None
-        checkpoint = checkpoints.load(path)
-        self._compare(recipe, checkpoint.record, told)
-        return Found(path, checkpoint)
+        self._compare(recipe, found.checkpoint.record, told)
+        return found
 
     def clear(self) -> None:
         """Make way for a run that starts over: checkpoints, log, weights, curves and summary go, and nothing else."""
-        if self.checkpoints.is_dir():
-            checkpoints.clear(self.checkpoints)
-        for path in (self.log, self.weights, self.summary, *self.board.glob("events.out.tfevents.*")):
-            path.unlink(missing_ok=True)
+        try:
+            for path in (self.log, self.weights, self.summary, *self.board.glob("events.out.tfevents.*")):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be removed ({system_reason(error)}); move it away, or choose another folder."
+            ) from None
+        checkpoints.clear(self.checkpoints)
 
-    def made(self) -> "RunFolder":
-        """The folder, on the disk."""
-        made_folder(self.checkpoints)
-        return self
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(checkpoints.held(self.path))
+            except BlockingIOError:
+                raise InputError(
+                    f"another process trains in {self.path}; wait for it, or choose another folder."
+                ) from None
+            except OSError as error:
+                raise InputError(
+                    f"the folder {self.path} cannot be read ({system_reason(error)}); choose another."
+                ) from None
+            yield
+
+    def _refuse_foreign(self) -> None:
+        """A run writes weights, and only over its own."""
+        of_a_run = self.checkpoints.is_dir() or bool(read_log(self.log))
+        if self.weights.is_dir() or (self.weights.exists() and not of_a_run):
+            raise InputError(
+                f"{self.weights} is not of a run, and a run would write its weights there; move it away, or choose "
+                "another folder."
+            )
 
     def _refuse_leftovers(self) -> None:
-        found = [path for path in (self.log, self.weights) if path.exists()]
-        if self.checkpoints.is_dir():
-            found += sorted(self.checkpoints.glob("step-*"))
+        """What a run leaves before its first step is nothing that could be lost."""
+        found = []
+        if any(record["step"] > 0 for record in read_log(self.log)):
+            found.append(self.log)
+        if self.weights.exists():
+            found.append(self.weights)
+        if any(step > 0 for step in checkpoints.steps_listed(self.checkpoints)):
+            found.append(self.checkpoints)
         if found:
             raise InputError(
                 f"{found[0]} is of a run that cannot go on, since it has no whole checkpoint; "

@@ -11,12 +11,13 @@ class Reached:
     """How far a run is.
 
     step: steps done. steps: of how many in the run's life, or None if nobody said. spent: the share of this go's time
-    that is over, 0 to 1, or None if it has no limit.
+    that is over, 0 to 1, or None if it has no limit. began: steps done when this go began.
     """
 
     step: int
     steps: int | None
     spent: float | None = None
+    began: int = 0
 
 
 def one_cycle(step: int, steps: int, warm_up: float = 0.05) -> float:
@@ -28,8 +29,9 @@ def one_cycle(step: int, steps: int, warm_up: float = 0.05) -> float:
 def rate_share(schedule: ScheduleSection, reached: Reached) -> float:
     """The share of the highest rate that the next step takes, 0 to 1; a fall ends at the schedule's floor.
 
-    "one_cycle" goes by steps alone. The fall of "constant" goes by whichever end comes first, that of the run's steps
-    or of this go's time; where time decides, a run that is stopped and resumed is not the same as one that is not.
+    "one_cycle" goes by steps alone. The fall of "constant" is over the last of the run's steps; in a go that has a
+    limit of time, a share is one of this go, of its time or of its steps, whichever ends first. Such a run, stopped and
+    resumed, is not the same as one that is not.
     """
     if schedule.kind == "one_cycle":
         if reached.steps is None:
@@ -59,17 +61,21 @@ def _rise(warm_up: float, reached: Reached) -> float:
 
 
 def _fall(decay: float, reached: Reached) -> float:
-    """1, and over the last `decay` of the run (below 1 a share, else steps) straight down to 0."""
+    """1, and over the last `decay` of the run, or of a go with a limit of time, straight down to 0."""
     if decay == 0:
         return 1.0
-    falls = []
-    if reached.steps is not None:
-        length = decay if decay >= 1 else max(1, round(decay * reached.steps))
-        falls.append(max(0, reached.steps - reached.step) / length)
     if reached.spent is not None and decay < 1:
-        falls.append(max(0.0, 1 - reached.spent) / decay)
-    if not falls:
+        return min(1.0, max(0.0, 1 - _gone(reached, reached.spent)) / decay)
+    if reached.steps is None:
         raise InputError(
             "a schedule that decays needs an end; give --steps, or --minutes and schedule.decay as a share below 1."
         )
-    return min(1.0, *falls)
+    length = decay if decay >= 1 else max(1, round(decay * reached.steps))
+    return min(1.0, max(0, reached.steps - reached.step) / length)
+
+
+def _gone(reached: Reached, spent: float) -> float:
+    """The share of a go that is over, by its time or by its steps."""
+    if reached.steps is None:
+        return spent
+    return max(spent, (reached.step - reached.began) / max(1, reached.steps - reached.began))

@@ -16,24 +16,21 @@ from torch.utils.data import DataLoader, Dataset
 
 from protoformer.errors import InputError
 from protoformer.training.dataset_mix import DatasetMix
-from protoformer.training.parcel import BrokenSample, Maker, Parcel
-from protoformer.training.prefetch import one_ahead
+from protoformer.training.parcel import BrokenSamples, Maker, Parcel
+from protoformer.training.prefetch import Batch, one_ahead
 from protoformer.training.recipe import DataSection
 from protoformer.training.world_mix import WorldMix
 from protoformer.world import FlowSample, Renderer
 from protoformer.world.tasks import flow_sample
 
-Batch = TypeVar("Batch")
 Batch_co = TypeVar("Batch_co", covariant=True)
-_NAMED = 3
-"""Broken samples that are named when there are too many of them."""
 
 
 class Source(Protocol[Batch_co]):
-    """Batches of one rank. broken: different samples that could not be read so far, and were replaced."""
+    """Batches of one rank. broken: samples that could not be read so far, and were replaced."""
 
     @property
-    def broken(self) -> int: ...
+    def broken(self) -> BrokenSamples: ...
 
     def batches(self, start: int) -> Iterator[Batch_co]:
         """Batches start, start + 1, ... without end, on the device that the source was opened for."""
@@ -100,12 +97,8 @@ class _Made(Generic[Batch]):
         budget: int = 0,
         told: Callable[[str], None] | None = None,
     ) -> None:
-        self.maker, self.device, self.workers, self.budget, self.told = maker, device, workers, budget, told
-        self._broken: dict[str, BrokenSample] = {}
-
-    @property
-    def broken(self) -> int:
-        return len(self._broken)
+        self.maker, self.device, self.workers = maker, device, workers
+        self.broken = BrokenSamples(budget, told)
 
     def batches(self, start: int) -> Iterator[Batch]:
         return one_ahead(self._made(start), self.device)
@@ -134,17 +127,10 @@ class _Made(Generic[Batch]):
 
     def _opened(self, parcel: Parcel[Batch]) -> Batch:
         """The batch of a parcel, after its broken samples were counted."""
-        for each in parcel.broken:
-            if each.name not in self._broken:
-                self._broken[each.name] = each
-                if self.told is not None:
-                    self.told(f"{each.name} is left out: {each.reason}.")
-        if parcel.batch is None or len(self._broken) > self.budget:
-            some = "; ".join(f"{each.name} ({each.reason})" for each in list(self._broken.values())[:_NAMED])
-            raise InputError(
-                f"{len(self._broken)} samples cannot be read, and data.broken allows {self.budget}: {some}; mend them "
-                "or allow more."
-            )
+        self.broken.add(parcel.broken)
+        self.broken.judge()
+        if parcel.batch is None:
+            raise self.broken.too_many()
         return parcel.batch
 
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from protoformer.training.prefetch import Batch
 from protoformer.training.sources import Source
-
-Batch = TypeVar("Batch")
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,9 @@ class HeldOut(Protocol):
 class Task(Protocol[Batch]):
     """One task, as a recipe describes it.
 
-    name: of the task. metrics: names of what its loss reports beside the total; the first is the one that people watch.
+    metrics: names of what its loss reports beside the total; the first is the one that people watch.
     """
 
-    name: str
     metrics: tuple[str, ...]
 
     def build(self) -> nn.Module:

@@ -3,18 +3,17 @@
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic
 
 import numpy as np
 import torch
 
 from protoformer.training.parcel import Parcel
+from protoformer.training.prefetch import Batch
 from protoformer.training.recipe import DataSection
 from protoformer.world import Renderer, TextureBank, World, bank_from_folder, procedural_bank
 from protoformer.world.scene import Scenes
 from protoformer.world.stream import GOLDEN, TOGETHER
-
-Batch = TypeVar("Batch")
 
 
 class WorldMix(Generic[Batch]):

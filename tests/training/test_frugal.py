@@ -1,6 +1,10 @@
-"""Activations computed again: the same numbers out of less memory."""
+"""Activations computed again are the same numbers out of less memory; and which parts of a network are compiled.
+
+That compiled parts compute the same takes a minute, and is tested on a GPU.
+"""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +12,7 @@ from torch import Tensor, nn
 
 from protoformer.model import build_flow, preset
 from protoformer.training import flow_loss
-from protoformer.training.recompute import recompute_activations
+from protoformer.training.frugal import compile_parts, recompute_activations
 
 SIZE = (64, 64)
 
@@ -53,3 +57,21 @@ def test_a_network_in_use_is_as_before() -> None:
     first, second = torch.rand(2, 1, 3, *SIZE)
     with torch.no_grad():
         assert torch.equal(frugal(first, second).flows[-1], plain(first, second).flows[-1])
+
+
+@pytest.mark.parametrize(
+    ("decoder", "parts"),
+    [
+        ("recurrent", ["features.stages.0", "features.stages.1", "decoder.update"]),
+        ("memory", ["features.stages.0", "features.stages.1", "decoder.costs.memory", "decoder.update"]),
+    ],
+)
+def test_stages_the_memory_of_costs_and_updates_are_compiled_for_their_shapes(
+    decoder: str, parts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[tuple[nn.Module, dict[str, Any]]] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append((module, options)))
+    network = build_flow(preset("tiny", decoder=decoder))
+    compile_parts(network)
+    names = {module: name for name, module in network.named_modules()}
+    assert [(names[module], options) for module, options in compiled] == [(part, {"dynamic": False}) for part in parts]

@@ -1,0 +1,131 @@
+"""The folder of a run: who may write there, and what must not be lost."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from protoformer.errors import InputError
+from protoformer.training import checkpoints
+from protoformer.training.checkpoints import held
+from protoformer.training.log import read_log
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_parts_that_are_too_small_are_refused_before_anything_is_lost_or_learned(
+    lines, tmp_path: Path, fresh: bool
+) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    before = content(tmp_path)
+    with pytest.raises(InputError, match="parts of 1000 bytes are too small"):
+        lines.trainer(tmp_path, lines.recipe(steps=8), part_bytes=1000, fresh=fresh).run()
+    assert content(tmp_path) == before
+
+
+def refused(*_: object, **__: object) -> Path:
+    raise InputError("the disk is full.")
+
+
+def test_after_a_failed_first_save_the_same_command_begins(lines, tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patched, pytest.raises(InputError, match="the disk is full"):
+        patched.setattr(checkpoints, "save", refused)
+        lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    assert [record["step"] for record in read_log(tmp_path / "log.jsonl")] == [0]
+    assert lines.trainer(tmp_path, lines.recipe(steps=5)).run().step == 5
+
+
+def test_after_a_first_save_that_was_killed_the_same_command_begins(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path / "whole", lines.recipe(steps=5)).run()
+    half = tmp_path / "run" / "checkpoints" / ".step-00000000.0a.part"
+    half.mkdir(parents=True)
+    (half / "tensors-00001-of-00001.safetensors").write_bytes(b"half")
+    (tmp_path / "run" / "log.jsonl").write_text('{"event": "start", "step": 0, "steps": 5}\n')
+    assert lines.trainer(tmp_path / "run", lines.recipe(steps=5)).run().step == 5
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("kept", ["log.jsonl", "weights.safetensors", "checkpoints/step-00000005"])
+def test_what_tells_of_steps_is_not_begun_over(lines, tmp_path: Path, kept: str) -> None:
+    lines.trainer(tmp_path / "run", lines.recipe(steps=5)).run()
+    (tmp_path / "run" / "weights.safetensors").write_bytes(b"weights")
+    rest = tmp_path / "rest"
+    (rest / "checkpoints").mkdir(parents=True)
+    if (tmp_path / "run" / kept).is_dir():
+        shutil.copytree(tmp_path / "run" / kept, rest / kept)
+        (rest / kept / "record.json").write_text("{}")
+    else:
+        shutil.copy(tmp_path / "run" / kept, rest / kept)
+    before = content(rest)
+    with pytest.raises(InputError, match=rf"{kept.split('/')[0]} is of a run that cannot go on, .* --fresh"):
+        lines.trainer(rest, lines.recipe(steps=5)).run()
+    assert content(rest) == before
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_weights_that_no_run_wrote_are_neither_blamed_nor_lost(lines, tmp_path: Path, fresh: bool) -> None:
+    (tmp_path / "weights.safetensors").write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"weights.safetensors is not of a run, .*; move it away, or choose another"):
+        lines.trainer(tmp_path, fresh=fresh).run()
+    assert content(tmp_path) == {tmp_path / "weights.safetensors": b"mine"}
+    assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "summary.png"])
+def test_a_folder_where_a_file_should_be_is_one_sentence_and_nothing_is_lost(lines, tmp_path: Path, name: str) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=rf"{name} .*; move it away, or choose another folder\."):
+        lines.trainer(tmp_path, fresh=True).run()
+    assert lines.last(tmp_path).step == 5
+
+
+def test_two_runs_do_not_train_in_one_folder_at_once(lines, tmp_path: Path) -> None:
+    pytest.importorskip("fcntl", reason="folders cannot be locked on this system")
+    second = lines.trainer(tmp_path, lines.recipe(steps=5))
+
+    def judge(network):
+        with pytest.raises(InputError) as caught:
+            second.run()
+        assert str(caught.value) == f"another process trains in {tmp_path}; wait for it, or choose another folder."
+        raise InputError("judged.")
+
+    with pytest.raises(InputError, match="judged"):
+        lines.trainer(tmp_path, lines.recipe(steps=5), validators=(judge,)).run()
+    assert second.run().step == 5  # whatever ended the first one
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_worker_that_lives_longer_than_its_run_holds_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("fcntl", reason="folders cannot be locked on this system")
+    (reading, writing), (started, starting) = os.pipe(), os.pipe()
+    with held(tmp_path):
+        child = os.fork()
+        if not child:
+            os.close(writing)
+            os.write(starting, b"1")
+            os.read(reading, 1)  # until the other end is closed
+            os._exit(0)
+        os.read(started, 1)
+        with pytest.raises(BlockingIOError), held(tmp_path):
+            pass
+    with held(tmp_path):
+        pass
+    os.close(writing)
+    os.waitpid(child, 0)
+    for handle in (reading, started, starting):
+        os.close(handle)
+
+
+def test_a_checkpoint_that_was_read_or_written_here_is_not_checked_again(lines, tmp_path: Path, monkeypatch) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
+    checked: list[str] = []
+    plain = checkpoints.check_file
+    monkeypatch.setattr(checkpoints, "check_file", lambda path, file: (checked.append(path.name), plain(path, file)))
+    lines.trainer(tmp_path, lines.recipe(steps=20, checkpoint_every=5)).run()
+    assert checked == []
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-00000015", "step-00000020"}
