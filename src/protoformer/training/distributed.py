@@ -1,5 +1,6 @@
 """One process or many: where this one stands, and what they agree on."""
 
+import atexit
 import importlib
 import os
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,17 @@ def launched(device: str) -> "Fabric":
         precision="32-true",
     )
     fabric.launch()
+    if everywhere > 1:
+        atexit.unregister(_leave)
+        atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    """Part from the other processes while everything that talks to them still stands."""
+    _talk.cache_clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _fabric() -> "type[Fabric]":
