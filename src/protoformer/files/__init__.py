@@ -13,6 +13,9 @@ from protoformer.files.kitti import (
     write_kitti_disparity,
     write_kitti_flow,
 )
+from protoformer.files.movie import Movie, MovieFrame, MovieInfo
+from protoformer.files.movie_opening import open_movie
+from protoformer.files.movie_writing import MovieWriter
 from protoformer.files.pfm import read_pfm, read_pfm_flow, write_pfm, write_pfm_flow
 from protoformer.files.png import encode_png
 from protoformer.files.reading import MAX_PIXELS, checked_input
@@ -24,6 +27,10 @@ from protoformer.files.vkitti2 import read_vkitti2_depth, read_vkitti2_flow, wri
 __all__ = [
     "MAX_PIXELS",
     "Camera",
+    "Movie",
+    "MovieFrame",
+    "MovieInfo",
+    "MovieWriter",
     "SparseFlow",
     "SparseValues",
     "checked_input",
@@ -32,6 +39,7 @@ __all__ = [
     "encode_png",
     "flow_to_color",
     "known_flow",
+    "open_movie",
     "read_cam",
     "read_cutout",
     "read_dpt",

@@ -1,0 +1,108 @@
+"""What a movie is to the rest of the house: pictures one at a time, each with its number and its exact time.
+
+`open_movie` (in `movie_opening`) makes one from a video file, a folder of images or a pattern of their names.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from protoformer.errors import InputError
+
+Picture = npt.NDArray[np.uint8]
+"""uint8 HxWx3 RGB."""
+
+
+USUAL_RATE = Fraction(25)
+"""Frames a second where nobody says how many: images say nothing about time."""
+
+
+@dataclass(frozen=True, eq=False)
+class MovieFrame:
+    """One picture of a movie."""
+
+    image: Picture
+    """uint8 HxWx3 RGB, upright, square pixels, yours to change."""
+    number: int
+    """From 0 in the whole clip, wherever the reading began. A frame that was lost keeps its number for itself."""
+    time: Fraction
+    """Seconds, exact, since the first frame of the clip; it grows from frame to frame."""
+
+
+@dataclass(frozen=True)
+class MovieInfo:
+    """What is known of a movie before it is read."""
+
+    paths: tuple[Path, ...]
+    """The video file, or every image in its order."""
+    size: tuple[int, int]
+    """(height, width) in pixels as shown: rotated, and stretched to square pixels."""
+    rate: Fraction
+    """Frames a second, on average."""
+    tick: Fraction
+    """Seconds: every time is a whole number of these."""
+    start: Fraction
+    """Seconds on the file's own clock, which its sound shares, at which the first frame is shown."""
+    frames: int | None
+    """How many there are, as the file says; None where it does not."""
+    seconds: Fraction | None
+    """How long it is, as the file says; None where it does not."""
+    sound: bool
+    """Is there any?"""
+    codec: str
+    """The name of what it is coded with, as ffmpeg calls it: h264, vp9, gif, png, ..."""
+
+
+class Movie(ABC):
+    """A movie that can be read any number of times, from any second on, with one picture in memory at a time.
+
+    Nothing stays open between two readings, so there is nothing to close.
+    """
+
+    def __init__(self, info: MovieInfo) -> None:
+        self.info = info
+        self.skipped = 0
+        """Frames that the latest reading had to leave out because their data are damaged."""
+        self.torn = False
+        """Did the latest reading, gone on to the end, find less than the file promises?"""
+
+    def frames(
+        self, start: float | Fraction | None = None, end: float | Fraction | None = None, every: int = 1
+    ) -> Iterator[MovieFrame]:
+        """The frames with start <= time < end, in seconds; of these the first, and then one in `every`.
+
+        Damaged frames are left out and counted in `skipped`. A clip that is cut short gives its whole frames, and
+        `torn` says so afterwards. A picture of another size than the first is an `InputError` when its turn comes.
+        """
+        first = 0.0 if start is None else _second(start, "start")
+        last = float("inf") if end is None else _second(end, "end")
+        if last <= first:
+            raise InputError(f"from second {first:g} to second {last:g} there is nothing; give an end after the start.")
+        if every < 1:
+            raise InputError(f"one frame in {every} cannot be taken; give a whole number of 1 or more.")
+        return self._reading(first, last, every)
+
+    @abstractmethod
+    def _reading(self, start: float, end: float, every: int) -> Iterator[MovieFrame]:
+        """As `frames`, with bounds that are numbers. Times are compared as the nearest floats."""
+
+
+def _second(value: float | Fraction, name: str) -> float:
+    """A bound as a float, which an exact time rounds to as well: a frame's own time as `start` finds that frame."""
+    second = float(value)
+    if not 0 <= second < float("inf"):
+        raise InputError(f"the {name} of a movie is at second {second:g}; give a number of seconds, 0 or more.")
+    return second
+
+
+def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction:
+    """A rate, frames a second, as a fraction of small numbers, or an `InputError`."""
+    if not 0 < rate < 100_000:
+        raise InputError(f"{path} cannot have {rate} frames a second; give a rate over 0.")
+    return rate if isinstance(rate, Fraction) else Fraction(rate).limit_denominator(1001)

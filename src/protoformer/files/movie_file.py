@@ -1,0 +1,163 @@
+"""Video files of any container and codec that ffmpeg reads."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from protoformer.errors import InputError
+from protoformer.files.av_package import require_av
+from protoformer.files.movie import USUAL_RATE, Movie, MovieFrame, MovieInfo, Picture
+from protoformer.files.movie_container import opened_container, promised_seconds, sound_stream, tick_of, video_stream
+from protoformer.files.movie_decoding import Decoding
+from protoformer.files.movie_picture import Developer, Framing, framing_of, marked_size
+from protoformer.files.movie_seeking import Place, find_place
+from protoformer.files.reading import check_pixel_count, checked_input
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+
+class FileMovie(Movie):
+    """A video file. Frames come in the order and at the times in which they are shown.
+
+    A time that is missing or does not grow is put one usual frame after the one before. Of several video streams the
+    default one is read; the picture on a sound file is none.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = checked_input(path)
+        with opened_container(self._path) as container:
+            stream = video_stream(container, self._path)
+            check_pixel_count(stream.width, stream.height, self._path)
+            first = next(Decoding(container, stream, self._path).frames(), None)
+            if first is None:
+                raise InputError(f"{path} has no frame that can be decoded; make or download it again.")
+            # Matroska writes the names of its tags large.
+            tags = {name.lower(): text for name, text in container.metadata.items()}
+            marked = marked_size(tags.get("comment", ""))
+            self._framing = framing_of(first, stream.sample_aspect_ratio, marked)
+            check_pixel_count(self._framing.scaled[1], self._framing.scaled[0], self._path)
+            # A kind of pixel that cannot be converted is told now and not later.
+            _developed(Developer(self._framing), first, self._path, number=0)
+            self._origin = first.pts or 0
+            super().__init__(_described(container, stream, self._path, self._framing, self._origin))
+
+    def _reading(self, start: float, end: float, every: int) -> Iterator[MovieFrame]:
+        place = find_place(self._path, self._origin, start) if start > 0 else None
+        if place is not None:
+            try:
+                yield from self._from(place, start, end, every)
+                return
+            except _LostPlaceError:
+                pass
+        yield from self._from(None, start, end, every)
+
+    def _from(self, place: Place | None, start: float, end: float, every: int) -> Iterator[MovieFrame]:
+        """As `_reading`, from a place; `_LostPlaceError` where seeking does not lead there, before any frame."""
+        self.skipped, self.torn = 0, False
+        developer, count = Developer(self._framing), 0
+        with opened_container(self._path) as container:
+            stream = video_stream(container, self._path)
+            decoding = Decoding(container, stream, self._path)
+            if place is not None:
+                _seek(container, stream, place)
+            for shown in self._shown(decoding, tick_of(stream), place):
+                self.skipped = decoding.skipped
+                if float(shown.time) >= end:
+                    return
+                if float(shown.time) >= start:
+                    if count % every == 0:
+                        image = _developed(developer, shown.frame, self._path, shown.number)
+                        yield MovieFrame(image, shown.number, shown.time)
+                    count += 1
+            self.skipped, self.torn = decoding.skipped, decoding.torn
+
+    def _shown(self, decoding: Decoding, tick: Fraction, place: Place | None) -> Iterator["_Shown"]:
+        """Frames with their numbers and times, all of them or those from the place on."""
+        step = max(1, round(1 / self.info.rate / tick)) * tick
+        time, offset = None, 0
+        for index, frame in enumerate(decoding.frames()):
+            number = index + decoding.skipped
+            if place is not None and time is None:
+                if frame.pts is None or frame.pts < place.pts:
+                    continue
+                if frame.pts != place.pts:
+                    raise _LostPlaceError
+            if time is None:
+                offset = (0 if place is None else place.number) - number
+            before = time
+            time = Fraction(0) if frame.pts is None else (frame.pts - self._origin) * tick
+            if before is not None and (frame.pts is None or time <= before):
+                time = before + step
+            yield _Shown(frame, number + offset, time)
+        if place is not None and time is None:
+            raise _LostPlaceError
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """A decoded frame with its number and its time in seconds."""
+
+    frame: "VideoFrame"
+    number: int
+    time: Fraction
+
+
+class _LostPlaceError(Exception):
+    """Seeking led behind the frame that was wanted, or nowhere."""
+
+
+def _seek(container: "InputContainer", stream: "VideoStream", place: Place) -> None:
+    try:
+        container.seek(place.key, stream=stream)
+    except require_av().error.FFmpegError:
+        raise _LostPlaceError from None
+
+
+def _developed(developer: Developer, frame: "VideoFrame", path: Path, number: int) -> Picture:
+    """The picture of a frame, or an `InputError` that names it."""
+    height, width = developer.framing.stored
+    if (frame.height, frame.width) != (height, width):
+        raise InputError(
+            f"{path} changes at frame {number} from {width}x{height} to {frame.width}x{frame.height} pixels; "
+            "cut it there, or convert it to one size."
+        )
+    try:
+        return developer.developed(frame)
+    except require_av().error.FFmpegError:
+        raise InputError(
+            f"{path} has pixels of the kind {frame.format.name}, which cannot be converted to RGB; convert it first."
+        ) from None
+
+
+def _described(
+    container: "InputContainer", stream: "VideoStream", path: Path, framing: Framing, origin: int
+) -> MovieInfo:
+    tick = tick_of(stream)
+    rate = stream.average_rate or stream.guessed_rate or USUAL_RATE
+    frames = _frame_count(container, stream)
+    seconds = stream.duration * tick if stream.duration else promised_seconds(container, stream)
+    return MovieInfo(
+        paths=(path,),
+        size=framing.size,
+        rate=rate,
+        tick=tick,
+        start=origin * tick,
+        frames=frames,
+        seconds=frames / rate if seconds is None and frames else seconds,
+        sound=sound_stream(container) is not None,
+        codec=stream.codec_context.codec.canonical_name,
+    )
+
+
+def _frame_count(container: "InputContainer", stream: "VideoStream") -> int | None:
+    """What the file says, less what its list of edits cuts away."""
+    entries = stream.index_entries
+    if "mov" in container.format.name and stream.frames and len(entries):
+        return sum(not entry.is_discard for entry in entries)
+    return stream.frames or None

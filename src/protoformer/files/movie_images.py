@@ -1,0 +1,104 @@
+"""Movies that lie in a folder as images, one file a frame."""
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from protoformer.errors import InputError
+from protoformer.files.images import read_image
+from protoformer.files.movie import Movie, MovieFrame, MovieInfo, Picture
+from protoformer.files.reading import opened, system_reason
+
+IMAGE_SUFFIXES = frozenset(
+    (
+        *(".avif", ".bmp", ".dib", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"),
+        *(".qoi", ".tga", ".tif", ".tiff", ".webp"),
+    )
+)
+
+
+class ImageMovie(Movie):
+    """Images of one size, `rate` frames a second, read as `read_image` reads them and rounded to 8 bits."""
+
+    def __init__(self, paths: Iterable[Path], rate: Fraction) -> None:
+        files = tuple(paths)
+        info = MovieInfo(
+            paths=files,
+            size=_picture(files[0]).shape[:2],
+            rate=rate,
+            tick=1 / rate,
+            start=Fraction(0),
+            frames=len(files),
+            seconds=len(files) / rate,
+            sound=False,
+            codec=files[0].suffix.lower().removeprefix("."),
+        )
+        super().__init__(info)
+
+    def _reading(self, start: float, end: float, every: int) -> Iterator[MovieFrame]:
+        times = ((number, number / self.info.rate) for number in range(len(self.info.paths)))
+        inside = [(number, time) for number, time in times if start <= float(time) < end]
+        for number, time in inside[::every]:
+            path = self.info.paths[number]
+            image = _picture(path)
+            if image.shape[:2] != self.info.size:
+                height, width = self.info.size
+                raise InputError(
+                    f"{path} is {image.shape[1]}x{image.shape[0]} where the images before it are {width}x{height}; "
+                    "give images of one size."
+                )
+            yield MovieFrame(image, number, time)
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images of a folder, known by their suffix, frame_2 before frame_10; hidden files are left out."""
+    try:
+        found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]
+    except OSError as error:
+        raise InputError(f"{folder} cannot be listed ({system_reason(error)}); check its permissions.") from None
+    files = _in_order(found)
+    if not files:
+        raise InputError(f"the folder {folder} holds no images; give a folder of png, jpeg or other images.")
+    return files
+
+
+def images_like(pattern: str) -> list[Path]:
+    """The files whose names match a pattern such as 'frames/*.png', frame_2 before frame_10."""
+    files = _in_order(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - it may be absolute
+    if not files:
+        raise InputError(f"no file matches {pattern}; check the folder and the pattern.")
+    return files
+
+
+def is_still(path: Path) -> bool:
+    """Whether the file is an image, by its suffix, and not an animation of its kind that ffmpeg reads."""
+    suffix = path.suffix.lower()
+    if suffix not in IMAGE_SUFFIXES or suffix == ".gif":
+        return False
+    with opened(path) as file:
+        head = file.read(2**16)
+    if head.startswith(b"RIFF") and b"ANIM" in head[:64]:
+        raise InputError(f"{path} is an animated webp, which cannot be read; save it as gif, apng or mp4.")
+    return b"acTL" not in head.split(b"IDAT")[0]
+
+
+def _in_order(paths: Iterable[Path]) -> list[Path]:
+    visible = [path for path in paths if not path.name.startswith(".") and path.is_file()]
+    return sorted(visible, key=lambda path: _natural(os.fspath(path)))
+
+
+def _natural(text: str) -> tuple[tuple[str | int, ...], str]:
+    """A key that sorts frame_2 before frame_10; names equal as numbers (1, 01) go by their letters."""
+    parts = re.split(r"([0-9]+)", text)
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text
+
+
+def _picture(path: Path) -> Picture:
+    samples = read_image(path)
+    samples *= 255
+    return np.rint(samples, out=samples).astype(np.uint8)
