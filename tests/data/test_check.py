@@ -18,11 +18,11 @@ from protoformer.data.tree import (
     expect_some,
     files_in,
     folders_in,
-    natural_key,
     read_text,
 )
 from protoformer.errors import InputError
 from protoformer.files import write_flo
+from protoformer.files.folders import natural_key
 
 Paint = Callable[..., Path]
 

@@ -18,13 +18,13 @@ from protoformer.data.tree import (
     expect_some,
     files_in,
     folders_in,
-    natural_key,
     numbered,
     read_text,
 )
 from protoformer.data.vkitti2 import Names, variant_folders
 from protoformer.errors import InputError
 from protoformer.files import read_cam, read_dpt, read_image, read_kitti_depth, read_vkitti2_depth
+from protoformer.files.folders import natural_key
 from protoformer.world.sample import DepthSample
 
 __all__ = ["KittiEigen", "NyuV2", "SintelDepth", "Vkitti2Depth"]

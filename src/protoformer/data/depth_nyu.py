@@ -20,11 +20,11 @@ from protoformer.data.tree import (
     expect_folder,
     expect_some,
     files_in,
-    natural_key,
     read_text,
 )
 from protoformer.errors import InputError
 from protoformer.files import read_image
+from protoformer.files.folders import natural_key
 from protoformer.files.png import GREY, check_png
 from protoformer.files.reading import read_image_bytes
 from protoformer.world.sample import DepthSample

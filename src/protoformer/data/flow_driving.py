@@ -14,11 +14,11 @@ from protoformer.data.tree import (
     expect_partners,
     expect_some,
     files_in,
-    natural_key,
     numbered,
 )
 from protoformer.data.vkitti2 import Names, variant_folders
 from protoformer.files import read_kitti_flow, read_vkitti2_flow
+from protoformer.files.folders import natural_key
 
 _ENDS = ("10.png", "11.png")
 

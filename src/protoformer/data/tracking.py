@@ -26,11 +26,11 @@ from protoformer.data.tree import (
     expect_some,
     files_in,
     folders_in,
-    natural_key,
     read_text,
     whole_numbers,
 )
 from protoformer.errors import InputError
+from protoformer.files.folders import natural_key
 from protoformer.world.sample import TrackSequence
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from protoformer.errors import InputError
+from protoformer.files.folders import natural_key
 from protoformer.files.reading import opened, system_reason
 
 S = TypeVar("S", covariant=True)
@@ -47,12 +48,6 @@ class Dataset(ABC, Generic[S]):
     @abstractmethod
     def _read(self, index: int) -> S:
         """Read one sample, 0 <= index < len(self), or raise `InputError`."""
-
-
-def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
-    """A key that sorts frame_2 before frame_10; names equal as numbers (1, 01) go by their letters."""
-    parts = re.split(r"([0-9]+)", text)
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text
 
 
 def files_in(folder: Path, pattern: str = "*") -> list[Path]:

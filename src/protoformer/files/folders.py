@@ -1,5 +1,6 @@
-"""Folders to write into."""
+"""Folders to write into, and the order of what lies in one."""
 
+import re
 from pathlib import Path
 
 from protoformer.errors import InputError
@@ -12,3 +13,9 @@ def made_folder(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"the folder {folder} cannot be made ({error.strerror}); choose another.") from None
     return folder
+
+
+def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
+    """A key that sorts frame_2 before frame_10; names equal as numbers (1, 01) go by their letters."""
+    parts = re.split(r"([0-9]+)", text)
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text

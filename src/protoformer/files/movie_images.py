@@ -2,7 +2,6 @@
 
 import glob
 import os
-import re
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from protoformer.errors import InputError
+from protoformer.files.folders import natural_key
 from protoformer.files.images import read_image
 from protoformer.files.movie import Movie, MovieFrame, MovieInfo, Picture
 from protoformer.files.reading import opened, system_reason
@@ -89,13 +89,7 @@ def is_still(path: Path) -> bool:
 
 def _in_order(paths: Iterable[Path]) -> list[Path]:
     visible = [path for path in paths if not path.name.startswith(".") and path.is_file()]
-    return sorted(visible, key=lambda path: _natural(os.fspath(path)))
-
-
-def _natural(text: str) -> tuple[tuple[str | int, ...], str]:
-    """A key that sorts frame_2 before frame_10; names equal as numbers (1, 01) go by their letters."""
-    parts = re.split(r"([0-9]+)", text)
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text
+    return sorted(visible, key=lambda path: natural_key(os.fspath(path)))
 
 
 def _picture(path: Path) -> Picture:
