@@ -288,10 +288,9 @@ else:
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise
-            except OSError:
-                pass  # a disk that knows no locks; there, one writer a folder is taken on trust
+            except OSError as error:  # on a disk that knows no locks, one writer a folder is taken on trust
+                if isinstance(error, BlockingIOError):
+                    raise
             yield
         finally:
             if handle in _HANDLES:

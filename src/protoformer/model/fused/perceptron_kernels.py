@@ -1,5 +1,7 @@
 """Linear, GELU, linear in Triton, forward and backward: the hidden layer lives in registers, some columns at a time."""
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -154,52 +156,36 @@ def weights_gradient_kernel(
 
 def perceptron(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor) -> Tensor:
     """Of tokens, rows x C in half precision, as the weights are; biases are float32. All contiguous."""
-    output = torch.empty_like(tokens)
-
-    def run(tile: Tile) -> None:
-        perceptron_kernel[(triton.cdiv(len(tokens), tile.pixels),)](
-            tokens,
-            first,
-            first_bias,
-            second,
-            second_bias,
-            output,
-            *tokens.shape,
-            len(first),
-            padded_channels=padded(tokens.shape[1]),
-            block=tile.pixels,
-            chunk=FEW,
-            stages=tile.stages,
-            num_warps=tile.warps,
-        )
-
-    within_resources(run, "perceptron", tokens.dtype, tokens.shape[1], len(first))
-    return output
+    return _by_rows(perceptron_kernel, "perceptron", (tokens, first, first_bias, second, second_bias), len(first))
 
 
 def tokens_gradient(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor) -> Tensor:
     """The gradient of the tokens; d_output is like them."""
-    d_tokens = torch.empty_like(tokens)
+    given = (d_output, tokens, first, first_bias, second)
+    return _by_rows(tokens_gradient_kernel, "perceptron_tokens", given, len(first))
+
+
+def _by_rows(kernel: Any, name: str, given: tuple[Tensor, ...], hidden: int) -> Tensor:
+    """What a kernel that goes by blocks of rows makes of what it is given; it is like the first of that."""
+    found = torch.empty_like(given[0])
+    rows, channels = found.shape
 
     def run(tile: Tile) -> None:
-        tokens_gradient_kernel[(triton.cdiv(len(tokens), tile.pixels),)](
-            d_output,
-            tokens,
-            first,
-            first_bias,
-            second,
-            d_tokens,
-            *tokens.shape,
-            len(first),
-            padded_channels=padded(tokens.shape[1]),
+        kernel[(triton.cdiv(rows, tile.pixels),)](
+            *given,
+            found,
+            rows,
+            channels,
+            hidden,
+            padded_channels=padded(channels),
             block=tile.pixels,
             chunk=FEW,
             stages=tile.stages,
             num_warps=tile.warps,
         )
 
-    within_resources(run, "perceptron_tokens", tokens.dtype, tokens.shape[1], len(first))
-    return d_tokens
+    within_resources(run, name, found.dtype, channels, hidden)
+    return found
 
 
 def weights_gradient(
