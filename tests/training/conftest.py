@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.training import FlowTask, Observer, Progress, Recipe, Trainer
-from protoformer.training.checkpoints import Checkpoint, load, newest
+from protoformer.training.checkpoints import Checkpoint, load, newest, save
 from protoformer.training.parcel import BrokenSamples
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
 from protoformer.training.task import Example, TaskLoss, Validated
@@ -210,3 +210,43 @@ def noises() -> Noises:
 @pytest.fixture
 def told() -> Told:
     return Told()
+
+
+class Stored:
+    """A checkpoint with every kind of tensor and value."""
+
+    record = {"recipe": {"task": "flow"}, "random": [3, [1, 2, 2**40]], "loss": 0.1, "none": None, "text": "grün"}  # noqa: RUF012
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        odd = torch.tensor([0.1, -0.0, torch.nan, torch.inf, 1e-40])
+        return {
+            "model.weight": torch.randn(7, 5, 3, generator=generator),
+            "model.half": torch.randn(9, 11, generator=generator).bfloat16(),
+            "ema.odd": odd,
+            "optimizer.step": torch.tensor(17.0),
+            "optimizer.count": torch.tensor(2**40 + 1),
+            "optimizer.empty": torch.empty(0, 4),
+            "random.cpu": torch.randint(0, 256, (500,), dtype=torch.uint8, generator=generator),
+            "model.flag": torch.tensor([True, False]),
+            "model.transposed": torch.arange(6.0).view(2, 3).t(),
+        }
+
+    def same(self, first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+        """Whether both hold the same bits."""
+
+        def bits(tensor: torch.Tensor) -> bytes:
+            return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+        return first.keys() == second.keys() and all(
+            (tensor.dtype, tensor.shape, bits(tensor)) == (second[name].dtype, second[name].shape, bits(second[name]))
+            for name, tensor in first.items()
+        )
+
+    def saved(self, folder: Path, step: int = 1200, **options: int) -> Path:
+        return save(folder, Checkpoint(step, self.tensors(), self.record), **options)
+
+
+@pytest.fixture
+def stored() -> Stored:
+    return Stored()

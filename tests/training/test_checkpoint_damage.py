@@ -1,0 +1,241 @@
+"""Checkpoints that are not as they were written are refused, or passed over for the newest that is."""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as tensors_from
+from safetensors.torch import save as tensors_to
+
+from protoformer.errors import InputError
+from protoformer.training.checkpoints import Checkpoint, load, newest, newest_loaded, save
+
+
+def silent(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def truncated(path: Path) -> None:
+    part = path / "tensors-00001-of-00001.safetensors"
+    os.truncate(part, part.stat().st_size - 1)
+
+
+def flipped(path: Path) -> None:
+    part = path / "tensors-00001-of-00001.safetensors"
+    data = bytearray(part.read_bytes())
+    data[-1] ^= 1
+    part.write_bytes(bytes(data))
+
+
+def changed_record(path: Path) -> None:
+    record = path / "record.json"
+    record.write_bytes(record.read_bytes().replace(b"0.1", b"0.2"))
+
+
+def without_part(path: Path) -> None:
+    (path / "tensors-00001-of-00001.safetensors").unlink()
+
+
+def without_manifest(path: Path) -> None:
+    (path / "manifest.json").unlink()
+
+
+def half_a_manifest(path: Path) -> None:
+    os.truncate(path / "manifest.json", 200)
+
+
+def edited(change: Callable[[dict], object], sign: bool = True) -> Callable[[Path], None]:
+    """Change the manifest, with a digest that fits, as somebody with bad intentions would."""
+
+    def done(path: Path) -> None:
+        manifest = json.loads((path / "manifest.json").read_text())
+        before = manifest.pop("sha256")
+        change(manifest)
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest() if sign else before
+        (path / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
+
+    return done
+
+
+def linked(path: Path) -> None:
+    record = path / "record.json"
+    record.rename(path.parent / "elsewhere.json")
+    record.symlink_to(path.parent / "elsewhere.json")
+
+
+def stored_again(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
+    """Change the tensors of the part, with a manifest that lists them by length and digest."""
+
+    def done(path: Path) -> None:
+        part = path / "tensors-00001-of-00001.safetensors"
+        content = tensors_from(part.read_bytes())
+        change(content)
+        data = tensors_to(content)
+        part.write_bytes(data)
+        entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        edited(lambda manifest: manifest["files"][0].update(entry))(path)
+
+    return done
+
+
+FAULTS = {
+    "truncated": (truncated, "tensors-00001-of-00001.safetensors is "),
+    "tampered": (flipped, "tensors-00001-of-00001.safetensors was changed after it was written"),
+    "record changed": (changed_record, "record.json was changed after it was written"),
+    "part missing": (without_part, "tensors-00001-of-00001.safetensors is missing"),
+    "manifest missing": (without_manifest, "manifest.json is missing"),
+    "manifest torn": (half_a_manifest, "manifest.json is not json of keys and values"),
+    "step changed": (
+        edited(lambda manifest: manifest.update(step=1300), sign=False),
+        "manifest.json was changed after it was written",
+    ),
+    "other version": (
+        edited(lambda manifest: manifest.update(version=2)),
+        "it is of version 2, and this package reads version 1",
+    ),
+    "other format": (edited(lambda manifest: manifest.update(format="x")), "manifest.json is not of a checkpoint"),
+    "extra key": (
+        edited(lambda manifest: manifest.update(more=1)),
+        "manifest.json does not say what a manifest must",
+    ),
+    "extra key of a file": (
+        edited(lambda manifest: manifest["files"][0].update(more=1)),
+        "manifest.json does not say what a manifest must",
+    ),
+    "negative step": (
+        edited(lambda manifest: manifest.update(step=-1)),
+        "manifest.json does not say what a manifest must",
+    ),
+    "file outside": (
+        edited(lambda manifest: manifest["files"][0].update(name="../../secret")),
+        "manifest.json lists other files than a checkpoint has",
+    ),
+    "absolute file": (
+        edited(lambda manifest: manifest["files"][-1].update(name="/etc/passwd")),
+        "manifest.json lists other files than a checkpoint has",
+    ),
+    "file twice": (
+        edited(lambda manifest: manifest["files"].append(manifest["files"][-1])),
+        "manifest.json lists other files than a checkpoint has",
+    ),
+    "link": (linked, "record.json is not a regular file"),
+}
+LATER_FAULTS = {
+    "extra tensor": (
+        stored_again(lambda content: content.update(more=torch.zeros(1))),
+        "holds more, which the manifest does not say",
+    ),
+    "missing tensor": (
+        stored_again(lambda content: content.pop("ema.odd")),
+        "ema.odd is not of the type and shape that the manifest says",
+    ),
+    "other shape": (
+        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[1, 5])),
+        "ema.odd is not of the type and shape that the manifest says",
+    ),
+    "other type": (
+        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(dtype="int32")),
+        "ema.odd is not of the type and shape that the manifest says",
+    ),
+    "immense shape": (
+        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[2**40, 2**20])),
+        "ema.odd is not of the type and shape that the manifest says",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, *LATER_FAULTS])
+def test_what_is_not_as_it_was_written_is_refused(stored, tmp_path: Path, fault: str) -> None:
+    path = stored.saved(tmp_path / "run")
+    damage, reason = {**FAULTS, **LATER_FAULTS}[fault]
+    damage(path)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    message = str(caught.value)
+    assert message.startswith(f"the checkpoint {path} cannot be used: ")
+    assert reason in message
+    assert message.endswith("; take another one, or start over.") and "\n" not in message
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_newest_good_one_is_found_behind_a_torn_one(stored, tmp_path: Path, fault: str) -> None:
+    good, torn = stored.saved(tmp_path / "run", 1), stored.saved(tmp_path / "run", 2)
+    damage, reason = FAULTS[fault]
+    damage(torn)
+    said: list[str] = []
+    assert newest(tmp_path / "run", said.append) == good
+    assert len(said) == 1
+    assert said[0].startswith(f"the checkpoint {torn} is passed over: {reason}") and said[0].endswith(".")
+
+
+@pytest.mark.parametrize("find", [newest, newest_loaded])
+def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
+    stored, tmp_path: Path, find: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored.saved(tmp_path, 1)
+    failing = (stored.saved(tmp_path, 2) / "tensors-00001-of-00001.safetensors").stat().st_ino
+
+    class Failing(io.FileIO):
+        def readinto(self, *_: object) -> int:
+            raise OSError(5, "Input/output error")
+
+        readall = readinto  # type: ignore[assignment]
+
+    plain = os.fdopen
+
+    def opened(handle: int, mode: str) -> object:
+        bad = os.fstat(handle).st_ino == failing
+        return io.BufferedReader(Failing(handle, "rb")) if bad else plain(handle, mode)
+
+    monkeypatch.setattr(os, "fdopen", opened)
+    said: list[str] = []
+    found = find(tmp_path, said.append)
+    assert getattr(found, "path", found) == tmp_path / "step-00000001"
+    assert said == [
+        f"the checkpoint {tmp_path / 'step-00000002'} is passed over: tensors-00001-of-00001.safetensors cannot be "
+        "read (Input/output error)."
+    ]
+
+
+def test_the_newest_that_can_be_used_is_loaded(stored, tmp_path: Path) -> None:
+    good, other = stored.saved(tmp_path, 1), stored.saved(tmp_path, 2)
+    LATER_FAULTS["other shape"][0](other)  # of which the sums alone say nothing
+    said: list[str] = []
+    found = newest_loaded(tmp_path, said.append)
+    assert found is not None and found.path == good and stored.same(found.checkpoint.tensors, stored.tensors())
+    assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is passed over: ema.odd is not of the type")
+    assert newest_loaded(tmp_path / "nowhere", silent) is None
+
+
+def test_a_part_that_is_not_safetensors_is_refused(stored, tmp_path: Path) -> None:
+    path = stored.saved(tmp_path)
+    junk = b"\x80\x05cos\nsystem\n" * 20
+    (path / "tensors-00001-of-00001.safetensors").write_bytes(junk)
+    entry = {"bytes": len(junk), "sha256": hashlib.sha256(junk).hexdigest()}
+    edited(lambda manifest: manifest["files"][0].update(entry))(path)
+    with pytest.raises(InputError, match="does not hold tensors"):
+        load(path)
+
+
+def test_pieces_of_a_tensor_are_joined_in_their_own_order_or_not_at_all(tmp_path: Path) -> None:
+    path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
+    edited(lambda manifest: manifest["tensors"]["a"]["parts"].reverse())(path)
+    with pytest.raises(InputError, match="holds a, which the manifest does not say"):
+        load(path)
+
+
+def test_pieces_that_do_not_make_up_the_shape_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
+    edited(lambda manifest: manifest["tensors"]["a"].update(shape=[3000, 2]))(path)
+    with pytest.raises(InputError, match="a is not of the type and shape that the manifest says"):
+        load(path)
+
+
+def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere is not a checkpoint, which is a folder; check the path"):
+        load(tmp_path / "nowhere")
