@@ -94,12 +94,13 @@ def test_a_poisoned_batch_is_skipped_where_it_is_computed(speed: str) -> None:
     assert all(tensor.isfinite().all() for tensor in good.values()) and good["guard.row"] == 0
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("speed", ["eager", "graph"])
 def test_a_step_never_waits_for_the_device(speed: str) -> None:
     data, made = batches(STEPS + 2), engine(speed=speed)
     trained(made, data[:STEPS])
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for tensors in data[STEPS:]:
             made.step(tensors, rate=1e-3)
     finally:
@@ -107,6 +108,7 @@ def test_a_step_never_waits_for_the_device(speed: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch by itself, as it loads its compiler
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # which it would rather use
 def test_compiled_parts_compute_the_same() -> None:
     data = batches(3)
     eager, compiled = (trained(engine(speed=speed), data) for speed in ("eager", "compile"))

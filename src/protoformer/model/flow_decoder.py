@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from protoformer.geometry import convex_upsample, pixel_grid
+from protoformer.geometry import pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
 from protoformer.model.correlation import Correlation, OnDemandCorrelation, StoredCorrelation
 from protoformer.model.cost_memory import CostMemory
+from protoformer.model.fused import kernels_run_on
+from protoformer.model.kernel_correlation import KernelCorrelation
 from protoformer.model.update import FACTOR, UpdateBlock
+from protoformer.model.upsampling import upsample
 
 Progress = Callable[[int, int], None]
 """Called with how many updates are done, and of how many."""
@@ -79,7 +82,9 @@ class MemoryCosts(nn.Module):
 
 
 def _correlation(source: Tensor, target: Tensor, levels: int, low_memory: bool) -> Correlation:
-    return (OnDemandCorrelation if low_memory else StoredCorrelation)(source, target, levels)
+    if low_memory:
+        return OnDemandCorrelation(source, target, levels)
+    return (KernelCorrelation if kernels_run_on(source) else StoredCorrelation)(source, target, levels)
 
 
 class FlowDecoder(nn.Module):
@@ -133,4 +138,4 @@ class FlowDecoder(nn.Module):
 
     def _upsample(self, flow: Tensor, log_scale: Tensor, state: Tensor) -> Tensor:
         weights = self.update.upsampling_weights(state)
-        return convex_upsample(torch.cat((FACTOR * flow, log_scale), dim=1), weights, FACTOR)
+        return upsample(torch.cat((FACTOR * flow, log_scale), dim=1), weights, FACTOR)

@@ -71,6 +71,8 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
         )
     torch.manual_seed(recipe.data.seed)
     network = task.build().to(device).train()
+    if device.type == "cuda":  # whose convolutions are fastest where a pixel's channels lie together
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = Average(network, recipe.optimizer.ema)  # a copy, so it comes before anything is wrapped
     if recipe.model.checkpoint_gradients:
         recompute_activations(network)

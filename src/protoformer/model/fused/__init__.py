@@ -38,6 +38,12 @@ def is_plain() -> bool:
     return _chosen == "plain" or exporting or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
+def kernels_run_on(tensor: Tensor) -> bool:
+    """Whether Triton's kernels run on this tensor's device, and torch is not writing down a graph."""
+    writing = is_plain() or torch.compiler.is_compiling()
+    return tensor.is_cuda and operators.TRITON_IS_THERE and not writing
+
+
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The maximization of the expectation in which prototypes compete: sums of values, and the mass of memberships.
 

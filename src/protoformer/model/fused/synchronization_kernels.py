@@ -1,6 +1,7 @@
 """Latent Synchronization in Triton: nearest prototype, gate and gathered value in one pass over the pixels."""
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -47,12 +48,12 @@ def synchronize_kernel(
     block: tl.constexpr,
     chunk: tl.constexpr,
     precision: tl.constexpr,
-    projecting: tl.constexpr,
     joined: tl.constexpr,
 ):
-    """One block of pixels of one image. projecting: queries are the weight (C x C) that makes them of the features.
+    """One block of pixels of one image.
 
-    joined: how many heads a chunk of channels has, if they can be taken together, else 0.
+    joined: how many heads there are, if they are taken together, else 0. If they are, queries are the weight (C x C)
+    that makes them of the features.
     """
     image = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * block + tl.arange(0, block)
@@ -85,61 +86,48 @@ def synchronize_kernel(
     nearest = tl.minimum(nearest, count - 1)  # of a pixel that is not a number, too
     tl.store(assignment + image * pixels + pixel, nearest.to(tl.int64), mask=inside)
 
-    # Rows of the nearest come by an exact product with 0 and 1: gathered from memory, they would be waited for. (So one
-    # row that is not finite makes all pixels of its image so.)
-    own = (prototype[None, :] == nearest[:, None]).to(dtype)
     key_start, value_start = keys + image * key_batch, values + image * value_batch
     attended_start = attended + image * pixels * channels
     if joined > 0:
-        for group in tl.static_range(0, padded_channels, chunk):
-            unit = group + tl.arange(0, chunk)
-            query = tl.zeros((block, chunk), tl.float32)
-            for first in tl.static_range(0, padded_channels, chunk):
-                channel = first + tl.arange(0, chunk)
-                if padded_channels > chunk:
-                    feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
-                weight = load_matrix(queries, unit, channel, channels, channels, query_row)
-                query = tl.dot(feature.to(dtype), tl.trans(weight), query, input_precision=precision)
-            query += tl.load(query_bias + unit)[None, :]
-            key = load_matrix(key_start, prototype, unit, count, channels, key_row)
-            value = load_matrix(value_start, prototype, unit, count, channels, value_row)
-            key = tl.reshape(tl.dot(own, key, input_precision=precision), (block, joined, width))
-            query = tl.reshape(query, (block, joined, width))
-            query_norm = tl.maximum(tl.sqrt(tl.sum(query * query, 2)), least)
-            key_norm = tl.maximum(tl.sqrt(tl.sum(key * key, 2)), least)
-            cosine = tl.sum(query * key, 2) / (query_norm * key_norm)
-            head = group // width + tl.arange(0, joined)
-            alpha, beta = tl.load(alphas + head).to(tl.float32), tl.load(betas + head).to(tl.float32)
-            gate = tl.sigmoid(alpha[None, :] * cosine + beta[None, :])
-            value = tl.reshape(tl.dot(own, value, input_precision=precision), (block, joined, width))
-            gated = tl.reshape(value * tl.expand_dims(gate, 2), (block, chunk))
-            store_rows(attended_start + group, channels, pixel, inside, gated, chunk, chunk)
+        # Rows of the nearest come by an exact product with 0 and 1: gathered, they would be waited for. (So one row
+        # that is not finite makes all pixels of its image so.)
+        own = (prototype[None, :] == nearest[:, None]).to(dtype)
+        channel = tl.arange(0, padded_channels)
+        weight = load_matrix(queries, channel, channel, channels, channels, query_row)
+        query = tl.dot(feature.to(dtype), tl.trans(weight), input_precision=precision)
+        query += tl.load(query_bias + channel)[None, :]
+        key = load_matrix(key_start, prototype, channel, count, channels, key_row)
+        value = load_matrix(value_start, prototype, channel, count, channels, value_row)
+        key = tl.reshape(tl.dot(own, key, input_precision=precision), (block, joined, width))
+        query = tl.reshape(query, (block, joined, width))
+        query_norm = tl.maximum(tl.sqrt(tl.sum(query * query, 2)), least)
+        key_norm = tl.maximum(tl.sqrt(tl.sum(key * key, 2)), least)
+        cosine = tl.sum(query * key, 2) / (query_norm * key_norm)
+        head = tl.arange(0, joined)
+        alpha, beta = tl.load(alphas + head).to(tl.float32), tl.load(betas + head).to(tl.float32)
+        gate = tl.sigmoid(alpha[None, :] * cosine + beta[None, :])
+        value = tl.reshape(tl.dot(own, value, input_precision=precision), (block, joined, width))
+        gated = tl.reshape(value * tl.expand_dims(gate, 2), (block, padded_channels))
+        store_rows(attended_start, channels, pixel, inside, gated, padded_channels, padded_channels)
     else:
+        # Here they are gathered: with head after head, products with 0 and 1 came out wrong on one GPU.
         for head in tl.range(0, heads, num_stages=1):
             offset = head * width
-            if projecting:
-                unit = tl.arange(0, padded_width)
-                query = tl.zeros((block, padded_width), tl.float32)
-                for first in tl.static_range(0, padded_channels, chunk):
-                    channel = first + tl.arange(0, chunk)
-                    if padded_channels > chunk:
-                        feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
-                    weight = load_matrix(queries + offset * query_row, unit, channel, width, channels, query_row)
-                    query = tl.dot(feature.to(dtype), tl.trans(weight), query, input_precision=precision)
-                query += tl.load(query_bias + offset + unit, mask=unit < width, other=0.0)[None, :]
-            else:
-                query = load_rows(
-                    queries + image * query_batch + offset, query_row, pixel, inside, width, padded_width
-                ).to(tl.float32)
-            key = load_rows(key_start + offset, key_row, prototype, exists, width, padded_width)
-            value = load_rows(value_start + offset, value_row, prototype, exists, width, padded_width)
-            key = tl.dot(own, key, input_precision=precision)
-            value = tl.dot(own, value, input_precision=precision)
+            query_start = queries + image * query_batch + offset
+            query = load_rows(query_start, query_row, pixel, inside, width, padded_width).to(tl.float32)
+            key = load_rows(key_start + offset, key_row, nearest, inside, width, padded_width).to(tl.float32)
+            value = load_rows(value_start + offset, value_row, nearest, inside, width, padded_width).to(tl.float32)
             query, _, _ = direction_of(query, least)
             key, _, _ = direction_of(key, least)
             cosine = tl.sum(query * key, 1)
             gate = tl.sigmoid(tl.load(alphas + head).to(tl.float32) * cosine + tl.load(betas + head).to(tl.float32))
             store_rows(attended_start + offset, channels, pixel, inside, gate[:, None] * value, width, padded_width)
+
+
+def _joins(channels: int, heads: int, dtype: torch.dtype) -> bool:
+    """Whether all heads of a pixel can be taken together, and its queries made on the way."""
+    width = channels // heads
+    return dtype != torch.float32 and channels <= CHUNK and channels == padded(channels) and width == padded(width)
 
 
 def synchronize(
@@ -155,17 +143,21 @@ def synchronize(
 
     queries may be the weight (C x C, as the keys) and bias that make them.
     """
-    projecting = isinstance(queries, tuple)
-    queries, query_bias = queries if isinstance(queries, tuple) else (queries, alpha)
+    heads, query_bias = alpha.shape[0], alpha
+    joined = 0
+    if isinstance(queries, tuple):
+        if _joins(features.shape[2], heads, keys.dtype):
+            joined, (queries, query_bias) = heads, queries
+        else:
+            weight, bias = queries
+            queries = F.linear(features.to(weight.dtype), weight, bias.to(weight.dtype))
     features, queries, keys, values = map(in_rows, (features, queries, keys, values))
     uppers, lowers = centres if isinstance(centres, tuple) else directions(centres)
     batch, pixels, channels = features.shape
-    count, heads = keys.shape[1], alpha.shape[0]
+    count = keys.shape[1]
     width = channels // heads
     attended = keys.new_empty(batch, pixels, channels)
     assignment = torch.empty(batch, pixels, dtype=torch.int64, device=keys.device)
-    chunk = min(CHUNK, padded(channels))
-    joins = projecting and keys.dtype != torch.float32 and channels == padded(channels) and width == padded(width)
 
     def run(tile: Tile) -> None:
         synchronize_kernel[(triton.cdiv(pixels, tile.pixels), batch)](
@@ -186,7 +178,7 @@ def synchronize(
             pixels,
             LEAST_NORM,
             *features.stride()[:2],
-            0 if projecting else queries.stride(0),
+            0 if joined else queries.stride(0),
             queries.stride(-2),
             *keys.stride()[:2],
             *values.stride()[:2],
@@ -195,10 +187,9 @@ def synchronize(
             padded_count=padded(count),
             padded_channels=padded(channels),
             block=tile.pixels,
-            chunk=chunk,
+            chunk=min(CHUNK, padded(channels)),
             precision=PRECISIONS[keys.dtype],
-            projecting=projecting,
-            joined=chunk // width if joins else 0,
+            joined=joined,
             num_warps=tile.warps,
         )
 

@@ -1,0 +1,110 @@
+"""All costs kept, as in `StoredCorrelation`, and read by kernels on a GPU.
+
+Every update of a flow reads other windows. Left to autograd, the gradient of each would be a volume of its own, most of
+it zeros, to be added to the others; here all windows add to one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from protoformer.model.correlation import Correlation
+from protoformer.model.precision import full_precision
+from protoformer.model.tokens import maps_of, tokens_of
+
+
+@dataclass
+class _Kept:
+    """Costs, B HW x total in float32, and, on the way back, their gradient so far."""
+
+    costs: Tensor
+    gradient: Tensor | None = None
+
+
+class KernelCorrelation(Correlation):
+    """All costs computed once and kept, in one row a source pixel. Estimates get no gradient."""
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
+        super().__init__(source, target, levels)
+        device = source.device.type
+        self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
+        flat = torch.cat([level.flatten(2) for level in self.pyramid], dim=2)
+        # Products of bfloat16 are exact in float32, in which they are summed.
+        if source.dtype == torch.bfloat16:
+            flat = flat.to(torch.bfloat16)
+        self.scale = source.shape[1] ** -0.5
+        self.kept = _Kept(torch.empty(0))
+        self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
+
+    def windows(self, centres: Tensor, radius: int) -> Tensor:
+        """As in `Correlation`, in the precision of products."""
+        flat = tokens_of(centres.detach().float()).contiguous()
+        tokens = _Windows.apply(self.ticket, flat, self, radius)  # type: ignore[no-untyped-call]
+        return maps_of(tokens.view(*flat.shape[:2], -1), self.size)
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
+        raise NotImplementedError("the kernels read and interpolate at once")
+
+
+class _Costs(torch.autograd.Function):
+    """Source (B x HW x C) times target (B x C x total) into `kept`; returns what windows take to be the costs.
+
+    That is a single number, by which autograd knows that the windows come first on the way back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, target: Tensor, kept: _Kept) -> Tensor:
+        ctx.save_for_backward(source, target)
+        ctx.kept = kept
+        kept.costs = _product(source, target).flatten(0, 1)
+        return kept.costs.new_zeros(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None]:
+        source, target = ctx.saved_tensors
+        arriving, ctx.kept.gradient = ctx.kept.gradient, None
+        if arriving is None:
+            return torch.zeros_like(source), torch.zeros_like(target), None
+        arriving = arriving.view(*source.shape[:2], -1).to(source.dtype)
+        d_source = _product(arriving, target.transpose(1, 2))
+        d_target = _product(source.transpose(1, 2), arriving)
+        return d_source.to(source.dtype), d_target.to(target.dtype), None
+
+
+class _Windows(torch.autograd.Function):
+    """Windows of the kept costs around centres, B x HW x 2."""
+
+    @staticmethod
+    def forward(ctx: Any, ticket: Tensor, centres: Tensor, of: KernelCorrelation, radius: int) -> Tensor:
+        from protoformer.model import lookup_kernels
+
+        ctx.save_for_backward(centres)
+        ctx.of, ctx.radius = of, radius
+        with torch.cuda.device_of(centres):
+            return lookup_kernels.windows(of.kept.costs, centres, of.size, len(of.pyramid), radius, of.scale, of.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, None, None, None]:
+        from protoformer.model import lookup_kernels
+
+        (centres,), of = ctx.saved_tensors, ctx.of
+        if of.kept.gradient is None:
+            of.kept.gradient = torch.zeros_like(of.kept.costs)
+        with torch.cuda.device_of(centres):
+            lookup_kernels.add_windows_gradient(
+                arriving.contiguous(), centres, of.size, of.kept.gradient, len(of.pyramid), ctx.radius, of.scale
+            )
+        return centres.new_zeros(()), None, None, None
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """In float32, whatever the precision of the factors."""
+    with full_precision(one):
+        if one.dtype == torch.bfloat16 and one.is_cuda:
+            return torch.bmm(one, other, out_dtype=torch.float32)
+        return one.float() @ other.float()

@@ -1,0 +1,90 @@
+"""Costs read by kernels are those of the stored volume, in their gradients too."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.geometry import pixel_grid
+from protoformer.model.correlation import StoredCorrelation
+from protoformer.model.flow_decoder import CorrelationCosts
+from protoformer.model.kernel_correlation import KernelCorrelation
+from protoformer.training.frugal import recompute_activations
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+
+SIZES = [(9, 11, 2, 3), (12, 17, 4, 4), (8, 8, 4, 4), (5, 23, 1, 1)]
+"""Height, width, levels, radius."""
+
+
+def estimates(numbers, height: int, width: int, spread: float, seed: int) -> Tensor:
+    wander = numbers.random(2, 2, height, width, seed=seed, dtype=torch.float32)
+    return pixel_grid(height, width, wander.device) + spread * wander
+
+
+def learned(kind, maps: list[Tensor], centres: list[Tensor], levels: int, radius: int) -> list[Tensor]:
+    """Windows around several estimates, as updates read them, and the gradients of both maps."""
+    source, target = (each.clone().requires_grad_() for each in maps)
+    correlation = kind(source, target, levels)
+    found = [correlation.windows(each, radius) for each in centres]
+    loss = sum(((number + 1) * each.float()).square().sum() for number, each in enumerate(found))
+    return [*(each.detach() for each in found), *torch.autograd.grad(loss, (source, target))]
+
+
+@pytest.mark.parametrize(("height", "width", "levels", "radius"), SIZES)
+@pytest.mark.parametrize("spread", [0.0, 1.5, 40.0])
+def test_windows_and_gradients_are_those_of_the_stored_volume(height, width, levels, radius, spread, numbers):
+    maps = [numbers.random(2, 24, height, width, seed=seed, dtype=torch.float32) for seed in (0, 1)]
+    centres = [estimates(numbers, height, width, spread, seed) for seed in (2, 3, 4)]
+    ours, right = (learned(kind, maps, centres, levels, radius) for kind in (KernelCorrelation, StoredCorrelation))
+    for mine, expected in zip(ours, right, strict=True):
+        assert mine.shape == expected.shape and numbers.error(mine, expected) < 1e-5
+
+
+def test_estimates_that_are_lost_read_nothing(numbers):
+    maps = [numbers.random(2, 8, 8, 9, seed=seed, dtype=torch.float32) for seed in (0, 1)]
+    centres = estimates(numbers, 8, 9, 0.0, 0)
+    centres[0, 0], centres[1, 1] = 1e30, -1e30
+    assert not KernelCorrelation(*maps, 2).windows(centres, 3).any()
+
+
+def test_nothing_read_is_no_gradient(numbers):
+    source, target = (numbers.random(1, 8, 8, 9, seed=seed, dtype=torch.float32).requires_grad_() for seed in (0, 1))
+    correlation = KernelCorrelation(source, target, 2)
+    for gradient in torch.autograd.grad(correlation.ticket, (source, target)):
+        assert not gradient.any()
+
+
+def test_windows_that_are_computed_a_second_time_give_the_same_gradient(numbers, monkeypatch):
+    monkeypatch.setattr("protoformer.model.flow_decoder.kernels_run_on", lambda _: True)
+    centres = estimates(numbers, 8, 9, 1.0, 2)
+    gradients = []
+    for again in (False, True):
+        costs = CorrelationCosts(2, 3)
+        if again:
+            recompute_activations(costs)
+        maps = [numbers.random(2, 8, 8, 9, seed=seed, dtype=torch.float32).requires_grad_() for seed in (0, 1)]
+        read = costs.prepare(*maps, maps[0], False)
+        loss = read(centres).square().sum() + read(centres + 1).square().sum()
+        gradients.append(torch.autograd.grad(loss, maps))
+    for once, twice in zip(*gradients, strict=True):
+        assert torch.equal(once, twice)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_half_precision_loses_no_more_than_its_own_rounding(numbers):
+    maps = [numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32).bfloat16() for seed in (0, 1)]
+    centres = [estimates(numbers, 24, 40, 2.0, seed) for seed in (2, 3)]
+    with torch.autocast("cuda", torch.bfloat16):
+        ours = learned(KernelCorrelation, maps, centres, 4, 4)
+    right = learned(StoredCorrelation, [each.double().float() for each in maps], centres, 4, 4)
+    for mine, expected in zip(ours, right, strict=True):
+        assert mine.dtype == torch.bfloat16 and numbers.error(mine, expected) < 1e-2
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_two_runs_agree_bit_by_bit(numbers):
+    maps = [numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32).bfloat16() for seed in (0, 1)]
+    centres = [estimates(numbers, 24, 40, 2.0, seed) for seed in (2, 3, 4)]
+    with torch.autocast("cuda", torch.bfloat16):
+        for one, other in zip(*(learned(KernelCorrelation, maps, centres, 4, 4) for _ in range(2)), strict=True):
+            assert torch.equal(one, other)

@@ -1,0 +1,37 @@
+"""Upsampling by kernels is the plain one, in its gradients too."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.geometry import convex_upsample
+from protoformer.model.upsampling import kernel_upsample
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+
+
+def learned(upsample, field: Tensor, weights: Tensor, factor: int, numbers) -> list[Tensor]:
+    given = [each.clone().requires_grad_() for each in (field, weights)]
+    fine = upsample(*given, factor)
+    arrives = numbers.random(*fine.shape, seed=7, dtype=torch.float32)
+    return [fine.detach(), *torch.autograd.grad(fine, given, arrives)]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 2, 1), (1, 2, 1, 9), (2, 3, 6, 2)], ids=str)
+@pytest.mark.parametrize("factor", [8, 4])
+def test_upsampling_and_its_gradients_are_the_plain_ones(shape, factor, dtype, numbers):
+    batch, _, height, width = shape
+    field = 10 * numbers.random(*shape, seed=0, dtype=torch.float32)
+    weights = 3 * numbers.random(batch, 9 * factor**2, height, width, seed=1, dtype=dtype)
+    ours, right = (learned(each, field, weights, factor, numbers) for each in (kernel_upsample, convex_upsample))
+    for mine, expected in zip(ours, right, strict=True):
+        limit = numbers.tolerance[dtype] if mine.dtype == dtype else 1e-5
+        assert mine.shape == expected.shape and numbers.error(mine, expected) < limit
+
+
+def test_large_logits_choose_one_neighbour(numbers):
+    field = numbers.random(1, 2, 4, 5, seed=0, dtype=torch.float32)
+    weights = torch.zeros(1, 9, 64, 4, 5, device=field.device)
+    weights[:, 4] = 1e4
+    fine = kernel_upsample(field, weights.flatten(1, 2), 8)
+    assert torch.equal(fine, field.repeat_interleave(8, 2).repeat_interleave(8, 3))
