@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="flow-world")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph"), help="of our own step")
+    parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph", "both"), help="of our own step")
     parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
     parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
     parser.add_argument("--json", type=Path, help="where to write the figures")
@@ -157,7 +157,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     recipe = read_recipe(arguments.recipe).changed(arguments.settings)
     costs: list[TrainingCost] = []
-    for speed in arguments.speeds or (("eager", "graph") if device.type == "cuda" else ("eager",)):
+    for speed in arguments.speeds or (("eager", "graph", "both") if device.type == "cuda" else ("eager",)):
         this = recipe.changed([f"run.speed={speed}"])
         costs.extend(measured(speed, lambda this=this: ours(this, device, arguments.steps), device))  # type: ignore[misc]
     for compiled in (False, True) if arguments.raft else ():

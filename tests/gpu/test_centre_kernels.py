@@ -66,14 +66,14 @@ def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, n
     projected = fenced.room(batch, count, outputs)
     halves = (fenced.room(*like, dtype=torch.float16), fenced.room(*like, dtype=torch.float16))
     given = ((sums, masses), before, found, (weight, bias), projected)
-    centre_kernels.finish(*given, halves, torch.float32, normalize, residual)
+    centre_kernels.finish(*given, halves, normalize, residual)
     assert max(map(numbers.error, (*found, projected), expected)) < 1e-5
     assert numbers.error(halves[0].double() + halves[1].double(), 64 * F.normalize(centres, dim=-1)) < 1e-5
     assert fenced.stand()
 
     with_halves = projected.clone()
     projected.zero_()
-    centre_kernels.finish(*given, None, torch.float32, normalize, residual)
+    centre_kernels.finish(*given, None, normalize, residual)
     assert torch.equal(projected, with_halves)
 
 
@@ -104,7 +104,7 @@ def test_the_gradient_of_a_step_is_that_of_its_queries_and_passes_to_the_centres
         fenced.room(batch, channels),
         fenced.room(programs, channels),
     )
-    centre_kernels.centres_gradient(parts, d_after, masses, weight, found, torch.float32, normalize, residual)
+    centre_kernels.centres_gradient(parts, d_after, masses, weight, found, normalize, residual)
     expected = (d_queries, d_before, whole[rows:], d_values)
     assert max(map(numbers.error, (*found[:3], found[3].sum(dim=0)), expected)) < 1e-5
     assert fenced.stand()

@@ -107,11 +107,11 @@ def test_a_step_never_waits_for_the_device(speed: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch by itself, as it loads its compiler
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # which it would rather use
-def test_compiled_parts_compute_the_same() -> None:
-    data = batches(3)
-    eager, compiled = (trained(engine(speed=speed), data) for speed in ("eager", "compile"))
+@pytest.mark.filterwarnings("ignore")  # what torch's compiler says of itself and of the GPU
+@pytest.mark.parametrize(("speed", "steps"), [("compile", 3), ("both", WARM_UP + 2)])
+def test_compiled_parts_compute_the_same(speed: str, steps: int) -> None:
+    data = batches(steps)
+    eager, compiled = (trained(engine(speed=each), data) for each in ("eager", speed))
     near(compiled, eager, start=trained(engine(), []))
 
 

@@ -126,7 +126,7 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
         ("data.crop=64", "data.crop is 64, but it must be a list of 2, such as [1, 2]."),
         ("data.crop=[64, 8]", "data.crop is [64, 8], but it must be two sides of at least 16 pixels."),
         ("model.checkpoint_gradients=1", "model.checkpoint_gradients is 1, but it must be true or false."),
-        ("run.speed=fast", "run.speed is 'fast'; choose one of eager, compile, graph."),
+        ("run.speed=fast", "run.speed is 'fast'; choose one of eager, compile, graph, both."),
         ("optimizer=3", "optimizer is 3, but it must be a section of keys and values."),
         ("data.families=drive", "data.families is 'drive', but it must be a section of keys and values."),
         ("optimizer.rate.x=1", "optimizer.rate holds no keys, so optimizer.rate.x cannot be set."),

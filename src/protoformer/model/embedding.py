@@ -24,8 +24,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int = 1) -> None:
         super().__init__()
-        self.first = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        # Without biases, which the norm would take away again.
+        self.first = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm = nn.InstanceNorm2d(channels)
         plain = stride == 1 and channels_in == channels
         self.shortcut = nn.Identity() if plain else nn.Conv2d(channels_in, channels, 1, stride=stride)
@@ -51,7 +52,7 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
     else:
         half = channels // 2
         layers = [
-            nn.Conv2d(channels_in, half, 7, stride=2, padding=3),
+            nn.Conv2d(channels_in, half, 7, stride=2, padding=3, bias=False),
             nn.InstanceNorm2d(half),
             nn.ReLU(),
             ResidualBlock(half, half),

@@ -65,9 +65,11 @@ class Engine:
 def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     """The engine of a fresh run, on Fabric's device."""
     speed, device = recipe.run.speed, fabric.device
-    if speed == "graph" and (device.type != "cuda" or ranks() > 1):
+    compiled, graph = speed in ("compile", "both"), speed in ("graph", "both")
+    if graph and (device.type != "cuda" or ranks() > 1):
         raise InputError(
-            "run.speed=graph needs one process on a GPU; set run.speed to eager or compile, or run it without torchrun."
+            f"run.speed={speed} needs one process on a GPU; set run.speed to eager or compile, or run it without "
+            "torchrun."
         )
     torch.manual_seed(recipe.data.seed)
     network = task.build().to(device).train()
@@ -76,9 +78,9 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     average = Average(network, recipe.optimizer.ema)  # a copy, so it comes before anything is wrapped
     if recipe.model.checkpoint_gradients:
         recompute_activations(network)
-    if speed == "compile":
+    if compiled:
         compile_parts(network)
-    optimizer = fused_adamw(network, recipe.optimizer, device, graph=speed == "graph")
+    optimizer = fused_adamw(network, recipe.optimizer, device, graph=graph)
     for parameter in network.parameters():  # as it would by itself in its first step
         optimizer.state[parameter] = {
             "step": torch.zeros((), device=device),
@@ -88,4 +90,4 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     guard = Guard(1 + len(task.metrics), device)
     objective = fabric.setup_module(Objective(network, task, bf16=recipe.run.precision == "bf16"))
     step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.clip)
-    return Engine(network, optimizer, average, guard, GraphedStep(step) if speed == "graph" else step)
+    return Engine(network, optimizer, average, guard, GraphedStep(step) if graph else step)

@@ -178,7 +178,7 @@ class RunSection:
     """How long and how.
 
     steps, minutes: whichever is over first ends the run; without either it goes on until it is stopped. precision:
-    of the forward pass. speed: "eager", "compile" (torch.compile) or "graph" (the whole step as one CUDA graph).
+    of the forward pass. speed: "eager", "compile" (torch.compile), "graph" (all of a step as a CUDA graph) or "both".
     log_every, validate_every, pictures_every, checkpoint_every: steps from one to the next, 0 for never;
     checkpoint_minutes: the most time between two checkpoints, 0 for any. validation_scenes: scenes of the world,
     never trained on, that a validation looks at.
@@ -187,7 +187,7 @@ class RunSection:
     steps: int | None = None
     minutes: float | None = None
     precision: Literal["fp32", "bf16"] = "fp32"
-    speed: Literal["eager", "compile", "graph"] = "eager"
+    speed: Literal["eager", "compile", "graph", "both"] = "eager"
     log_every: int = 50
     validate_every: int = 5000
     pictures_every: int = 5000

@@ -1,7 +1,7 @@
 """What a step does to the centres, and its gradient, in Triton: partial sums added up, and what comes of them at once.
 
-A program has a few rows of B x K and some columns of their projection; all that share rows add up the same parts, and
-the first of them writes the sums. Parts are added in a fixed order, so that two runs agree bit by bit.
+A program has a few rows of B x K, and there are many of them, since all they do is read. The products with weights that
+follow are a library's. Parts are added in a fixed order, so that two runs agree bit by bit.
 """
 
 import torch
@@ -10,14 +10,11 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.model.fused.direction_kernels import halved_directions
-from protoformer.model.fused.memory_kernels import load_matrix
 from protoformer.model.fused.plain import LEAST_MASS
-from protoformer.model.fused.tiles import PRECISIONS, padded
+from protoformer.model.fused.tiles import padded
 
-ROWS, PARTS = 16, 4
+ROWS, PARTS = 2, 4
 """Rows of a program, and parts that are read together."""
-WEIGHTS = 2**13
-"""Numbers of a weight at a time; they lie in shared memory, of which there is little."""
 
 
 @triton.jit
@@ -39,32 +36,24 @@ def centres_kernel(
     whole_sums,
     whole_masses,
     after,
-    weight,
-    bias,
-    projected,
     uppers,
     lowers,
     parts,
     rows,
     heads,
     channels,
-    outputs,
     least,
     width: tl.constexpr,
     padded_channels: tl.constexpr,
     block: tl.constexpr,
-    chunk: tl.constexpr,
     at_once: tl.constexpr,
-    precision: tl.constexpr,
     normalize: tl.constexpr,
     residual: tl.constexpr,
     halving: tl.constexpr,
 ):
-    """Centres (B x K x C, flat) after a step, what they are projected to, and, halving, their directions in halves."""
+    """Centres (B x K x C, flat) after a step, and, halving, their directions in halves."""
     row = tl.program_id(0) * block + tl.arange(0, block)
-    output = tl.program_id(1) * chunk + tl.arange(0, chunk)
     channel = tl.arange(0, padded_channels)
-    columns = load_matrix(weight, output, channel, outputs, channels, channels)
     kept = (row < rows)[:, None] & (channel < channels)[None, :]
     place = row[:, None] * channels + channel[None, :]
     of_head = row[:, None] * heads + (channel // width)[None, :]
@@ -75,19 +64,13 @@ def centres_kernel(
         centre = tl.where(mass > least, total / tl.maximum(mass, least), 0.0)
     if residual:
         centre += tl.load(before + place, mask=kept, other=0.0)
-    if tl.program_id(1) == 0:
-        tl.store(whole_sums + place, total, mask=kept)
-        tl.store(whole_masses + of_head, mass, mask=kept & (channel % width == 0)[None, :])
-        tl.store(after + place, centre, mask=kept)
-        if halving:
-            upper, lower = halved_directions(centre, 1e-12)
-            tl.store(uppers + place, upper, mask=kept)
-            tl.store(lowers + place, lower, mask=kept)
-    found = tl.dot(centre, tl.trans(columns), input_precision=precision)
-    found += tl.load(bias + output, mask=output < outputs, other=0.0)[None, :]
-    stored = (row < rows)[:, None] & (output < outputs)[None, :]
-    start = projected + row[:, None] * outputs + output[None, :]
-    tl.store(start, found.to(projected.dtype.element_ty), mask=stored)
+    tl.store(whole_sums + place, total, mask=kept)
+    tl.store(whole_masses + of_head, mass, mask=kept & (channel % width == 0)[None, :])
+    tl.store(after + place, centre, mask=kept)
+    if halving:
+        upper, lower = halved_directions(centre, 1e-12)
+        tl.store(uppers + place, upper, mask=kept)
+        tl.store(lowers + place, lower, mask=kept)
 
 
 @triton.jit
@@ -95,9 +78,7 @@ def centres_gradient_kernel(
     sums,
     d_after,
     masses,
-    weight,
     d_queries,
-    d_before,
     d_biases,
     d_shares,
     parts,
@@ -109,41 +90,29 @@ def centres_gradient_kernel(
     width: tl.constexpr,
     padded_channels: tl.constexpr,
     block: tl.constexpr,
-    chunk: tl.constexpr,
     at_once: tl.constexpr,
-    precision: tl.constexpr,
     normalize: tl.constexpr,
-    residual: tl.constexpr,
 ):
-    """Gradients of queries, of the centres that they were made of, and of the biases of keys and values.
+    """Gradients of queries, and of the biases of keys and values.
 
     The keys' are in the rows of the sums after those of queries; the values' is added to sums once for every member.
     """
     row = tl.program_id(0) * block + tl.arange(0, block)
-    output = tl.program_id(1) * chunk + tl.arange(0, chunk)
     channel = tl.arange(0, padded_channels)
-    columns = load_matrix(weight, channel, output, channels, channels, channels)
     every = rows + images
     within = (channel < channels)[None, :]
     place = row[:, None] * channels + channel[None, :]
     total = added_parts(sums, place, (row < every)[:, None] & within, parts, every * channels, at_once)
-    if tl.program_id(1) == 0:
-        kept = (row < rows)[:, None] & within
-        tl.store(d_queries + place, total, mask=kept)
-        own = ((row >= rows) & (row < every))[:, None] & within
-        tl.store(d_biases + place - rows * channels, total, mask=own)
-        arriving = tl.load(d_after + place, mask=kept, other=0.0)
-        members = tl.load(masses + row[:, None] * heads + (channel // width)[None, :], mask=kept, other=0.0)
-        if normalize:
-            members = tl.where(members > least, 1.0, 0.0)
-        share = tl.sum(members * arriving, 0)
-        tl.store(d_shares + tl.program_id(0) * channels + channel, share, mask=channel < channels)
-    found = tl.dot(total, columns, input_precision=precision)
-    stored = (row < rows)[:, None] & (output < channels)[None, :]
-    start = row[:, None] * channels + output[None, :]
-    if residual:
-        found += tl.load(d_after + start, mask=stored, other=0.0)
-    tl.store(d_before + start, found, mask=stored)
+    kept = (row < rows)[:, None] & within
+    tl.store(d_queries + place, total, mask=kept)
+    own = ((row >= rows) & (row < every))[:, None] & within
+    tl.store(d_biases + place - rows * channels, total, mask=own)
+    arriving = tl.load(d_after + place, mask=kept, other=0.0)
+    members = tl.load(masses + row[:, None] * heads + (channel // width)[None, :], mask=kept, other=0.0)
+    if normalize:
+        members = tl.where(members > least, 1.0, 0.0)
+    share = tl.sum(members * arriving, 0)
+    tl.store(d_shares + tl.program_id(0) * channels + channel, share, mask=channel < channels)
 
 
 def finish(
@@ -153,7 +122,6 @@ def finish(
     layer: tuple[Tensor, Tensor],
     projected: Tensor,
     halves: tuple[Tensor, Tensor] | None,
-    dtype: torch.dtype,
     normalize: bool,
     residual: bool,
 ) -> None:
@@ -161,39 +129,38 @@ def finish(
 
     Those are the sums, masses (B x K x heads) and centres (B x K x C). layer: a weight (outputs x C) and bias, float32,
     that make `projected` (B x K x outputs) of the centres; halves: two of B x K x C in float16 for their directions.
-    dtype: the precision of products. All contiguous; the centres after the step are not where those before it are.
+    All contiguous; the centres after the step are not where those before it are.
     """
     sums, masses = parts
     batch, count, channels = before.shape
     heads, width = sums.shape[-2:]
     rows = batch * count
     uppers, lowers = (before, before) if halves is None else halves
-    chunk = max(16, WEIGHTS // padded(channels))
-    centres_kernel[(triton.cdiv(rows, ROWS), triton.cdiv(len(layer[0]), chunk))](
+    centres_kernel[(triton.cdiv(rows, ROWS),)](
         sums,
         masses,
         before,
         *found,
-        *layer,
-        projected,
         uppers,
         lowers,
         len(sums),
         rows,
         heads,
         channels,
-        len(layer[0]),
         LEAST_MASS,
         width=width,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=chunk,
         at_once=PARTS,
-        precision=PRECISIONS[dtype],
         normalize=normalize,
         residual=residual,
         halving=halves is not None,
     )
+    (weight, bias), centres = layer, found[2].view(rows, channels)
+    if projected.dtype == bias.dtype:
+        torch.addmm(bias, centres, weight.T, out=projected.view(rows, -1))
+    else:
+        projected.copy_(torch.addmm(bias, centres, weight.T).view_as(projected))
 
 
 def programs_of(d_after: Tensor) -> int:
@@ -207,7 +174,6 @@ def centres_gradient(
     masses: Tensor,
     weight: Tensor,
     found: tuple[Tensor, Tensor, Tensor, Tensor],
-    dtype: torch.dtype,
     normalize: bool,
     residual: bool,
 ) -> None:
@@ -219,13 +185,14 @@ def centres_gradient(
     """
     batch, count, channels = d_after.shape
     heads = masses.shape[-1]
-    chunk = max(16, WEIGHTS // padded(channels))
-    centres_gradient_kernel[(programs_of(d_after), triton.cdiv(channels, chunk))](
+    d_queries, d_before, d_biases, d_shares = found
+    centres_gradient_kernel[(programs_of(d_after),)](
         parts,
         d_after,
         masses,
-        weight,
-        *found,
+        d_queries,
+        d_biases,
+        d_shares,
         len(parts),
         batch * count,
         batch,
@@ -235,9 +202,11 @@ def centres_gradient(
         width=channels // heads,
         padded_channels=padded(channels),
         block=ROWS,
-        chunk=chunk,
         at_once=PARTS,
-        precision=PRECISIONS[dtype],
         normalize=normalize,
-        residual=residual,
     )
+    before, queries = d_before.view(-1, channels), d_queries.view(-1, channels)
+    if residual:
+        torch.addmm(d_after.reshape(-1, channels), queries, weight, out=before)
+    else:
+        torch.mm(queries, weight, out=before)

@@ -155,7 +155,6 @@ def _steps(
             layers[1] if ends else layers[0],
             room["own"] if ends else room["queries"][following],
             (halves[0], halves[1]) if ends else None,
-            projected.dtype,
             normalize,
             residual,
         )
@@ -307,9 +306,7 @@ def _steps_backward(
             levels=levels[place],
         )
         found = (d_queries[place], d_all[place], of_keys[place], of_values[place])
-        centre_kernels.centres_gradient(
-            parts, d_all[place + 1], masses[place], query, found, projected.dtype, normalize, residual
-        )
+        centre_kernels.centres_gradient(parts, d_all[place + 1], masses[place], query, found, normalize, residual)
     return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
 
 
