@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.layers import TokenNorm
 from protoformer.model.tokens import merge_heads, split_heads
 
 LARGEST_BATCH = 2**16 - 1
@@ -37,7 +38,7 @@ class FeedForward(nn.Sequential):
 
     def __init__(self, channels: int) -> None:
         super().__init__(
-            nn.LayerNorm(channels),
+            TokenNorm(channels),
             nn.Linear(channels, 4 * channels),
             nn.GELU(),
             nn.Linear(4 * channels, channels),

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.model.initialization import for_relu
+from protoformer.model.layers import MapNorm, TokenNorm
 
 
 class ChannelNorm(nn.Module):
@@ -11,7 +12,7 @@ class ChannelNorm(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
+        self.norm = TokenNorm(channels)
 
     def forward(self, maps: Tensor) -> Tensor:
         """B x C x H x W to the same."""
@@ -27,13 +28,13 @@ class ResidualBlock(nn.Module):
         # Without biases, which the norm would take away again.
         self.first = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm = nn.InstanceNorm2d(channels)
+        self.norm, self.norm_and_relu = MapNorm(), MapNorm(rectified=True)
         plain = stride == 1 and channels_in == channels
         self.shortcut = nn.Identity() if plain else nn.Conv2d(channels_in, channels, 1, stride=stride)
 
     def forward(self, maps: Tensor) -> Tensor:
         """B x channels_in x H x W to B x channels x H/stride x W/stride."""
-        inner = self.norm(self.second(F.relu(self.norm(self.first(maps)))))
+        inner = self.norm(self.second(self.norm_and_relu(self.first(maps))))
         return F.relu(self.shortcut(maps) + inner)
 
 
@@ -53,8 +54,7 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
         half = channels // 2
         layers = [
             nn.Conv2d(channels_in, half, 7, stride=2, padding=3, bias=False),
-            nn.InstanceNorm2d(half),
-            nn.ReLU(),
+            MapNorm(rectified=True),
             ResidualBlock(half, half),
             ResidualBlock(half, channels, stride=2),
         ]

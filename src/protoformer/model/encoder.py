@@ -12,6 +12,7 @@ from protoformer.model.attention import FeedForward
 from protoformer.model.config import ModelConfig
 from protoformer.model.embedding import EMBEDDINGS
 from protoformer.model.fused.mixing import Weights
+from protoformer.model.layers import PositionConv, TokenNorm
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.synchronization import SYNCHRONIZATIONS, LatentSynchronization
 from protoformer.model.tokens import maps_of, size_of, tokens_of
@@ -83,7 +84,7 @@ class Block(nn.Module):
 
     def __init__(self, channels: int, mixer: Mixer) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
+        self.norm = TokenNorm(channels)
         self.mixer = mixer
         self.mlp = FeedForward(channels)
 
@@ -101,8 +102,8 @@ class Stage(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.blocks = nn.ModuleList(blocks)
-        self.position = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-        self.norm = nn.LayerNorm(channels)
+        self.position = PositionConv(channels)
+        self.norm = TokenNorm(channels)
 
     def forward(self, maps: Tensor, asked: bool = True) -> tuple[Tensor, tuple[Prototypes, ...]]:
         """B x C_in x H x W to B x C x H/stride x W/stride, and, if asked for, the prototypes of every block."""
@@ -115,7 +116,7 @@ class Stage(nn.Module):
                 found.append(prototypes)
             if index == 0:
                 maps = maps_of(tokens, size)
-                tokens = tokens_of(maps + self.position(maps))
+                tokens = tokens_of(self.position(maps))
         return maps_of(self.norm(tokens), size), tuple(found)
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.model.initialization import for_gates, for_relu
+from protoformer.model.layers import ActivatedConv
 
 FACTOR = 8
 """The decoders work at 1/8 of the image."""
@@ -18,23 +19,19 @@ class MotionEncoder(nn.Module):
     def __init__(self, cost_channels: int, channels: int) -> None:
         super().__init__()
         self.costs = nn.Sequential(
-            nn.Conv2d(cost_channels, 2 * channels, 1),
-            nn.ReLU(),
-            nn.Conv2d(2 * channels, channels + channels // 2, 3, padding=1),
-            nn.ReLU(),
+            ActivatedConv(cost_channels, 2 * channels, 1, "relu"),
+            ActivatedConv(2 * channels, channels + channels // 2, 3, "relu", padding=1),
         )
         self.flow = nn.Sequential(
-            nn.Conv2d(2, channels, 7, padding=3),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels // 2, 3, padding=1),
-            nn.ReLU(),
+            ActivatedConv(2, channels, 7, "relu", padding=3),
+            ActivatedConv(channels, channels // 2, 3, "relu", padding=1),
         )
-        self.joint = nn.Conv2d(2 * channels, channels - 2, 3, padding=1)
+        self.joint = ActivatedConv(2 * channels, channels - 2, 3, "relu", padding=1)
         for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
         """costs: B x cost_channels x H x W; flow: B x 2 x H x W, pixels of this map; returns B x channels x H x W."""
-        joint = F.relu(self.joint(torch.cat((self.costs(costs), self.flow(flow)), dim=1)))
+        joint = self.joint(torch.cat((self.costs(costs), self.flow(flow)), dim=1))
         return torch.cat((joint, flow.to(joint.dtype)), dim=1)
 
 
@@ -44,16 +41,17 @@ class SeparableGRU(nn.Module):
     def __init__(self, hidden: int, inputs: int) -> None:
         super().__init__()
         shapes = (((1, 5), (0, 2)), ((5, 1), (2, 0)))
-        self.gates = nn.ModuleList(nn.Conv2d(hidden + inputs, 2 * hidden, k, padding=p) for k, p in shapes)
-        self.candidates = nn.ModuleList(nn.Conv2d(hidden + inputs, hidden, k, padding=p) for k, p in shapes)
+        width = hidden + inputs
+        self.gates = nn.ModuleList(ActivatedConv(width, 2 * hidden, k, "sigmoid", padding=p) for k, p in shapes)
+        self.candidates = nn.ModuleList(ActivatedConv(width, hidden, k, "tanh", padding=p) for k, p in shapes)
         for_gates(self)
 
     def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
         """state: B x hidden x H x W; inputs: B x inputs x H x W; returns the new state."""
         for gates, candidate in zip(self.gates, self.candidates, strict=True):
-            update, reset = torch.sigmoid(gates(torch.cat((state, inputs), dim=1))).chunk(2, dim=1)
-            proposal = torch.tanh(candidate(torch.cat((reset * state, inputs), dim=1)))
-            state = (1 - update) * state + update * proposal
+            update, reset = gates(torch.cat((state, inputs), dim=1)).chunk(2, dim=1)
+            proposal = candidate(torch.cat((reset * state, inputs), dim=1))
+            state = torch.lerp(state, proposal, update)
         return state
 
 
@@ -78,10 +76,10 @@ class UpdateBlock(nn.Module):
         self.motion = MotionEncoder(cost_channels, hidden)
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 3 * hidden)
-        to_change = nn.Conv2d(2 * hidden, 3, 3, padding=1)
-        self.change = nn.Sequential(nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), to_change)
+        to_change = ActivatedConv(2 * hidden, 3, 3, padding=1)
+        self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, "relu", padding=1), to_change)
         self.weights = nn.Sequential(
-            nn.Conv2d(hidden, 2 * hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * hidden, 9 * FACTOR**2, 1)
+            ActivatedConv(hidden, 2 * hidden, 3, "relu", padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
         )
         for_relu(self.change[0])
         for_relu(self.weights[0])

@@ -1,0 +1,102 @@
+"""A bias and an activation in Triton, forward and backward in one pass each."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ELEMENTS = 2048
+"""Numbers that a program holds of one tensor."""
+PROGRAMS = 512
+"""Programs that share the rows on the way back, at most."""
+KINDS = {"none": 0, "relu": 1, "sigmoid": 2, "tanh": 3}
+
+
+@triton.jit
+def activate_kernel(
+    rows, bias, found, count, width, kind: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr
+):
+    """Some rows, count x width, and their bias through one of KINDS."""
+    row = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
+    channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
+    within = channel < width
+    kept = (row < count)[:, None] & within[None, :]
+    place = row[:, None] * width + channel[None, :]
+    number = tl.load(rows + place, mask=kept, other=0.0).to(tl.float32)
+    number += tl.load(bias + channel, mask=within, other=0.0)[None, :]
+    if kind == 1:
+        number = tl.maximum(number, 0.0)
+    elif kind == 2:
+        number = tl.sigmoid(number)
+    elif kind == 3:
+        number = 2.0 * tl.sigmoid(2.0 * number) - 1.0
+    tl.store(found + place, number.to(found.dtype.element_ty), mask=kept)
+
+
+@triton.jit
+def activate_gradient_kernel(
+    arriving,
+    found,
+    d_rows,
+    d_parts,
+    count,
+    width,
+    each,
+    kind: tl.constexpr,
+    block: tl.constexpr,
+    padded_width: tl.constexpr,
+):
+    """One part of the rows: their gradient, and its share of that of the bias (parts x width)."""
+    part = tl.program_id(0)
+    channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
+    within = channel < width
+    total = tl.zeros((block, padded_width), tl.float32)
+    last = tl.minimum((part + 1) * each, count)
+    for first in range(part * each, last, block):
+        row = (first + tl.arange(0, block)).to(tl.int64)
+        kept = (row < last)[:, None] & within[None, :]
+        place = row[:, None] * width + channel[None, :]
+        change = tl.load(arriving + place, mask=kept, other=0.0).to(tl.float32)
+        if kind > 0:
+            number = tl.load(found + place, mask=kept, other=0.0).to(tl.float32)
+            if kind == 1:
+                change = tl.where(number > 0, change, 0.0)
+            elif kind == 2:
+                change = change * number * (1.0 - number)
+            else:
+                change = change * (1.0 - number * number)
+            tl.store(d_rows + place, change.to(d_rows.dtype.element_ty), mask=kept)
+        total += change
+    tl.store(d_parts + part * width + channel, tl.sum(total, 0), mask=within)
+
+
+def activate(rows: Tensor, bias: Tensor, kind: str) -> Tensor:
+    """Rows, count x width, contiguous, plus a bias, through one of KINDS."""
+    count, width = rows.shape
+    found = torch.empty_like(rows)
+    padded, block = _block(width)
+    activate_kernel[(triton.cdiv(count, block), triton.cdiv(width, padded))](
+        rows, bias, found, count, width, kind=KINDS[kind], block=block, padded_width=padded
+    )
+    return found
+
+
+def activate_gradient(arriving: Tensor, found: Tensor, bias: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Gradients of rows and of the bias, from that of what `activate` found."""
+    count, width = arriving.shape
+    padded, block = _block(width)
+    blocks = triton.cdiv(count, block)
+    each = triton.cdiv(blocks, PROGRAMS)
+    parts = triton.cdiv(blocks, each)
+    d_rows = arriving if kind == "none" else torch.empty_like(arriving)
+    d_parts = torch.empty(parts, width, dtype=torch.float32, device=arriving.device)
+    activate_gradient_kernel[(parts, triton.cdiv(width, padded))](
+        arriving, found, d_rows, d_parts, count, width, each * block, kind=KINDS[kind], block=block, padded_width=padded
+    )
+    return d_rows, d_parts.sum(dim=0).to(bias.dtype)
+
+
+def _block(width: int) -> tuple[int, int]:
+    """Channels of a program, and rows."""
+    padded = min(128, triton.next_power_of_2(width))
+    return padded, ELEMENTS // padded

@@ -1,0 +1,179 @@
+"""Layers that torch has, in fewer passes over memory on a GPU.
+
+Their weights, values and gradients are those of torch's own, which they are everywhere else and in graphs that torch
+compiles.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from protoformer.model.fused import kernels_run_on
+
+ACTIVATIONS = {"none": lambda maps: maps, "relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+
+
+class TokenNorm(nn.LayerNorm):
+    """Layer norm of tokens, ... x C."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """... x C to the same, in float32 where products are of half precision."""
+        if not kernels_run_on(tokens):
+            return super().forward(tokens)
+        rows = tokens.reshape(-1, tokens.shape[-1]).contiguous()
+        normed: Tensor = _LayerNorm.apply(rows, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
+        return normed.view(tokens.shape)
+
+
+class MapNorm(nn.Module):
+    """Instance norm of maps, without weights, and, rectified, a ReLU after it."""
+
+    def __init__(self, rectified: bool = False) -> None:
+        super().__init__()
+        self.rectified = rectified
+        self.eps = 1e-5
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B x C x H x W to the same."""
+        if not kernels_run_on(maps):
+            normed = F.instance_norm(maps, eps=self.eps)
+            return F.relu(normed) if self.rectified else normed
+        rows = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
+        found: Tensor = _InstanceNorm.apply(rows, self.eps, self.rectified)  # type: ignore[no-untyped-call]
+        return found.view(len(maps), *maps.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+class ActivatedConv(nn.Conv2d):
+    """A convolution and one of ACTIVATIONS after it."""
+
+    def __init__(
+        self,
+        channels_in: int,
+        channels: int,
+        kernel: int | tuple[int, int],
+        activation: str = "none",
+        padding: int | tuple[int, int] = 0,
+    ) -> None:
+        super().__init__(channels_in, channels, kernel, padding=padding)
+        self.activation = activation
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B x C_in x H x W to B x C x H' x W'."""
+        if not kernels_run_on(maps):
+            activated: Tensor = ACTIVATIONS[self.activation](super().forward(maps))
+            return activated
+        made = F.conv2d(maps, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        rows = made.permute(0, 2, 3, 1).contiguous()
+        found: Tensor = _Activated.apply(rows.flatten(0, 2), self.bias, self.activation)  # type: ignore[no-untyped-call]
+        return found.view(rows.shape).permute(0, 3, 1, 2)
+
+
+class PositionConv(nn.Conv2d):
+    """A 3x3 convolution of each channel by itself, added to what it reads, so that pixels know what is around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, channels, 3, padding=1, groups=channels)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """B x C x H x W to the same."""
+        if not kernels_run_on(maps):
+            return maps + super().forward(maps)
+        rows = maps.permute(0, 2, 3, 1).float().contiguous()
+        taps = self.weight.flatten(1).T.contiguous()
+        found: Tensor = _Positioned.apply(rows, taps, self.bias)  # type: ignore[no-untyped-call]
+        return found.permute(0, 3, 1, 2)
+
+
+class _Positioned(torch.autograd.Function):
+    """Maps, B x H x W x C, plus their convolution with taps, 9 x C, plus a bias."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
+        from protoformer.model import position_kernels
+
+        ctx.save_for_backward(maps, taps)
+        with torch.cuda.device_of(maps):
+            return position_kernels.position(maps, taps, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, ...]:
+        from protoformer.model import position_kernels
+
+        maps, taps = ctx.saved_tensors
+        with torch.cuda.device_of(maps):
+            return position_kernels.position_gradient(arriving.contiguous(), maps, taps)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Of rows, n x C."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        from protoformer.model import norm_kernels
+
+        ctx.save_for_backward(rows, weight)
+        ctx.eps = eps
+        with torch.cuda.device_of(rows):
+            return norm_kernels.layer_norm(rows, weight, bias, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        from protoformer.model import norm_kernels
+
+        rows, weight = ctx.saved_tensors
+        with torch.cuda.device_of(rows):
+            return *norm_kernels.layer_norm_gradient(arriving.contiguous(), rows, weight, ctx.eps), None
+
+
+class _InstanceNorm(torch.autograd.Function):
+    """Of maps, B x HW x C."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, eps: float, rectified: bool) -> Tensor:
+        from protoformer.model import norm_kernels
+
+        with torch.cuda.device_of(maps):
+            found, moments = norm_kernels.instance_norm(maps, eps, rectified)
+        ctx.save_for_backward(maps, moments)
+        ctx.rectified = rectified
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        from protoformer.model import norm_kernels
+
+        maps, moments = ctx.saved_tensors
+        with torch.cuda.device_of(maps):
+            return norm_kernels.instance_norm_gradient(arriving.contiguous(), maps, moments, ctx.rectified), None, None
+
+
+class _Activated(torch.autograd.Function):
+    """Rows, n x C, plus a bias, through an activation."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, kind: str) -> Tensor:
+        from protoformer.model import activation_kernels
+
+        with torch.cuda.device_of(rows):
+            found = activation_kernels.activate(rows, bias, kind)
+        ctx.save_for_backward(found, bias)
+        ctx.kind = kind
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+        from protoformer.model import activation_kernels
+
+        found, bias = ctx.saved_tensors
+        with torch.cuda.device_of(found):
+            return *activation_kernels.activate_gradient(arriving.contiguous(), found, bias, ctx.kind), None

@@ -1,0 +1,106 @@
+"""Layers in fewer passes are torch's own, in their gradients too."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protoformer.model import layers
+from protoformer.model.layers import ACTIVATIONS, ActivatedConv, MapNorm, PositionConv, TokenNorm
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+
+
+@pytest.fixture(autouse=True)
+def _kernels_are_taken(monkeypatch):
+    monkeypatch.setattr(layers, "kernels_run_on", lambda _: True)
+
+
+def learned(compute, given: list[Tensor], numbers) -> list[Tensor]:
+    given = [each.clone().requires_grad_() for each in given]
+    found = compute(*given)
+    arrives = numbers.random(*found.shape, seed=9, dtype=torch.float32).to(found.dtype)
+    return [found.detach(), *torch.autograd.grad(found, given, arrives)]
+
+
+def alike(ours: list[Tensor], right: list[Tensor], dtype: torch.dtype, numbers) -> None:
+    for mine, expected in zip(ours, right, strict=True):
+        assert mine.shape == expected.shape and mine.dtype == expected.dtype
+        assert numbers.error(mine, expected) < numbers.tolerance[dtype]
+
+
+@pytest.mark.parametrize("shape", [(2, 37, 64), (1, 1, 192), (3, 700, 32), (1, 5, 48)], ids=str)
+def test_layer_norm(shape, dtype, numbers):
+    tokens = 3 * numbers.random(*shape, seed=0, dtype=dtype) + 1
+    weight, bias = (numbers.random(shape[-1], seed=seed, dtype=torch.float32) for seed in (1, 2))
+    norm = TokenNorm(shape[-1]).to(tokens.device)
+
+    def ours(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (tokens,))
+
+    def torch_s(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.layer_norm(tokens.float(), shape[-1:], weight, bias)
+
+    given = [tokens, weight, bias]
+    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), dtype, numbers)
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 7, 9), (1, 64, 33, 20), (3, 24, 2, 2)], ids=str)
+@pytest.mark.parametrize("rectified", [False, True])
+def test_instance_norm(shape, rectified, dtype, numbers):
+    maps = 3 * numbers.random(*shape, seed=0, dtype=dtype) + 1
+
+    def torch_s(maps: Tensor) -> Tensor:
+        normed = F.instance_norm(maps.float())
+        return (F.relu(normed) if rectified else normed).to(maps.dtype)
+
+    alike(learned(MapNorm(rectified), [maps], numbers), learned(torch_s, [maps], numbers), dtype, numbers)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("channels", [3, 96, 200])
+def test_bias_and_activation(activation, channels, numbers):
+    maps = numbers.random(2, 5, 9, 11, seed=0, dtype=torch.float32)
+    weight = numbers.random(channels, 5, 3, 3, seed=1, dtype=torch.float32) / 7
+    bias = numbers.random(channels, seed=2, dtype=torch.float32)
+    conv = ActivatedConv(5, channels, 3, activation, padding=1).to(maps.device)
+
+    def ours(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
+
+    def torch_s(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return ACTIVATIONS[activation](F.conv2d(maps, weight, bias, padding=1))
+
+    given = [maps, weight, bias]
+    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), torch.float32, numbers)
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_bias_and_activation_of_half_precision(activation, numbers):
+    maps = numbers.random(2, 64, 46, 62, seed=0, dtype=torch.float32).to(memory_format=torch.channels_last)
+    conv = ActivatedConv(64, 96, 3, activation, padding=1).cuda()
+    plain = nn.Conv2d(64, 96, 3, padding=1).cuda()
+    plain.load_state_dict(conv.state_dict())
+    with torch.autocast("cuda", torch.bfloat16):
+        ours = learned(conv, [maps], numbers)
+        right = learned(lambda maps: ACTIVATIONS[activation](plain(maps)), [maps], numbers)
+    alike(ours, right, torch.bfloat16, numbers)
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 5, 7), (1, 24, 1, 1), (1, 192, 3, 9), (3, 64, 8, 2)], ids=str)
+def test_position(shape, numbers):
+    channels = shape[1]
+    maps = numbers.random(*shape, seed=0, dtype=torch.float32)
+    weight = numbers.random(channels, 1, 3, 3, seed=1, dtype=torch.float32)
+    bias = numbers.random(channels, seed=2, dtype=torch.float32)
+    conv = PositionConv(channels).to(maps.device)
+
+    def ours(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
+
+    def torch_s(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return maps + F.conv2d(maps, weight, bias, padding=1, groups=channels)
+
+    given = [maps, weight, bias]
+    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), torch.float32, numbers)
