@@ -7,12 +7,12 @@ from torch import Tensor
 from protoformer.geometry import pixel_grid
 from protoformer.model.correlation import StoredCorrelation
 from protoformer.model.flow_decoder import CorrelationCosts
-from protoformer.model.kernel_correlation import KernelCorrelation
+from protoformer.model.kernel_correlation import KernelCorrelation, KernelOnDemandCorrelation
 from protoformer.training.frugal import recompute_activations
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
-SIZES = [(9, 11, 2, 3), (12, 17, 4, 4), (8, 8, 4, 4), (5, 23, 1, 1)]
+SIZES = [(9, 11, 2, 3), (8, 13, 4, 4), (8, 8, 4, 2), (5, 23, 1, 1)]
 """Height, width, levels, radius."""
 
 
@@ -40,11 +40,22 @@ def test_windows_and_gradients_are_those_of_the_stored_volume(height, width, lev
         assert mine.shape == expected.shape and numbers.error(mine, expected) < 1e-5
 
 
-def test_estimates_that_are_lost_read_nothing(numbers):
+@pytest.mark.parametrize(("height", "width", "levels", "radius"), SIZES)
+@pytest.mark.parametrize("spread", [0.0, 40.0])
+def test_costs_computed_on_demand_are_those_of_the_stored_volume(height, width, levels, radius, spread, dtype, numbers):
+    maps = [numbers.random(2, 40, height, width, seed=seed, dtype=dtype) for seed in (0, 1)]
+    centres = estimates(numbers, height, width, spread, 2)
+    ours = KernelOnDemandCorrelation(*maps, levels).windows(centres, radius)
+    right = StoredCorrelation(*(each.float() for each in maps), levels).windows(centres, radius)
+    assert ours.shape == right.shape and numbers.error(ours, right) < numbers.tolerance[dtype]
+
+
+@pytest.mark.parametrize("kind", [KernelCorrelation, KernelOnDemandCorrelation])
+def test_estimates_that_are_lost_read_nothing(kind, numbers):
     maps = [numbers.random(2, 8, 8, 9, seed=seed, dtype=torch.float32) for seed in (0, 1)]
     centres = estimates(numbers, 8, 9, 0.0, 0)
     centres[0, 0], centres[1, 1] = 1e30, -1e30
-    assert not KernelCorrelation(*maps, 2).windows(centres, 3).any()
+    assert not kind(*maps, 2).windows(centres, 3).any()
 
 
 def test_nothing_read_is_no_gradient(numbers):

@@ -11,7 +11,7 @@ from protoformer.model.attention import Attention, FeedForward, sine_positions
 from protoformer.model.correlation import Correlation, OnDemandCorrelation, StoredCorrelation
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.fused import kernels_run_on
-from protoformer.model.kernel_correlation import KernelCorrelation
+from protoformer.model.kernel_correlation import KernelCorrelation, KernelOnDemandCorrelation
 from protoformer.model.update import FACTOR, UpdateBlock
 from protoformer.model.upsampling import upsample
 
@@ -82,9 +82,9 @@ class MemoryCosts(nn.Module):
 
 
 def _correlation(source: Tensor, target: Tensor, levels: int, low_memory: bool) -> Correlation:
-    if low_memory:
-        return OnDemandCorrelation(source, target, levels)
-    return (KernelCorrelation if kernels_run_on(source) else StoredCorrelation)(source, target, levels)
+    if kernels_run_on(source) and not (low_memory and torch.is_grad_enabled()):
+        return (KernelOnDemandCorrelation if low_memory else KernelCorrelation)(source, target, levels)
+    return (OnDemandCorrelation if low_memory else StoredCorrelation)(source, target, levels)
 
 
 class FlowDecoder(nn.Module):

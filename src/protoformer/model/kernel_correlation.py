@@ -1,4 +1,4 @@
-"""All costs kept, as in `StoredCorrelation`, and read by kernels on a GPU.
+"""Costs read by kernels on a GPU: kept, as in `StoredCorrelation`, or computed as in `OnDemandCorrelation`.
 
 Every update of a flow reads other windows. Left to autograd, the gradient of each would be a volume of its own, most of
 it zeros, to be added to the others; here all windows add to one.
@@ -51,6 +51,22 @@ class KernelCorrelation(Correlation):
 
     def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
         raise NotImplementedError("the kernels read and interpolate at once")
+
+
+class KernelOnDemandCorrelation(Correlation):
+    """Costs computed where they are looked for, without gathering features; for use, not for training."""
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
+        super().__init__(source, target, levels)
+        self.scale = source.shape[1] ** -0.5
+        self.ours = tokens_of(source).contiguous()
+        self.theirs = [level.to(source.dtype).permute(0, 2, 3, 1).contiguous() for level in self.pyramid]
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
+        from protoformer.model import lookup_kernels
+
+        with torch.cuda.device_of(corners):
+            return lookup_kernels.integer_windows(self.ours, self.theirs[level], corners.contiguous(), side, self.scale)
 
 
 class _Costs(torch.autograd.Function):

@@ -172,3 +172,63 @@ def add_windows_gradient(
         padded_window=triton.next_power_of_2((2 * radius + 2) ** 2),
         block=PIXELS,
     )
+
+
+@triton.jit
+def integer_windows_kernel(
+    source,
+    target,
+    corners,
+    found,
+    pixels,
+    height,
+    width,
+    channels,
+    scale,
+    side: tl.constexpr,
+    padded_window: tl.constexpr,
+    chunk: tl.constexpr,
+):
+    """Products of one source pixel with the target's in a window: found, (B pixels) x side^2.
+
+    source: (B pixels) x channels; target: B x height x width x channels; corners: (B pixels) x 2, x and y, int64.
+    """
+    pixel = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, padded_window)
+    x = tl.load(corners + 2 * pixel) + place % side
+    y = tl.load(corners + 2 * pixel + 1) + place // side
+    within = (place < side * side) & (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    start = (((pixel // pixels) * height + y) * width + x) * channels
+    total = tl.zeros((padded_window,), tl.float32)
+    for first in range(0, channels, chunk):
+        channel = first + tl.arange(0, chunk)
+        there = channel < channels
+        own = tl.load(source + pixel * channels + channel, mask=there, other=0.0).to(tl.float32)
+        kept = within[:, None] & there[None, :]
+        theirs = tl.load(target + start[:, None] + channel[None, :], mask=kept, other=0.0).to(tl.float32)
+        total += tl.sum(theirs * own[None, :], 1)
+    tl.store(found + pixel * (side * side) + place, total * scale, mask=place < side * side)
+
+
+def integer_windows(source: Tensor, target: Tensor, corners: Tensor, side: int, scale: float) -> Tensor:
+    """Products of source pixels, B x n x C, with windows of the target, B x H x W x C, from corners, B x n x 2, on.
+
+    Returns B x n x side x side, times scale, zero outside the target, in float32.
+    """
+    batch, pixels, channels = source.shape
+    found = torch.empty(batch, pixels, side, side, dtype=torch.float32, device=source.device)
+    integer_windows_kernel[(batch * pixels,)](
+        source,
+        target,
+        corners,
+        found,
+        pixels,
+        target.shape[1],
+        target.shape[2],
+        channels,
+        scale,
+        side=side,
+        padded_window=triton.next_power_of_2(side * side),
+        chunk=32,
+    )
+    return found
