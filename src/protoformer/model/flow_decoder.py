@@ -130,8 +130,9 @@ class FlowDecoder(nn.Module):
             state, flow = step.state, flow + step.change
             if every or index == updates - 1:
                 fine = self._upsample(flow, step.log_scale, state)
-                flows.append(fine[:, :2])
-                log_scales.append(fine[:, 2:])
+                fine_flow, fine_scale = fine.split((2, 1), dim=1)
+                flows.append(fine_flow)
+                log_scales.append(fine_scale)
             if progress:
                 progress(index + 1, updates)
         return FlowSequence(tuple(flows), tuple(log_scales))
