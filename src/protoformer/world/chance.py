@@ -124,7 +124,7 @@ def hashed_uniform(keys: Tensor, shape: Shape, device: torch.device | str) -> Te
 
     keys: B, int64. Made where they are needed, so noise as large as an image never travels to the device.
     """
-    low, high = _spread_keys(keys.to(device))
+    low, high = spread_keys(keys.to(device))
     words = torch.arange(math.prod(shape), device=device) + low[:, None]
     words &= _HALF_WORD
     # The second word enters between the rounds, so that two keys whose counters overlap still give different numbers.
@@ -149,7 +149,7 @@ def _bell(unit: Tensor) -> Tensor:
     return torch.cat((radius * turn.cos(), radius * turn.sin()), dim=1)
 
 
-def _spread_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
+def spread_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Two 32-bit words a key, both moved by all its bits: neighbouring keys end up far apart."""
     low, high = keys & _HALF_WORD, (keys >> 32) & _HALF_WORD
     first = _mix_rounds(low ^ 0x5BD1E995, between=high)

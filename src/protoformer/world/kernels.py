@@ -1,7 +1,7 @@
-"""Casting and shading on a GPU, a block of rays at a time.
+"""Casting on a GPU, a block of rays at a time.
 
-A block goes through the primitives of its scene, and only the nearest hit is written; then one pass makes its colour.
-These are `casting._nearest`, `casting._blocked` and `surface.plain_surface`, step by step; tests hold them together.
+A block goes through the primitives of its scene, and only the nearest hit is written. These are `casting._nearest` and
+`casting._blocked`, step by step; tests hold them together.
 """
 
 import torch
@@ -10,19 +10,18 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.world import casting
-from protoformer.world import surface as surfaces_of
 
 NEAREST = tl.constexpr(casting.NEAREST)
-LEAST_FACING = tl.constexpr(surfaces_of.LEAST_FACING)
-SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
 FAR = tl.constexpr(float("inf"))
+WHOLE = tl.constexpr(12582912.0)
+"""One and a half times 2^23: added and taken away again, it leaves a whole number."""
 BLOCK = 512
 
 # A table's rows: see `scene`. All kernels take pointers to row 0 of one primitive, and the distance between rows.
 
 
 @triton.jit
-def _turned(matrix, step, x, y, z):
+def turned(matrix, step, x, y, z):
     a = tl.load(matrix) * x + tl.load(matrix + step) * y + tl.load(matrix + 2 * step) * z
     b = tl.load(matrix + 3 * step) * x + tl.load(matrix + 4 * step) * y + tl.load(matrix + 5 * step) * z
     c = tl.load(matrix + 6 * step) * x + tl.load(matrix + 7 * step) * y + tl.load(matrix + 8 * step) * z
@@ -36,7 +35,7 @@ def _plane(ox, oy, oz, dx, dy, dz):
 
 
 @triton.jit
-def _rippled(x, y, row, step):
+def rippled(x, y, row, step):
     wave = row + 24 * step
     x = x + tl.load(wave) * tl.sin(tl.load(wave + step) * y + tl.load(wave + 2 * step))
     y = y + tl.load(wave + 3 * step) * tl.sin(tl.load(wave + 4 * step) * x + tl.load(wave + 5 * step))
@@ -52,7 +51,7 @@ def _rectangle(ox, oy, oz, dx, dy, dz):
 @triton.jit
 def _blob(ox, oy, oz, dx, dy, dz, row, outline, step):
     depth, x, y = _plane(ox, oy, oz, dx, dy, dz)
-    x, y = _rippled(x, y, row, step)
+    x, y = rippled(x, y, row, step)
     radius = tl.sqrt(tl.maximum(x * x + y * y, 1e-12))
     c, s = x / radius, y / radius
     c2, s2 = c * c - s * s, 2 * s * c
@@ -76,7 +75,7 @@ def _texel(coordinate, side):
 @triton.jit
 def _cutout(ox, oy, oz, dx, dy, dz, row, step, texture, silhouettes, side, surfaces):
     depth, x, y = _plane(ox, oy, oz, dx, dy, dz)
-    x, y = _rippled(x, y, row, step)
+    x, y = rippled(x, y, row, step)
     left, x = _texel(x, side)
     top, y = _texel(y, side)
     start = tl.maximum(tl.load(texture).to(tl.int32) - (surfaces - 1), 0) * side * side
@@ -133,6 +132,87 @@ def _meet(KIND: tl.constexpr, ox, oy, oz, dx, dy, dz, row, outline, step, textur
 
 
 @triton.jit
+def first(
+    table, alive, outline, texture, silhouettes, bounds, x, y, low_x, high_x, low_y, high_y, scene,
+    primitives, step, side, surfaces,
+    e0, e1, e2, e3, e4, e5, e6, e7,
+    CULLED: tl.constexpr,
+):  # fmt: skip
+    """Depth and primitive of what rays (x, y, 1) meet first.
+
+    CULLED: leave out what cannot be met by rays within low .. high, by its bounds; see `shading_kernels`.
+    """
+    best, which = tl.full(x.shape, FAR, tl.float32), tl.zeros(x.shape, tl.int32)
+    ends = (e0, e1, e2, e3, e4, e5, e6, e7)
+    for KIND in tl.static_range(7):
+        for number in range(ends[KIND], ends[KIND + 1]):
+            own = scene * primitives + number
+            wanted = tl.load(alive + own) != 0
+            if CULLED:
+                wanted = wanted & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
+            if wanted:
+                row = table + own
+                dx, dy, dz = turned(row, step, x, y, 1.0)
+                ox, oy, oz = tl.load(row + 9 * step), tl.load(row + 10 * step), tl.load(row + 11 * step)
+                met = _meet(
+                    KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
+                )
+                closer = (met > NEAREST) & (met < best)
+                best, which = tl.where(closer, met, best), tl.where(closer, number, which)
+    return best, which
+
+
+@triton.jit
+def overlap(bound, step, low_x, high_x, low_y, high_y):
+    """Whether bounds, four rows of one primitive, reach into a rectangle."""
+    across = (tl.load(bound) <= high_x) & (tl.load(bound + step) >= low_x)
+    return across & (tl.load(bound + 2 * step) <= high_y) & (tl.load(bound + 3 * step) >= low_y)
+
+
+@triton.jit
+def dark(
+    table, casts, outline, texture, silhouettes, bounds, sx, sy, sz, x, y, z, owner, low_x, high_x, low_y, high_y,
+    scene, primitives, step, side, surfaces,
+    e0, e1, e2, e3, e4, e5,
+    CULLED: tl.constexpr,
+):  # fmt: skip
+    """Whether something is between points and the sun, other than their owner."""
+    found = tl.zeros(x.shape, tl.int1)
+    ends = (e0, e1, e2, e3, e4, e5)
+    for KIND in tl.static_range(5):
+        for number in range(ends[KIND], ends[KIND + 1]):
+            own = scene * primitives + number
+            wanted = tl.load(casts + own) != 0
+            if CULLED:
+                wanted = wanted & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
+            if wanted:
+                row = table + own
+                dx, dy, dz = turned(row, step, sx, sy, sz)
+                ox, oy, oz = turned(row, step, x, y, z)
+                ox += tl.load(row + 9 * step)
+                oy += tl.load(row + 10 * step)
+                oz += tl.load(row + 11 * step)
+                met = _meet(
+                    KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
+                )
+                found = found | ((met > NEAREST) & (met < FAR) & (owner != number))
+    return found
+
+
+@triton.jit
+def directions(lens, x, y):
+    """Rays through pixels: x and y of (x, y, 1). lens: of the scene."""
+    across = tl.div_rn(x - tl.load(lens + 2), tl.load(lens))
+    return across, tl.div_rn(y - tl.load(lens + 3), tl.load(lens + 1))
+
+
+@triton.jit
+def rounded(value):
+    """To the nearest whole number, halves to the even one; below 2^22 in size."""
+    return (value + WHOLE) - WHOLE
+
+
+@triton.jit
 def _nearest(
     table, alive, outline, texture, silhouettes, across, down, depths, indices,
     rays, primitives, step, side, surfaces,
@@ -144,20 +224,10 @@ def _nearest(
     there = ray < rays
     place = scene.to(tl.int64) * rays + ray
     x, y = tl.load(across + place, there, 0.0), tl.load(down + place, there, 0.0)
-    best, which = tl.full((SIZE,), FAR, tl.float32), tl.zeros((SIZE,), tl.int32)
-    ends = (e0, e1, e2, e3, e4, e5, e6, e7)
-    for KIND in tl.static_range(7):
-        for number in range(ends[KIND], ends[KIND + 1]):
-            own = scene * primitives + number
-            if tl.load(alive + own) != 0:
-                row = table + own
-                dx, dy, dz = _turned(row, step, x, y, 1.0)
-                ox, oy, oz = tl.load(row + 9 * step), tl.load(row + 10 * step), tl.load(row + 11 * step)
-                met = _meet(
-                    KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
-                )
-                closer = (met > NEAREST) & (met < best)
-                best, which = tl.where(closer, met, best), tl.where(closer, number, which)
+    best, which = first(
+        table, alive, outline, texture, silhouettes, table, x, y, 0.0, 0.0, 0.0, 0.0, scene,
+        primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, False,
+    )  # fmt: skip
     tl.store(depths + place, best, there)
     tl.store(indices + place, which.to(tl.int64), there)
 
@@ -177,159 +247,14 @@ def _blocked(
     z = tl.load(points + 2 * apart + place, there, 0.0)
     owner = tl.load(owners + place, there, 0)
     sx, sy, sz = tl.load(sun + 3 * scene), tl.load(sun + 3 * scene + 1), tl.load(sun + 3 * scene + 2)
-    dark = tl.zeros((SIZE,), tl.int1)
-    ends = (e0, e1, e2, e3, e4, e5)
-    for KIND in tl.static_range(5):
-        for number in range(ends[KIND], ends[KIND + 1]):
-            own = scene * primitives + number
-            if tl.load(alive + own) != 0:
-                row = table + own
-                dx, dy, dz = _turned(row, step, sx, sy, sz)
-                ox, oy, oz = _turned(row, step, x, y, z)
-                ox += tl.load(row + 9 * step)
-                oy += tl.load(row + 10 * step)
-                oz += tl.load(row + 11 * step)
-                met = _meet(
-                    KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
-                )
-                dark = dark | ((met > NEAREST) & (met < FAR) & (owner != number))
-    tl.store(hidden + place, dark, there)
-
-
-@triton.jit
-def _mirrored(coordinate):
-    """Fold into 0 .. 1 by reflection."""
-    folded = coordinate - 2 * tl.floor(0.5 * coordinate)
-    return tl.minimum(folded, 2 - folded)
-
-
-@triton.jit
-def _bilinear(texels, start, size, side, u, v):
-    start = start + (side * side - size * size) * 4 // 3
-    width = size.to(tl.float32)
-    x, y = tl.maximum(u * width - 0.5, 0.0), tl.maximum(v * width - 0.5, 0.0)
-    left, top = tl.minimum(x.to(tl.int32), size - 1), tl.minimum(y.to(tl.int32), size - 1)
-    x, y = x - tl.floor(x), y - tl.floor(y)
-    right, bottom = tl.minimum(left + 1, size - 1), tl.minimum(top + 1, size - 1)
-    a, b = tl.load(texels + start + top * size + left), tl.load(texels + start + top * size + right)
-    c, d = tl.load(texels + start + bottom * size + left), tl.load(texels + start + bottom * size + right)
-    red = _between(a & 255, b & 255, c & 255, d & 255, x, y)
-    green = _between((a >> 8) & 255, (b >> 8) & 255, (c >> 8) & 255, (d >> 8) & 255, x, y)
-    blue = _between((a >> 16) & 255, (b >> 16) & 255, (c >> 16) & 255, (d >> 16) & 255, x, y)
-    return red, green, blue
-
-
-@triton.jit
-def _between(a, b, c, d, x, y):
-    a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
-    upper, lower = a + (b - a) * x, c + (d - c) * x
-    return upper + (lower - upper) * y
-
-
-@triton.jit
-def _surface(
-    table, looks, texture, texels, lens, light, indices, depths, across, down, out,
-    rays, apart, primitives, step, side, surfaces, levels, stride,
-    boxes, balls, rooms, skies,
-    SIZE: tl.constexpr,
-):  # fmt: skip
-    scene = tl.program_id(1)
-    ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = ray < rays
-    place = scene.to(tl.int64) * rays + ray
-    index = tl.load(indices + place, there, 0).to(tl.int32)
-    depth = tl.load(depths + place, there, 1.0)
-    rx, ry = tl.load(across + place, there, 0.0), tl.load(down + place, there, 0.0)
-    row, look = table + scene * primitives + index, looks + scene * primitives + index
-    flat, around = index < boxes, index >= rooms
-    is_round = ((index >= balls) & (index < rooms)) | (index >= skies)
-    # Where on the primitive.
-    ox, oy, oz = _turned(row, step, rx * depth, ry * depth, depth)
-    ox += tl.load(row + 9 * step)
-    oy += tl.load(row + 10 * step)
-    oz += tl.load(row + 11 * step)
-    mx, my = _rippled(ox, oy, row, step)
-    mx, my = tl.where(flat, mx, ox), tl.where(flat, my, oy)
-    ax, ay, az = tl.abs(ox), tl.abs(oy), tl.abs(oz)
-    axis = tl.where(az > tl.maximum(ax, ay), 2, tl.where(ay > ax, 1, 0))
-    along = tl.where(axis == 0, ox, tl.where(axis == 1, oy, oz))
-    side_sign = tl.where(along > 0, 1.0, -1.0)
-    face = 2 * axis + (along > 0).to(tl.int32)
-    axis, side_sign, face = tl.where(flat, 2, axis), tl.where(flat, -1.0, side_sign), tl.where(flat, 4, face)
-    # Normals: of the primitive's own, then in the camera's axes, then in the world at time 0.
-    nx = tl.where(is_round, ox, tl.where(axis == 0, side_sign, 0.0))
-    ny = tl.where(is_round, oy, tl.where(axis == 1, side_sign, 0.0))
-    nz = tl.where(is_round, oz, tl.where(axis == 2, side_sign, 0.0))
-    cx = tl.load(row) * nx + tl.load(row + 3 * step) * ny + tl.load(row + 6 * step) * nz
-    cy = tl.load(row + step) * nx + tl.load(row + 4 * step) * ny + tl.load(row + 7 * step) * nz
-    cz = tl.load(row + 2 * step) * nx + tl.load(row + 5 * step) * ny + tl.load(row + 8 * step) * nz
-    length = 1.0 / tl.sqrt(tl.maximum(cx * cx + cy * cy + cz * cz, 1e-24))
-    length = tl.where(cx * rx + cy * ry + cz > 0, -length, length)
-    cx, cy, cz = cx * length, cy * length, cz * length
-    lx, ly, lz = _turned(look + 3 * step, step, nx, ny, nz)
-    sx, sy, sz = tl.load(light + 4 * scene), tl.load(light + 4 * scene + 1), tl.load(light + 4 * scene + 2)
-    towards = (lx * sx + ly * sy + lz * sz) / tl.sqrt(tl.maximum(lx * lx + ly * ly + lz * lz, 1e-24))
-    towards = tl.where(flat, tl.abs(towards), towards)
-    ambient = tl.load(light + 4 * scene + 3)
-    lit = ambient + (1 - ambient) * tl.minimum(tl.maximum(0.5 + 0.5 * towards, 0.0), 1.0)
-    lit = tl.where(around, 1.0, lit)
-    # Where on the texture, and how much of it a pixel covers.
-    mx, my, mz = mx * tl.load(look), my * tl.load(look + step), oz * tl.load(look + 2 * step)
-    s, t = tl.where(axis == 0, mz, mx), tl.where(axis == 1, mz, my)
-    t0, t1, t2 = tl.load(look + 12 * step), tl.load(look + 13 * step), tl.load(look + 14 * step)
-    t3, t4, t5 = tl.load(look + 15 * step), tl.load(look + 16 * step), tl.load(look + 17 * step)
-    which = tl.load(texture + scene * primitives + index).to(tl.int32)
-    u = t0 * s + t1 * t + t2 + tl.where(which < surfaces, 0.37 * face, 0.0)
-    v = t3 * s + t4 * t + t5
-    facing = -(cx * rx + cy * ry + cz) / tl.sqrt(1 + rx * rx + ry * ry)
-    metres = depth / tl.load(lens + 4 * scene)
-    footprint = side * side * metres * metres * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, LEAST_FACING)
-    level = tl.minimum(tl.maximum(SOFTNESS + 0.5 * tl.log2(tl.maximum(footprint, 1e-12)), 0.0), levels - 1.0)
-    whole = tl.minimum(level.to(tl.int32), levels - 2)
-    blend = level - whole
-    size = side >> whole
-    u, v = _mirrored(u), _mirrored(v)
-    red, green, blue = _bilinear(texels, which * stride, size, side, u, v)
-    red2, green2, blue2 = _bilinear(texels, which * stride, size >> 1, side, u, v)
-    red = (red + (red2 - red) * blend) / 255.0
-    green = (green + (green2 - green) * blend) / 255.0
-    blue = (blue + (blue2 - blue) * blend) / 255.0
-    red = tl.load(look + 18 * step) * red + tl.load(look + 21 * step)
-    green = tl.load(look + 19 * step) * green + tl.load(look + 22 * step)
-    blue = tl.load(look + 20 * step) * blue + tl.load(look + 23 * step)
-    tl.store(out + place, tl.minimum(tl.maximum(red, 0.0), 1.0), there)
-    tl.store(out + apart + place, tl.minimum(tl.maximum(green, 0.0), 1.0), there)
-    tl.store(out + 2 * apart + place, tl.minimum(tl.maximum(blue, 0.0), 1.0), there)
-    tl.store(out + 3 * apart + place, lit, there)
-    tl.store(out + 4 * apart + place, tl.load(look + 24 * step), there)
-    tl.store(out + 5 * apart + place, cx, there)
-    tl.store(out + 6 * apart + place, cy, there)
-    tl.store(out + 7 * apart + place, cz, there)
-
-
-def surface(
-    table: Tensor, looks: Tensor, texture: Tensor, texels: Tensor, side: int, surfaces: int, counts: tuple[int, ...],
-    lens: Tensor, light: Tensor, index: Tensor, depth: Tensor, ray: Tensor,
-) -> Tensor:  # fmt: skip
-    """`surface.plain_surface` in one kernel: 8 x B x N, colour, light, gloss and normal.
-
-    light: B x 4, the sun's direction in the world and the ambient share.
-    """
-    batch, rays = index.shape
-    primitives = table.shape[2]
-    out = torch.empty(8, batch, rays, device=index.device)
-    starts = _ends(counts)
-    _surface[(triton.cdiv(rays, BLOCK), batch)](
-        table, looks, texture, texels, lens, light.contiguous(), index.contiguous(), depth.contiguous(),
-        ray[0].contiguous(), ray[1].contiguous(), out,
-        rays, batch * rays, primitives, batch * primitives, side, surfaces, side.bit_length(),
-        (4 * side * side - 1) // 3, starts[3], starts[4], starts[5], starts[6],
-        SIZE=BLOCK,
+    found = dark(
+        table, alive, outline, texture, silhouettes, table, sx, sy, sz, x, y, z, owner, 0.0, 0.0, 0.0, 0.0, scene,
+        primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, False,
     )  # fmt: skip
-    return out
+    tl.store(hidden + place, found, there)
 
 
-def _ends(counts: tuple[int, ...]) -> list[int]:
+def ends_of(counts: tuple[int, ...]) -> list[int]:
     """Where the primitives of each kind begin, and where the last end."""
     return [sum(counts[:number]) for number in range(len(counts) + 1)]
 
@@ -345,7 +270,7 @@ def nearest(
     depth, index = torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)
     _nearest[(triton.cdiv(rays, BLOCK), batch)](
         table, alive.view(torch.uint8), outline, texture, silhouettes, x, y, depth, index,
-        rays, primitives, batch * primitives, side, surfaces, *_ends(counts), SIZE=BLOCK,
+        rays, primitives, batch * primitives, side, surfaces, *ends_of(counts), SIZE=BLOCK,
     )  # fmt: skip
     return depth, index
 
@@ -362,6 +287,6 @@ def blocked(
     _blocked[(triton.cdiv(rays, BLOCK), batch)](
         table, alive.view(torch.uint8), outline, texture, silhouettes, sun.contiguous(), points, own,
         hidden.view(torch.uint8),
-        rays, batch * rays, primitives, batch * primitives, side, surfaces, *_ends(counts)[:6], SIZE=BLOCK,
+        rays, batch * rays, primitives, batch * primitives, side, surfaces, *ends_of(counts)[:6], SIZE=BLOCK,
     )  # fmt: skip
     return hidden

@@ -17,10 +17,10 @@ from protoformer.world.chance import hashed_normal
 Transform = Callable[[Sequence[Tensor]], list[Tensor]]
 
 # Each blur is (1, 2, 1) / 4 along rows and columns with its taps this many pixels apart: together, a tent.
-_SPACINGS = (1, 2, 4)
+SPACINGS = (1, 2, 4)
 # A disc of diameter d has the variance d^2 / 16 along an axis; these blurs have spacing^2 / 2. Squared diameters:
 _SQUARED_DIAMETERS = (0.0, 8.0, 40.0, 168.0)
-_NEAREST = 1e-3  # metres: closer than this is no scene
+NEAREST = 1e-3  # metres: closer than this is no scene
 
 _LUMINANCE = (
     (16, 11, 10, 16, 24, 40, 51, 61),
@@ -40,9 +40,9 @@ _CHROMINANCE = (
     *((99,) * 8 for _ in range(4)),
 )
 # Flat blocks often lie half way between two levels, and codecs round those up: so does this, whatever the last bits.
-_HALF = 0.501
+HALF = 0.501
 # Row u: the cosine of frequency u at the samples 0 .. 3 of eight; the other four mirror them, with a minus if u is odd.
-_COSINES = tuple(
+COSINES = tuple(
     tuple((0.5 if u else math.sqrt(0.125)) * math.cos((2 * k + 1) * u * math.pi / 16) for k in range(4))
     for u in range(8)
 )
@@ -57,17 +57,17 @@ def defocus(image: Tensor, depth: Tensor, focus: Tensor, aperture: Tensor) -> Te
     What is in front hides what is behind: things behind the focus blur without mixing with sharper ones before them,
     things before the focus blur over all else.
     """
-    inverse_focus = 1 / focus.clamp_min(_NEAREST)
-    nearness = _each(aperture) * (1 / depth.clamp_min(_NEAREST) - _each(inverse_focus))
+    inverse_focus = 1 / focus.clamp_min(NEAREST)
+    nearness = _each(aperture) * (1 / depth.clamp_min(NEAREST) - _each(inverse_focus))
     near, far = _levels(nearness.clamp_min(0)), _levels((-nearness).clamp_min(0))
     opaque = torch.cat((image, torch.ones_like(depth)), dim=1)
 
     # Each side sums what lies between its levels, blurring as it goes: the outermost level passes every blur.
     behind, before = opaque * far[-1], opaque * near[-1]
     for level in (2, 1):
-        behind = _over(opaque * far[level], _blur(behind, _SPACINGS[level]))
-        before = _over(_blur(before, _SPACINGS[level]), opaque * near[level])
-    behind, before = _blur(behind, _SPACINGS[0]), _blur(before, _SPACINGS[0])
+        behind = _over(opaque * far[level], _blur(behind, SPACINGS[level]))
+        before = _over(_blur(before, SPACINGS[level]), opaque * near[level])
+    behind, before = _blur(behind, SPACINGS[0]), _blur(before, SPACINGS[0])
     # A pixel is on one side, so that of the two sharp shares one is 1 and the other counts.
     seen = _over(before, _over(opaque * (near[0] * far[0]), behind))
     # Light that came from outside the levels' own pixels is missing, not black.
@@ -116,6 +116,12 @@ def compress(image: Tensor, quality: Tensor) -> Tensor:
     luma = _quantised(luma, _table(_LUMINANCE, quality))
     chroma = _doubled(_quantised(_halved(chroma), _table(_CHROMINANCE, quality)))
     return (_to_rgb(luma, chroma)[..., :height, :width].round().clamp(0, 255) / 255).contiguous()
+
+
+def steps_of(quality: Tensor) -> Tensor:
+    """The steps of luma's and chroma's frequencies in `compress`: N x 2 x 8 x 8."""
+    tables = [_table(base, quality)[..., 0, 0, 0] for base in (_LUMINANCE, _CHROMINANCE)]
+    return torch.stack(tables).permute(3, 0, 1, 2)
 
 
 def _each(numbers: Tensor) -> Tensor:
@@ -200,10 +206,10 @@ def _quantised(planes: Tensor, steps: Tensor) -> Tensor:
     # Place in the block first, so that one place of all blocks lies together in memory.
     blocks = blocks.permute(3, 5, 0, 1, 2, 4).contiguous()
     frequencies = _along(_along(blocks, 0, _cosine_transform), 1, _cosine_transform)
-    frequencies = ((frequencies.abs() / steps + _HALF).floor() * steps).copysign(frequencies)
+    frequencies = ((frequencies.abs() / steps + HALF).floor() * steps).copysign(frequencies)
     blocks = _along(_along(frequencies, 0, _inverse_transform), 1, _inverse_transform)
     planes = blocks.permute(2, 3, 4, 0, 5, 1).reshape(count, channels, height, width)
-    return (planes + _HALF).floor().clamp(-128, 127)
+    return (planes + HALF).floor().clamp(-128, 127)
 
 
 def _along(blocks: Tensor, dim: int, transform: Transform) -> Tensor:
@@ -215,13 +221,13 @@ def _cosine_transform(samples: Sequence[Tensor]) -> list[Tensor]:
     # Sums in this very order: a matrix product promises none, and a last bit can turn a rounding.
     sums = [samples[k] + samples[7 - k] for k in range(4)]
     differences = [samples[k] - samples[7 - k] for k in range(4)]
-    return [_weighted(_COSINES[u], differences if u % 2 else sums) for u in range(8)]
+    return [_weighted(COSINES[u], differences if u % 2 else sums) for u in range(8)]
 
 
 def _inverse_transform(frequencies: Sequence[Tensor]) -> list[Tensor]:
     """The way back from `_cosine_transform`."""
-    even = [_weighted([_COSINES[u][k] for u in (0, 2, 4, 6)], frequencies[0::2]) for k in range(4)]
-    odd = [_weighted([_COSINES[u][k] for u in (1, 3, 5, 7)], frequencies[1::2]) for k in range(4)]
+    even = [_weighted([COSINES[u][k] for u in (0, 2, 4, 6)], frequencies[0::2]) for k in range(4)]
+    odd = [_weighted([COSINES[u][k] for u in (1, 3, 5, 7)], frequencies[1::2]) for k in range(4)]
     return [even[k] + odd[k] for k in range(4)] + [even[k] - odd[k] for k in (3, 2, 1, 0)]
 
 

@@ -1,7 +1,7 @@
 """Pictures of scenes, and the truth about them."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from protoformer.geometry import pixel_grid
 from protoformer.geometry.warps import inside
 from protoformer.world.bank import TextureBank, procedural_bank
 from protoformer.world.casting import NEAREST, Shapes, in_shadow, nearest
-from protoformer.world.photography import compress, defocus, expose, sensor_noise, vignette
-from protoformer.world.scene import KINDS, Frame, Scenes
+from protoformer.world.photography import compress, defocus, expose, sensor_noise, steps_of, vignette
+from protoformer.world.scene import KINDS, Frame, Scenes, sent
 from protoformer.world.surface import Hits, carried, hits, looks_of, normals, shade, surface
 
 AROUND = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1))
@@ -19,7 +19,8 @@ AROUND = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1)
 TOLERANCE = 2e-4
 """A point is hidden if something is nearer to the camera by more than this share of its depth."""
 SUBFRAMES = 7
-NUMBERS = ("aperture", "focus", "gamma", "lift", "vignette", "read", "shot")
+SENSOR = ("gamma", "lift", "vignette", "read", "shot")
+"""Numbers of the film that the sensor goes by."""
 LATTICE = (0.754878, 0.569840)
 """Steps of a pixel, (x, y), from one subframe's rays to the next's; they fill it evenly however many there are."""
 SHADED = 0.6
@@ -87,6 +88,23 @@ def extents(instances: Tensor, count: int) -> Tensor:
     return torch.where(torch.isfinite(boxes), boxes, torch.nan)
 
 
+@cache
+def _around(device: torch.device) -> Tensor:
+    """AROUND in pixels: 8 x 2."""
+    return torch.tensor(AROUND, dtype=torch.float32).div(8).to(device)
+
+
+@cache
+def _offsets(subframes: int, device: torch.device) -> Tensor:
+    """Where the rays of each subframe pass, from the centres of pixels: subframes x 2.
+
+    Each looks through another place of the pixel: a lattice that fills it evenly, but not in order, or the blur of what
+    moves along that order would be longer or shorter.
+    """
+    numbers = range(subframes)
+    return torch.tensor([[(step * number + 0.5) % 1 - 0.5 for step in LATTICE] for number in numbers]).to(device)
+
+
 class Renderer:
     """Renders a batch of scenes on one device."""
 
@@ -95,7 +113,7 @@ class Renderer:
         self.bank = (procedural_bank() if bank is None else bank).to(self.device)
         primitives, air = scenes.primitives, scenes.air
         self.looks = looks_of(primitives, air.sun, air.ambient, air.sunlight, self.device)
-        outline = primitives.outline.permute(2, 0, 1).float().contiguous().to(self.device)
+        outline = sent(primitives.outline.permute(2, 0, 1).float(), self.device)
         self.shapes = Shapes(outline, self.looks.texture, self.bank)
 
     def view(self, time: float | Tensor, steady: bool = False) -> View:
@@ -124,6 +142,10 @@ class Renderer:
 
         What comes to lie behind the camera has no motion in the image, and is not valid.
         """
+        if self.device.type == "cuda":
+            from protoformer.world import motion_kernels
+
+            return motion_kernels.moved(hit, self.shapes, positions, frame)
         x, y, z = carried(hit, frame)
         ahead = z > NEAREST
         target = frame.project(x, y, torch.where(ahead, z, 1.0))
@@ -141,17 +163,17 @@ class Renderer:
 
     def boxes(self, view: View) -> Tensor:
         """What is seen of each instance 1, 2, ...: B x I x 4, (x, y, w, h) in pixels; NaN for those out of sight."""
-        return extents(self.instances(view), int(self.looks.instance.max()))
+        return extents(self.instances(view), int(self.scenes.primitives.instance.max()))
 
     def whole(self, frame: Frame, instance: int | Tensor) -> Tensor:
         """The mask of an instance as if nothing stood before it, on an image twice as large: B x 1 x 2H x 2W, bool.
 
         instance: one for all scenes, or B. The mask's pixel (H / 2, W / 2), rounded down, is the image's first.
         """
-        chosen = torch.as_tensor(instance, device=self.device).view(-1, 1)
+        chosen = instance.to(self.device).view(-1, 1) if isinstance(instance, Tensor) else instance
         height, width = frame.size
-        around = pixel_grid(2 * height, 2 * width, self.device)
-        around = around - torch.tensor([width // 2, height // 2], device=self.device).view(2, 1, 1)
+        x, y = pixel_grid(2 * height, 2 * width, self.device)
+        around = torch.stack((x - width // 2, y - height // 2))
         positions = around.flatten(1).expand(self.scenes.count, -1, -1)
         alone = replace(frame, alive=frame.alive & (self.looks.instance == chosen))
         depth, _ = nearest(alone, self.shapes, positions)
@@ -164,15 +186,18 @@ class Renderer:
     def box_of_whole(self, mask: Tensor) -> Tensor:
         """The box of a mask that `whole` gave: B x 4, in the image's pixels."""
         height, width = self.scenes.size
-        return extents(mask.long(), 1)[:, 0] - torch.tensor([width // 2, height // 2, 0, 0], device=self.device)
+        x, y, wide, tall = extents(mask.long(), 1)[:, 0].unbind(-1)
+        return torch.stack((x - width // 2, y - height // 2, wide, tall), dim=-1)
 
     def clean(self, view: View) -> Tensor:
         """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""
         frame = view.frame
+        if self.device.type == "cuda":
+            return self._clean_by_kernels(view)
         image = self._constant_colour(view.hits)
         pixels = self._edges(view)
         if pixels.shape[1]:
-            around = torch.tensor(AROUND, device=self.device, dtype=torch.float32).T / 8
+            around = _around(self.device).T
             chosen = self._centres()[0][:, pixels].transpose(0, 1)  # B x 2 x k
             positions = (chosen[..., None] + around[:, None]).flatten(2)
             fine = self._constant_colour(self.meet(frame, positions)).unflatten(2, (-1, len(AROUND))).mean(dim=3)
@@ -185,31 +210,79 @@ class Renderer:
         Light, highlights and shadows as things turn, fog, motion blur over `subframes`, defocus, exposure, noise and
         compression.
         """
-        film, frame = self.scenes.film, view.frame
-        steady = frame.steady
+        if self.device.type == "cuda":
+            return self._developed_by_kernels(self._exposed_by_kernels(view, subframes), view)
+        return self._developed(self._exposed(view, subframes), view)
+
+    def _exposed(self, view: View, subframes: int) -> Tensor:
+        """The final pass before lens and sensor: B x 3 x H x W."""
         total = torch.zeros(3, *view.hits.index.shape, device=self.device)
-        for number in range(subframes):
-            part = (number + 0.5) / subframes - 0.5
-            moment = self.scenes.frame(frame.time + part * film.shutter / self.scenes.rate, steady, self.device)
-            # Each subframe looks through another place of the pixel: a lattice that fills it evenly, but not in order,
-            # or the blur of what moves along that order would be longer or shorter.
-            offset = torch.tensor([(step * number + 0.5) % 1 - 0.5 for step in LATTICE], device=self.device)
-            positions = self._centres() + offset.view(1, 2, 1)
-            total += self._seen_colour(self.meet(moment, positions))
-        image = view.map(total / subframes).contiguous()
-        return self._developed(image, view)
+        for time, offset in zip(self._moments(view.frame, subframes), _offsets(subframes, self.device), strict=True):
+            moment = self.scenes.frame(time, view.frame.steady, self.device)
+            total += self._seen_colour(self.meet(moment, self._centres() + offset.view(1, 2, 1)))
+        return view.map(total / subframes).contiguous()
+
+    def _moments(self, frame: Frame, subframes: int) -> list[Tensor]:
+        """Times, B each, while the shutter is open."""
+        parts = [(number + 0.5) / subframes - 0.5 for number in range(subframes)]
+        return [frame.time + part * self.scenes.film.shutter / self.scenes.rate for part in parts]
 
     def _developed(self, image: Tensor, view: View) -> Tensor:
+        """What lens, sensor and codec make of an image."""
         film = self.scenes.film
-        on = {name: getattr(film, name).float().to(self.device) for name in NUMBERS}
-        image = defocus(image, view.depth, on["focus"], on["aperture"])
+        gamma, lift, dim, read, shot = (getattr(film, name).float().to(self.device) for name in SENSOR)
+        which = self._soft()
+        if len(which):
+            focus, aperture = film.focus[which].float(), film.aperture[which].float()
+            image[which] = defocus(image[which], view.depth[which], focus.to(self.device), aperture.to(self.device))
         gain = film.exposure.at(view.frame.time).exp().float().to(self.device)
-        image = vignette(expose(image, gain, on["gamma"], on["lift"]), on["vignette"])
-        # A key for each frame of a scene and of its steady twin: noise is never the same twice.
-        moment = (view.frame.time * self.scenes.rate * 64).round().long()
-        key = film.key * 1_000_003 + 2 * moment + int(view.frame.steady)
-        image = sensor_noise(image, key.to(self.device), on["read"], on["shot"])
+        image = vignette(expose(image, gain, gamma, lift), dim)
+        image = sensor_noise(image, self._noise_keys(view.frame).to(self.device), read, shot)
         return compress(image, film.quality.float().to(self.device))
+
+    def _soft(self) -> Tensor:
+        """The scenes whose lens has an aperture: int64, on the CPU. The others are sharp throughout."""
+        return (self.scenes.film.aperture > 0).nonzero()[:, 0]
+
+    def _noise_keys(self, frame: Frame) -> Tensor:
+        """A key for each frame of a scene and of its steady twin: noise is never the same twice."""
+        moment = (frame.time * self.scenes.rate * 64).round().long()
+        return self.scenes.film.key * 1_000_003 + 2 * moment + int(frame.steady)
+
+    def _clean_by_kernels(self, view: View) -> Tensor:
+        from protoformer.world import shading_kernels
+
+        return shading_kernels.clean(view.frame, self.shapes, self.looks, view.hits, _around(self.device))
+
+    def _exposed_by_kernels(self, view: View, subframes: int) -> Tensor:
+        """As `_exposed`, all moments at once."""
+        from protoformer.world import shading_kernels
+
+        times = torch.stack(self._moments(view.frame, subframes))
+        tables, suns = self.scenes.moments(times, view.frame.steady, self.device)
+        shifts = _offsets(subframes, self.device)
+        return shading_kernels.exposed(view.frame, self.shapes, self.looks, tables, suns, self._air, shifts)
+
+    def _developed_by_kernels(self, image: Tensor, view: View) -> Tensor:
+        """As `_developed`, in place up to the codec."""
+        from protoformer.world import photography_kernels as photography
+
+        film, which = self.scenes.film, self._soft()
+        if len(which):
+            lens = torch.stack((film.aperture, film.focus), dim=1).float()
+            photography.defocus_(image, view.depth, sent(lens, self.device), sent(which, self.device))
+        gain = film.exposure.at(view.frame.time).exp()
+        numbers = torch.cat((gain, torch.stack([getattr(film, name) for name in SENSOR], dim=1)), dim=1)
+        words = photography.key_words(self._noise_keys(view.frame))
+        photography.developed_(image, sent(numbers.float(), self.device), sent(words, self.device))
+        return photography.compressed(image, sent(steps_of(film.quality.float()), self.device))
+
+    @cached_property
+    def _air(self) -> Tensor:
+        """Of each scene: the ambient share, fog a metre, the colours of sunlight and of fog: B x 8."""
+        air = self.scenes.air
+        numbers = (air.ambient[:, None], air.fog[:, None], air.sunlight, air.fog_colour)
+        return sent(torch.cat(numbers, dim=1).float(), self.device)
 
     def _constant_colour(self, hit: Hits) -> Tensor:
         """Colours of the clean pass: 3 x B x N."""

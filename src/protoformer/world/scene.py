@@ -152,16 +152,38 @@ class Scenes:
         time = torch.as_tensor(time, dtype=torch.float64).expand(self.count)
         parts = self.primitives
         to_world, eye = self.camera.pose(time, steady)
-        to_camera = to_world.transpose(-1, -2)[:, None]
+        table, sun = self._seen_from(to_world, eye, time)
+        return Frame(
+            counts=parts.counts,
+            size=self.size,
+            time=time,
+            steady=steady,
+            to_world=to_world,
+            eye=eye,
+            lens=sent(torch.cat((self.camera.focal, self.camera.centre), dim=-1).float(), device),
+            table=sent(table, device),
+            sun=sent(sun, device),
+            alive=sent(parts.alive, device),
+            casts=sent(parts.alive & parts.casts, device),
+        )
+
+    def moments(self, times: Tensor, steady: bool, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """The tables (T x F x B x P) and suns (T x B x 3) of the frames at times (T x B), made at once."""
+        table, sun = self._seen_from(*self.camera.pose(times, steady), times)
+        return sent(table, device), sent(sun, device)
+
+    def _seen_from(self, to_world: Tensor, eye: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """A frame's table and sun, float32 on the CPU; of several moments (... x B), these are in front."""
+        parts = self.primitives
+        to_camera = to_world.transpose(-1, -2)[..., None, :, :]
         turned = rotation(parts.spin.at(time))
         extent = parts.extent * parts.stretch.at(time).exp()
         place = parts.position.at(time) + (turned @ parts.offset[..., None])[..., 0]
         own = to_camera @ turned @ parts.base  # B x P x 3 x 3, own axes to the camera's
-        place = (to_camera @ (place - eye[:, None])[..., None])[..., 0]
+        place = (to_camera @ (place - eye[..., None, :])[..., None])[..., 0]
         inverse = own.transpose(-1, -2) / extent[..., None]
-        ripple = torch.cat(
-            (parts.ripple[..., :2], parts.ripple[..., 2:3] + parts.ripple[..., 3:] * time.view(-1, 1, 1, 1)), -1
-        )
+        phase = parts.ripple[..., 2:3] + parts.ripple[..., 3:] * time[..., None, None, None]
+        ripple = torch.cat((parts.ripple[..., :2].expand(*phase.shape[:-1], 2), phase), dim=-1)
         table = torch.cat(
             (
                 inverse.flatten(-2),
@@ -172,20 +194,8 @@ class Scenes:
             ),
             dim=-1,
         )
-        sun = (to_camera[:, 0] @ self.air.sun[..., None])[..., 0]
-        return Frame(
-            counts=parts.counts,
-            size=self.size,
-            time=time,
-            steady=steady,
-            to_world=to_world,
-            eye=eye,
-            lens=_on(torch.cat((self.camera.focal, self.camera.centre), dim=-1), device),
-            table=_on(table.permute(2, 0, 1), device),
-            sun=_on(sun, device),
-            alive=parts.alive.to(device, non_blocking=True),
-            casts=(parts.alive & parts.casts).to(device, non_blocking=True),
-        )
+        sun = (to_camera[..., 0, :, :] @ self.air.sun[..., None])[..., 0]
+        return table.movedim(-1, -3).float(), sun.float()
 
 
 INVERSE, ORIGIN, FORWARD, PLACE, RIPPLE = slice(0, 9), slice(9, 12), slice(12, 21), slice(21, 24), slice(24, 30)
@@ -240,9 +250,9 @@ def _part(record: Record, start: int, stop: int) -> Record:
     return replace(record, **cut)  # type: ignore[type-var]
 
 
-def _on(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """As float32 on the device; from pinned memory, so that the copy does not wait for earlier work."""
-    tensor = tensor.float()
+def sent(tensor: Tensor, device: torch.device | None) -> Tensor:
+    """On the device, in one piece; from pinned memory, so that the copy does not wait for earlier work."""
+    tensor = tensor.contiguous()
     if device is not None and device.type == "cuda":
-        return tensor.contiguous().pin_memory().to(device, non_blocking=True)
-    return tensor.contiguous()
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor

@@ -9,7 +9,7 @@ from torch import Tensor
 from protoformer.geometry.rotations import rotation
 from protoformer.world.bank import TextureBank
 from protoformer.world.casting import ripple, unripple
-from protoformer.world.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPPLE, Frame, Primitives
+from protoformer.world.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPPLE, Frame, Primitives, sent
 
 SIZE, LIT, TILING, GAIN, BIAS, GLOSS = slice(0, 3), slice(3, 12), slice(12, 18), slice(18, 21), slice(21, 24), 24
 """Rows of the table of looks."""
@@ -147,12 +147,12 @@ class Surface:
 def surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
     """Look the material up at each point."""
     if hit.index.device.type == "cuda":
-        from protoformer.world import kernels
+        from protoformer.world import surface_kernels
 
-        frame, light = hit.frame, torch.cat((looks.sun, looks.ambient[:, None]), dim=1)
-        parts = kernels.surface(
+        frame = hit.frame
+        parts = surface_kernels.surface(
             frame.table, looks.table, looks.texture, bank.texels, bank.side, bank.surfaces, frame.counts,
-            frame.lens, light, hit.index, hit.depth, hit.ray,
+            frame.lens, surface_kernels.light_of(looks), hit.index, hit.depth, hit.ray,
         )  # fmt: skip
         return Surface(parts[:3], parts[3], parts[4], parts[5:])
     return plain_surface(hit, looks, bank)
@@ -208,10 +208,10 @@ def looks_of(primitives: Primitives, sun: Tensor, ambient: Tensor, sunlight: Ten
         dim=-1,
     )
     return Looks(
-        table=table.permute(2, 0, 1).float().contiguous().to(device),
-        texture=primitives.texture.to(device),
-        instance=primitives.instance.to(device),
-        sun=sun.float().to(device),
-        ambient=ambient.float().to(device),
-        sunlight=sunlight.float().to(device),
+        table=sent(table.permute(2, 0, 1).float(), device),
+        texture=sent(primitives.texture, device),
+        instance=sent(primitives.instance, device),
+        sun=sent(sun.float(), device),
+        ambient=sent(ambient.float(), device),
+        sunlight=sent(sunlight.float(), device),
     )

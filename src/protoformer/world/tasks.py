@@ -6,6 +6,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.world.render import Renderer, View
 from protoformer.world.sample import DepthSample, FlowSample, StabilityClip, TrackClip
+from protoformer.world.scene import sent
 
 FARTHEST = 500.0
 """Metres; beyond, there is only the sky, whose depth nobody should learn."""
@@ -53,7 +54,7 @@ def intrinsics(renderer: Renderer) -> Tensor:
     matrix = torch.eye(3).repeat(renderer.scenes.count, 1, 1)
     matrix[:, 0, 0], matrix[:, 1, 1] = camera.focal.float().unbind(-1)
     matrix[:, :2, 2] = camera.centre.float()
-    return matrix.to(renderer.device)
+    return sent(matrix, renderer.device)
 
 
 def targets(renderer: Renderer, view: View) -> Tensor:
@@ -61,7 +62,7 @@ def targets(renderer: Renderer, view: View) -> Tensor:
     if renderer.scenes.target:
         return torch.full((renderer.scenes.count,), renderer.scenes.target, device=renderer.device)
     shown = renderer.instances(view).flatten(1)
-    known = int(renderer.looks.instance.max())
+    known = int(renderer.scenes.primitives.instance.max())
     seen = torch.stack([(shown == instance).sum(dim=1) for instance in range(1, known + 1)], dim=1)
     return seen.argmax(dim=1) + 1
 

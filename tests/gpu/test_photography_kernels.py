@@ -1,0 +1,86 @@
+"""Lens, sensor and codec by kernels are the plain ones."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.world import noise
+from protoformer.world.photography import compress, defocus, expose, sensor_noise, steps_of, vignette
+
+pytestmark = pytest.mark.usefixtures("kernels_run")
+SIZES = [(45, 61), (16, 32), (33, 24), (17, 3), (1, 1)]
+
+
+@pytest.fixture(params=SIZES, ids=str)
+def images(request: pytest.FixtureRequest) -> Tensor:
+    """Four pictures, on the CPU."""
+    made = [noise(64, 64, torch.Generator().manual_seed(seed), falloff=0.5) for seed in range(4)]
+    return torch.stack(made)[..., : request.param[0], : request.param[1]].contiguous()
+
+
+def spread(count: int, low: float, high: float, seed: int) -> Tensor:
+    return low + (high - low) * torch.rand(count, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("quality", [5.0, 40.0, 63.0, 90.0, 100.0])
+def test_compression_is_the_plain_one(images: Tensor, quality: float, numbers) -> None:
+    from protoformer.world.photography_kernels import compressed
+
+    each = torch.tensor([quality, 0.5 * quality, quality, max(1.0, quality - 7)])
+    found = compressed(images.to(numbers.device), steps_of(each).to(numbers.device)).cpu()
+    right = compress(images, each)
+    apart = (found - right).abs()
+    assert (apart > 1e-6).float().mean() < 1e-3  # where a last bit turned a rounding
+    assert apart.mean() < 1e-4
+
+
+def test_every_level_of_grey_passes_through_the_codec(numbers) -> None:
+    from protoformer.world.photography_kernels import compressed
+
+    grey = (torch.arange(256) / 255).view(-1, 1, 1, 1).expand(-1, 3, 16, 16).contiguous()
+    steps = steps_of(torch.full((256,), 100.0)).to(numbers.device)
+    assert torch.equal(compressed(grey.to(numbers.device), steps).cpu(), grey)
+
+
+def test_the_sensor_is_the_plain_one(images: Tensor, numbers) -> None:
+    from protoformer.world.photography_kernels import developed_, key_words
+
+    count = len(images)
+    gain = torch.stack([spread(count, 0.5, 2.0, seed) for seed in range(3)], dim=1)
+    gamma, lift, dim, read, shot = (
+        spread(count, low, high, 10 + seed)
+        for seed, (low, high) in enumerate([(0.6, 1.6), (-0.1, 0.1), (0.0, 0.6), (0.0, 0.05), (0.0, 0.1)])
+    )
+    gamma[1] = 1.0
+    keys = torch.tensor([3, -4, 2**40 + 7, 1_000_003 * 5])
+    images[0, :, 0] = 0  # black stays black at any power
+    right = sensor_noise(vignette(expose(images, gain, gamma, lift), dim), keys, read, shot)
+    settings = torch.cat((gain, torch.stack((gamma, lift, dim, read, shot), dim=1)), dim=1)
+    found = images.clone().to(numbers.device)
+    developed_(found, settings.to(numbers.device), key_words(keys).to(numbers.device))
+    assert (found.cpu() - right).abs().max() < 1e-5
+
+
+def test_a_perfect_sensor_leaves_the_image_as_it_is(images: Tensor, numbers) -> None:
+    from protoformer.world.photography_kernels import developed_, key_words
+
+    settings = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]).repeat(len(images), 1).to(numbers.device)
+    found = images.clone().to(numbers.device)
+    developed_(found, settings, key_words(torch.arange(len(images))).to(numbers.device))
+    assert torch.equal(found.cpu(), images)
+
+
+def test_defocus_is_the_plain_one_and_leaves_the_sharp_images_alone(images: Tensor, numbers) -> None:
+    from protoformer.world.photography_kernels import defocus_
+
+    depth = 0.5 + 8 * images.flip(0)[:, :1]
+    depth[0, :, :3] = torch.inf
+    focus, aperture = torch.tensor([2.0, 3.0, 9.0, torch.inf]), torch.tensor([30.0, 0.0, 8.0, 300.0])
+    which = (aperture > 0).nonzero()[:, 0]
+    found = images.clone().to(numbers.device)
+    lens = torch.stack((aperture, focus), dim=1).to(numbers.device)
+    defocus_(found, depth.to(numbers.device), lens, which.to(numbers.device))
+    right = defocus(images, depth, focus, aperture)
+    assert (found.cpu() - right).abs().max() < 1e-5
+    assert torch.equal(found[1].cpu(), images[1])
+    assert images[0].numel() < 20 or (right[0] - images[0]).abs().max() > 0.01
