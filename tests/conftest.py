@@ -1,7 +1,12 @@
 """Tests run side by side, so each keeps to one thread: more would only wait for one another."""
 
 import os
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,3 +17,56 @@ torch.set_num_threads(1)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long begins first, so that nobody waits for it alone at the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(scope="session")
+def make_movie() -> Callable[..., Path]:
+    """Encode a video with ffmpeg itself, so that reading is not tested against our own writing.
+
+    images: uint8 HxWx3, or frames of ffmpeg as they are. times: in ticks. sound: codec; a sine of 440 Hz as long as the
+    video. context: attributes of the encoder. turn: arguments of `set_display_rotation`.
+    """
+    av = pytest.importorskip("av")
+
+    def make(
+        path: Path,
+        images: Sequence[Any],
+        codec: str = "libx264",
+        pixels: str = "yuv420p",
+        rate: int = 25,
+        times: Sequence[int] | None = None,
+        tick: Fraction | None = None,
+        sound: str | None = None,
+        turn: tuple[Any, ...] | None = None,
+        options: dict[str, str] | None = None,
+        container: dict[str, str] | None = None,
+        **context: Any,
+    ) -> Path:
+        frames = [
+            av.VideoFrame.from_ndarray(image, format="rgb24") if isinstance(image, np.ndarray) else image
+            for image in images
+        ]
+        tick = tick or Fraction(1, rate)
+        with av.open(str(path), "w", container_options=container or {}) as target:
+            video = target.add_stream(codec, rate=rate, options=options or {})
+            video.width, video.height, video.pix_fmt = frames[0].width, frames[0].height, pixels
+            video.codec_context.time_base = tick
+            for name, value in context.items():
+                setattr(video.codec_context, name, value)
+            if turn is not None:
+                video.set_display_rotation(*turn)
+            audio = target.add_stream(sound, rate=48000, layout="mono") if sound else None
+            for number, frame in enumerate(frames):
+                frame.pts, frame.time_base = times[number] if times else number, tick
+                target.mux(video.encode(frame))
+            target.mux(video.encode(None))
+            if audio:
+                count = round(len(frames) / rate * 48000)
+                wave = 8000 * np.sin(2 * np.pi * 440 / 48000 * np.arange(count))
+                samples = av.AudioFrame.from_ndarray(wave.astype(np.int16)[None], format="s16", layout="mono")
+                samples.sample_rate, samples.pts = 48000, 0
+                target.mux(audio.encode(samples))
+                target.mux(audio.encode(None))
+        return path
+
+    return make

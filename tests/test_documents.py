@@ -4,23 +4,33 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import protoformer
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
-def test_the_readmes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("document", ["README.md", "docs/video.md"])
+def test_the_example_of_a_document_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path], document: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("frame1.png", "frame2.png"):
-        Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(name)
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    exec(compile(example, "README.md", "exec"), {})
-    assert {path.name for path in tmp_path.iterdir()} == {"frame1.png", "frame2.png", "motion.flo", "motion.png"}
+    frames = [np.random.default_rng(n).integers(0, 256, (70, 90, 3), dtype=np.uint8) for n in range(4)]
+    for name, frame in zip(("frame1.png", "frame2.png"), frames, strict=False):
+        Image.fromarray(frame).save(name)
+    make_movie(tmp_path / "clip.mp4", frames, rate=1)
+    before = {path.name for path in tmp_path.iterdir()}
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+    exec(compile(example, document, "exec"), {"pf": protoformer})
+    written = {"motion.flo", "motion.png"} if document == "README.md" else set()
+    assert {path.name for path in tmp_path.iterdir()} == before | written
 
 
 def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(

@@ -1,7 +1,7 @@
 """Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns."""
 
 from protoformer.errors import InputError
-from protoformer.inference import FlowModel, FlowResult, UntrainedWarning, load
+from protoformer.inference import FlowModel, FlowResult, FlowStep, FlowVideo, UntrainedWarning, load
 from protoformer.model import PRESETS, ModelConfig, preset
 
 __version__ = "0.1.0"
@@ -10,6 +10,8 @@ __all__ = [
     "PRESETS",
     "FlowModel",
     "FlowResult",
+    "FlowStep",
+    "FlowVideo",
     "InputError",
     "ModelConfig",
     "UntrainedWarning",

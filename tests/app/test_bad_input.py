@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protoformer.inference import FlowModel
-from protoformer.inference import flow as flow_module
+from protoformer.inference import FlowModel, planning
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 
@@ -78,7 +77,7 @@ def test_an_image_that_claims_to_be_huge(folder: Path, protoformer) -> None:
 
 
 def test_images_too_large_for_the_memory(folder: Path, protoformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_module, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(planning, "free_bytes", lambda _: 1000)
     assert "flow at 30x20 pixels takes about" in flow(protoformer)
 
 

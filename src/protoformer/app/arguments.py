@@ -1,8 +1,13 @@
 """What several commands make of their arguments."""
 
+import re
 from typing import Any
 
 from protoformer.errors import InputError
+from protoformer.inference.planning import Tile
+from protoformer.inference.tiles import LEAST_OVERLAP
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 def key_values(pairs: list[str] | None) -> dict[str, Any]:
@@ -12,3 +17,34 @@ def key_values(pairs: list[str] | None) -> dict[str, Any]:
         if not (name and equals):
             raise InputError(f"an option of a dataset is key=value, not {name + equals + value!r}; write it so.")
     return {name: value for name, _, value in split}
+
+
+def byte_count(text: str | None) -> int | None:
+    """An amount of memory: a number and B, KB, MB, GB, KiB, MiB or GiB; None stays None."""
+    if text is None:
+        return None
+    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?|)B?", text.strip().upper(), re.ASCII)
+    if parts is None or float(parts[1]) <= 0:
+        raise InputError(f"an amount of memory is a number and a unit, such as 4GB, not {text!r}; write it so.")
+    return int(float(parts[1]) * _UNITS[parts[2]])
+
+
+def tile_sides(text: str) -> tuple[int, int] | None:
+    """HEIGHTxWIDTH as two numbers, each over the overlap of windows; None where it is something else."""
+    sides = text.lower().split("x")
+    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
+        return None
+    return int(sides[0]), int(sides[1])
+
+
+def tile_choice(text: str) -> Tile:
+    """Windows by name: auto, none or HEIGHTxWIDTH."""
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
+    sides = tile_sides(text)
+    if sides is None:
+        raise InputError(
+            f"a tile is auto, none or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not "
+            f"{text!r}; give one of these."
+        )
+    return sides

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from protoformer.app.arguments import key_values
+from protoformer.app.arguments import key_values, tile_sides
 from protoformer.app.progress import progress_bar
 from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
@@ -124,13 +124,13 @@ def _method(
 def _tile(text: str | None) -> tuple[int, int] | None:
     if text is None or text == "paper":
         return None if text is None else PAPER_TILE
-    sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
+    sides = tile_sides(text)
+    if sides is None:
         raise InputError(
             f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
             "give one of these."
         )
-    return int(sides[0]), int(sides[1])
+    return sides
 
 
 def _plain(found: FlowEvaluation) -> dict[str, Any]:

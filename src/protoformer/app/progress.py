@@ -1,10 +1,21 @@
 """The one progress bar."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from protoformer.model.flow_decoder import Progress as Told
 
@@ -20,3 +31,30 @@ def progress_bar(what: str, total: int) -> Iterator[Told]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class RateColumn(ProgressColumn):
+    """Frames a second."""
+
+    def render(self, task: Task) -> Text:
+        """As it was of late."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.2f} frames/s")
+
+
+@contextmanager
+def frames_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """As `progress_bar`, with frames, frames a second and the time left; yields what to call with how many are done.
+
+    total: how many there will be, as far as one can tell.
+    """
+    columns = (
+        *(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
+        *(RateColumn(), TimeRemainingColumn()),
+    )
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -47,6 +47,8 @@ class MovieWriter:
         self.path = checked_output(path)
         self.frames = 0
         """How many have been written."""
+        self.kept: Path | None = None
+        """After Ctrl-C: where what was written so far lies."""
         kind = kind_of(self.path)
         known = exact_rate(rate, path) if rate is not None else like.info.rate if like is not None else None
         if kind.even_times and known is None:
@@ -105,7 +107,7 @@ class MovieWriter:
     def _keep(self, clip: Clip, temporary: Path) -> None:
         with suppress(require_av().error.FFmpegError, OSError):
             clip.finish()
-            temporary.replace(temporary.with_name(f"{self.path.stem}.partial{self.path.suffix}"))
+            self.kept = temporary.replace(temporary.with_name(f"{self.path.stem}.partial{self.path.suffix}"))
 
     def _second(self, time: float | Fraction | None) -> Fraction:
         """When a frame is shown."""

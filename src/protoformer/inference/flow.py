@@ -1,15 +1,19 @@
 """Optical flow of images as people have them."""
 
 import os
+from fractions import Fraction
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry import Padding, carry_forward, occlusion_by_consistency
+from protoformer.files.movie import USUAL_RATE
+from protoformer.geometry import Padding, occlusion_by_consistency
+from protoformer.inference.flow_video import FlowVideo, Source, VideoOptions
+from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start
 from protoformer.inference.images import ImageLike, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
+from protoformer.inference.planning import FlowPlan, Tile, plan_flow
 from protoformer.inference.results import FlowResult
 from protoformer.inference.weights import save_weights
 from protoformer.model import FlowNetwork
@@ -40,6 +44,8 @@ class FlowModel:
         prototypes: bool = False,
         previous: FlowResult | None = None,
         low_memory: bool | None = None,
+        tile: Tile = None,
+        memory: int | None = None,
         progress: Progress | None = None,
     ) -> FlowResult:
         """Motion of every pixel from the first image to the second.
@@ -47,12 +53,22 @@ class FlowModel:
         updates: refinements; more are slower and, up to a point, better. occlusion: find what the second image does not
         show, by estimating the flow back as well. prototypes: return those of the first image. previous: the result for
         the pair before, in a video; the estimate then starts from it. low_memory: do not store all pairs of costs
-        (None: decide by size). progress: told of every update.
+        (None: decide by size). tile: windows of (height, width) that are blended, or "auto": where the whole does not
+        fit in `memory` bytes (None: most of what is free), windows that do. progress: told of every update, or window.
         """
         if updates is not None and (not isinstance(updates, int) or updates < 1):
             raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
         images = image_pair(first, second)
-        self._check_memory(images[0], pairs=2 if occlusion else 1)
+        if tile is not None or memory is not None:
+            size = (images[0].shape[2], images[0].shape[3])
+            plan = plan_flow(size, self.network.config, self.device, tile, memory)
+            if plan.tile is not None and prototypes:
+                raise InputError("an image in windows has no prototypes of its own; leave them or the windows out.")
+            if plan.tile is not None or (occlusion and not prototypes):
+                return self._in_windows(images, plan, updates, occlusion, previous, progress)
+            low_memory = plan.low_memory if low_memory is None else low_memory
+        else:
+            self._check_memory(images[0], pairs=2 if occlusion else 1)
         images = (images[0].to(self.device), images[1].to(self.device))
         start = None if previous is None else self._start(previous, images[0], back=occlusion)
         if occlusion:
@@ -74,9 +90,56 @@ class FlowModel:
             trained=self.trained,
         )
 
+    def flow_video(
+        self,
+        source: Source,
+        *,
+        start: float | Fraction | None = None,
+        end: float | Fraction | None = None,
+        every: int = 1,
+        rate: float | Fraction = USUAL_RATE,
+        updates: int | None = None,
+        warm_start: bool = False,
+        tile: Tile = "auto",
+        memory: int | None = None,
+        batch: int | None = None,
+        precision: Precision = "auto",
+    ) -> FlowVideo:
+        """Motion from each frame of a clip to the next, with their exact times; memory does not grow with the clip.
+
+        source: a video file, a folder of images, a pattern of their names, or frames as `flow` takes images. start,
+        end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
+        images, which have no times. warm_start: begin each pair with the flow of the one before. tile, memory: as in
+        `flow`. batch: pairs, or windows, at once (None: by memory); it changes the time taken, not the result.
+        precision: "full" is float32, "half" computes products in bfloat16, "auto" does so where the device is made
+        for it.
+        """
+        options = VideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision)
+        return FlowVideo(self.network, self.trained, self.device, source, options)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all."""
         save_weights(self.network, path, trained=self.trained)
+
+    def _in_windows(
+        self,
+        images: tuple[Tensor, Tensor],
+        plan: FlowPlan,
+        updates: int | None,
+        occlusion: bool,
+        previous: FlowResult | None,
+        progress: Progress | None,
+    ) -> FlowResult:
+        """As `flow`, by a plan."""
+        windowed = WindowedFlow(self.network, self.device, plan, updates)
+        first, second = windowed.encode([image[0] for image in images])
+        starts = (None, None) if previous is None else self._start(previous, images[0], occlusion).split(1)
+        (found,) = windowed.flows([(first, second)], starts[0], progress)
+        hidden = None
+        if occlusion:
+            (back,) = windowed.flows([(second, first)], starts[1])
+            hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
+        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained)
 
     def _check_memory(self, image: Tensor, pairs: int) -> None:
         """Refuse images (1 x 3 x H x W) whose flow would not fit the memory, before any of it is taken."""
@@ -99,8 +162,4 @@ class FlowModel:
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
                 f"{width}x{height}; start from a flow of the same size."
             )
-        # The network refines a flow at 1/8 of the image, so that is where it is carried: 64 times fewer vectors.
-        padding = Padding.to_multiple(height, width, FACTOR)
-        carried = carry_forward(F.avg_pool2d(padding.pad(previous.flow[None].to(self.device)), FACTOR) / FACTOR)
-        starts = torch.cat((carried, -carry_forward(carried))) if back else carried
-        return padding.crop(F.interpolate(FACTOR * starts, scale_factor=FACTOR, mode="nearest"))
+        return carried_start(previous.flow, self.device, back)

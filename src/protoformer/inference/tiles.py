@@ -24,13 +24,13 @@ def starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[int]:
     return [*begins, length - window]
 
 
-def windows(size: tuple[int, int], tile: tuple[int, int]) -> list[Window]:
+def windows(size: tuple[int, int], tile: tuple[int, int], overlap: int = LEAST_OVERLAP) -> list[Window]:
     """All windows of a tile's size on an image, row by row; a side shorter than the tile is covered by one window."""
     (height, width), (tile_height, tile_width) = size, tile
     return [
         (slice(top, min(top + tile_height, height)), slice(left, min(left + tile_width, width)))
-        for top in starts(height, tile_height)
-        for left in starts(width, tile_width)
+        for top in starts(height, tile_height, overlap)
+        for left in starts(width, tile_width, overlap)
     ]
 
 
@@ -41,14 +41,31 @@ def blending_weights(height: int, width: int) -> Tensor:
     return torch.exp(-(y[:, None].square() + x.square()) / (2 * SPREAD**2))
 
 
+class Blend:
+    """A map of the whole, put together from maps of its windows."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        """size: (height, width) of the whole."""
+        self.size = size
+        self._totals = torch.zeros(0, *size, dtype=torch.float64)
+        self._mass = torch.zeros(size, dtype=torch.float64)
+
+    def add(self, window: Window, part: Tensor) -> None:
+        """Take in what is said of a window, C x h x w."""
+        if not len(self._totals):
+            self._totals = torch.zeros(len(part), *self.size, dtype=torch.float64)
+        weights = blending_weights(part.shape[-2], part.shape[-1])
+        self._totals[:, *window] += weights * part.double().cpu()
+        self._mass[window] += weights
+
+    def whole(self) -> Tensor:
+        """The map of the whole, C x H x W, float32; after this the blend is used up."""
+        return self._totals.div_(self._mass).float()
+
+
 def in_tiles(size: tuple[int, int], tile: tuple[int, int], predict: Callable[[Window], Tensor]) -> Tensor:
     """Blend what `predict` says of every window (C x h x w) into one map of the whole, C x H x W, float32."""
-    totals, mass = torch.zeros(0, *size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
-    for rows, columns in windows(size, tile):
-        part = predict((rows, columns)).double().cpu()
-        if not len(totals):
-            totals = torch.zeros(len(part), *size, dtype=torch.float64)
-        weights = blending_weights(part.shape[-2], part.shape[-1])
-        totals[:, rows, columns] += weights * part
-        mass[rows, columns] += weights
-    return (totals / mass).float()
+    blend = Blend(size)
+    for window in windows(size, tile):
+        blend.add(window, predict(window))
+    return blend.whole()

@@ -1,6 +1,6 @@
 """Optical flow: encoder, context and decoder put together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -88,11 +88,32 @@ class FlowNetwork(nn.Module):
             raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
         if start is not None and start.shape != (len(first), 2, *first.shape[2:]):
             raise ValueError(f"a start for these images is B x 2 x H x W like them, not {tuple(start.shape)}")
-        padding = Padding.to_multiple(first.shape[2], first.shape[3], FACTOR, LEAST_SIDE)
-        first, second = padding.pad(first), padding.pad(second)
-        encoded = self.features(torch.cat((first, second)), prototypes)
+        padding = _padding(first)
+        encoded = self.features(torch.cat((padding.pad(first), padding.pad(second))), prototypes)
         ours, theirs = encoded.features[-1].chunk(2)
-        described = ours if self.context is None else self.context(first).features[-1]
+        found = self.decode(first, ours, theirs, updates, start, every, low_memory, progress)
+        kept = tuple(tuple(each.first(len(first)) for each in stage) for stage in encoded.prototypes)
+        return replace(found, prototypes=kept)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """What `decode` takes of images, B x 3 x H x W in [-1, 1], each of which may serve two pairs of a video."""
+        features: Tensor = self.features(_padding(images).pad(images)).features[-1]
+        return features
+
+    def decode(
+        self,
+        first: Tensor,
+        ours: Tensor,
+        theirs: Tensor,
+        updates: int | None = None,
+        start: Tensor | None = None,
+        every: bool = False,
+        low_memory: bool | None = None,
+        progress: Progress | None = None,
+    ) -> FlowPrediction:
+        """As `forward`, for images of which both are encoded: ours, those of the first; theirs, those of the second."""
+        padding = _padding(first)
+        described = ours if self.context is None else self.context(padding.pad(first)).features[-1]
         state, context = self.describe(described).chunk(2, dim=1)
         if updates is None:
             updates = self.config.updates_training if self.training else self.config.updates
@@ -112,11 +133,15 @@ class FlowNetwork(nn.Module):
         return FlowPrediction(
             tuple(padding.crop(flow) for flow in sequence.flows),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
-            tuple(tuple(found.first(len(first)) for found in stage) for stage in encoded.prototypes),
+            prototypes=(),
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
         return all_pairs_bytes(size_of(features), self.decoder.costs.levels, len(features))
+
+
+def _padding(images: Tensor) -> Padding:
+    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
 
 
 def build_flow(config: ModelConfig) -> FlowNetwork:

@@ -1,5 +1,6 @@
 """Results as pictures and pages."""
 
+from protoformer.show.flow_frames import flow_frame
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
 from protoformer.show.prototypes import Pixels, assignment_picture, grey_picture, picture
@@ -11,6 +12,7 @@ __all__ = [
     "Pixels",
     "Section",
     "assignment_picture",
+    "flow_frame",
     "grey_picture",
     "line_plot",
     "picture",

@@ -1,0 +1,190 @@
+"""`protoformer flow` of a clip: a video in, a video of its motion out."""
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from protoformer.app.progress import frames_bar, progress_bar
+from protoformer.errors import InputError
+from protoformer.files import Movie, MovieWriter, open_movie
+from protoformer.files.folders import made_folder
+from protoformer.files.movie import USUAL_RATE
+from protoformer.inference import FlowVideo, load
+from protoformer.inference.flow_windows import Precision
+from protoformer.inference.planning import Tile
+from protoformer.show import flow_frame
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended."""
+
+
+@dataclass(frozen=True)
+class ClipOptions:
+    """What was asked for on the command line; None where nothing was."""
+
+    side_by_side: bool
+    arrows: bool
+    save_flo: Path | None
+    start: float | None
+    end: float | None
+    every: int | None
+    rate: float | None
+    scale: float | None
+    warm_start: bool
+    precision: str | None
+    updates: int | None
+    tile: Tile
+
+
+@dataclass
+class _Tally:
+    """What was done so far."""
+
+    flows: int = 0
+    motion: float = 0.0
+
+
+def flow_of_clip(
+    source: str,
+    outputs: list[Path],
+    named: tuple[str, str | None],
+    options: ClipOptions,
+    memory: int | None,
+    as_json: bool,
+) -> None:
+    """Write the motion of a clip as a video, as .flo files, or both. named: the model and the device, as given."""
+    movie = open_movie(source, USUAL_RATE if options.rate is None else options.rate)
+    target = _target(outputs, movie, options)
+    if options.scale is not None and not 0 < options.scale < float("inf"):
+        raise InputError(f"colours cannot be full at {options.scale:g} pixels; give a --scale over 0.")
+    writer = None
+    if target is not None:
+        writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
+    video = load(*named).flow_video(
+        movie,
+        start=options.start,
+        end=options.end,
+        every=1 if options.every is None else options.every,
+        updates=options.updates,
+        warm_start=options.warm_start,
+        tile=options.tile,
+        memory=memory,
+        precision=cast(Precision, options.precision or "auto"),
+    )
+    tally, began = _Tally(), time.perf_counter()
+    try:
+        scale = _scale(video, options) if writer else None
+        _run(video, writer, options, scale, tally)
+    except KeyboardInterrupt:
+        _tell_interrupted(writer, options, tally)
+        raise typer.Exit(INTERRUPTED) from None
+    _tell(video, target, options, scale, tally, time.perf_counter() - began, as_json)
+
+
+def _target(outputs: list[Path], movie: Movie, options: ClipOptions) -> Path | None:
+    """The video to write, or None for .flo files alone."""
+    if len(outputs) > 1:
+        raise InputError("the motion of a clip goes to one video; give one output.")
+    if not outputs and options.save_flo is not None:
+        return None
+    target = outputs[0] if outputs else Path("motion.mp4")
+    if target.exists() and any(target.samefile(path) for path in movie.info.paths):
+        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
+    return target
+
+
+def _scale(video: FlowVideo, options: ClipOptions) -> float | None:
+    """Pixels at which colours are full, in the whole clip; None where there are none."""
+    if options.arrows and not options.side_by_side:
+        return None
+    if options.scale is not None:
+        return options.scale
+    with progress_bar("a first look", total=1) as told:
+        return video.typical_motion(told)
+
+
+def _run(
+    video: FlowVideo, writer: MovieWriter | None, options: ClipOptions, scale: float | None, tally: _Tally
+) -> None:
+    with ExitStack() as open_things:
+        told = open_things.enter_context(frames_bar(f"flow, {video.plan}", _expected(video)))
+        if writer is not None:
+            open_things.enter_context(writer)
+        for step in video:
+            if writer is not None:
+                writer.write(flow_frame(step, scale or 1.0, options.side_by_side, options.arrows), step.time)
+            if options.save_flo is not None:
+                step.save(made_folder(options.save_flo) / f"{step.number:06d}.flo")
+            tally.flows += 1
+            tally.motion += float(step.flow.norm(dim=0).mean())
+            told(tally.flows)
+
+
+def _expected(video: FlowVideo) -> int | None:
+    """About how many flows there will be; None where the clip does not say."""
+    info = cast(Movie, video.movie).info
+    length = info.seconds if info.frames is None else info.frames / info.rate
+    if length is None:
+        return None
+    last = min(float(length), float("inf") if video.options.end is None else float(video.options.end))
+    frames = int((last - float(video.options.start or 0)) * info.rate / video.options.every)
+    return max(1, frames - 1)
+
+
+def _tell_interrupted(writer: MovieWriter | None, options: ClipOptions, tally: _Tally) -> None:
+    kept = [str(writer.kept)] if writer is not None and writer.kept is not None else []
+    if options.save_flo is not None and tally.flows:
+        kept.append(str(options.save_flo))
+    print(f"\nprotoformer: stopped after {_flows(tally)}; kept {' and '.join(kept) or 'nothing'}.", file=sys.stderr)
+
+
+def _tell(
+    video: FlowVideo,
+    target: Path | None,
+    options: ClipOptions,
+    scale: float | None,
+    tally: _Tally,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    movie = cast(Movie, video.movie)
+    (height, width), plan = movie.info.size, video.plan
+    written = [str(path) for path in (target, options.save_flo) if path is not None]
+    if movie.skipped:
+        print(f"note: {movie.skipped} damaged frames of {movie.info.paths[0]} were left out", file=sys.stderr)
+    if movie.torn:
+        print(f"note: {movie.info.paths[0]} is cut short; its whole frames were used", file=sys.stderr)
+    if as_json:
+        summary: dict[str, Any] = {
+            "flows": tally.flows,
+            "width": width,
+            "height": height,
+            "mean_motion_px": round(tally.motion / tally.flows, 4),
+            "scale_px": None if scale is None else round(scale, 4),
+            "tile": None if plan is None or plan.tile is None else list(plan.tile),
+            "batch": None if plan is None else plan.batch,
+            "precision": "half" if video.half else "full",
+            "seconds": round(seconds, 3),
+            "skipped": movie.skipped,
+            "torn": movie.torn,
+            "written": written,
+        }
+        print(json.dumps(summary))
+        return
+    how = "as you said" if options.scale is not None else "99 of 100 vectors of a first look are shorter"
+    colours = "" if scale is None else f" colours are full at {scale:.2f} px ({how});"
+    print(
+        f"{_flows(tally)} of {width}x{height} pixels, mean motion {tally.motion / tally.flows:.2f} px; {plan}, "
+        f"{'bfloat16' if video.half else 'float32'};{colours} {tally.flows / seconds:.2f} frames a second; "
+        f"wrote {', '.join(written)}"
+    )
+
+
+def _flows(tally: _Tally) -> str:
+    return "1 flow" if tally.flows == 1 else f"{tally.flows} flows"

@@ -1,0 +1,219 @@
+"""The motion of a clip: frames are read, encoded and forgotten one after the other."""
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.files import Movie, open_movie
+from protoformer.files.movie import USUAL_RATE, exact_rate
+from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, takes_half
+from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.planning import FlowPlan, Tile, plan_flow
+from protoformer.inference.results import FlowResult
+from protoformer.model import FlowNetwork
+from protoformer.model.flow_decoder import Progress
+
+SAMPLED_PAIRS = 8
+"""Pairs, spread over the clip, that tell how fast it moves."""
+SAMPLED_LENGTHS = 20_000
+"""Vectors of each of these that are looked at."""
+TYPICAL = 0.99
+LEAST_SCALE = 1.0
+"""Pixels: a still clip stays pale, and its noise is not painted as motion."""
+
+Source = str | os.PathLike[str] | Movie | Iterable[ImageLike]
+
+
+@dataclass(frozen=True)
+class FlowStep(FlowResult):
+    """The motion from one frame of a clip to the next that was taken.
+
+    number: of the first frame, from 0 in the whole clip. time, until: seconds at which the two frames are shown, exact.
+    image: the first frame, 3 x H x W, uint8, or float in [0, 1].
+    """
+
+    number: int = 0
+    time: Fraction = Fraction(0)
+    until: Fraction = Fraction(0)
+    image: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class VideoOptions:
+    """What of a clip is taken, and how its flow is computed; see `FlowModel.flow_video`."""
+
+    start: float | Fraction | None = None
+    end: float | Fraction | None = None
+    every: int = 1
+    rate: float | Fraction = USUAL_RATE
+    updates: int | None = None
+    warm_start: bool = False
+    tile: Tile = "auto"
+    memory: int | None = None
+    batch: int | None = None
+    precision: Precision = "auto"
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InputError(f"one frame in {self.every} cannot be taken; give a whole number of 1 or more.")
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """Pixels, 3 x H x W, with their number and time."""
+
+    pixels: Tensor
+    number: int
+    time: Fraction
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+
+class FlowVideo:
+    """Iterate over it for the `FlowStep` of every pair, as often as the source can be read.
+
+    movie: the open clip, or None where frames were handed in. plan: how the flow is computed; None until the size of
+    the frames is known.
+    """
+
+    def __init__(
+        self, network: FlowNetwork, trained: bool, device: torch.device, source: Source, options: VideoOptions
+    ) -> None:
+        self.options = options
+        self.plan: FlowPlan | None = None
+        self.movie: Movie | None = None
+        self.half = takes_half(device, options.precision)
+        self._network, self._trained, self._device = network, trained, device
+        self._engine: WindowedFlow | None = None
+        self._frames: Iterable[ImageLike] = ()
+        if isinstance(source, (str, os.PathLike, Movie)):
+            self.movie = source if isinstance(source, Movie) else open_movie(source, options.rate)
+            self._prepared(self.movie.info.size)
+        else:
+            self._frames = source
+
+    def __iter__(self) -> Iterator[FlowStep]:
+        frames = self._read()
+        before = next(frames, None)
+        if before is None:
+            raise InputError(f"{self._name} has no frame in this span; flow needs two, so choose another.")
+        engine = self._prepared(before.size)
+        (seen,) = engine.encode([before.pixels])
+        at_once = 1 if engine.plan.tile or self.options.warm_start else engine.plan.batch
+        latest: FlowStep | None = None
+        while group := list(itertools.islice(frames, at_once)):
+            steps = [before, *group]
+            encoded = [seen, *engine.encode([frame.pixels for frame in group])]
+            start = self._start(latest, group[0].time) if self.options.warm_start else None
+            for place, found in enumerate(engine.flows(list(itertools.pairwise(encoded)), start)):
+                latest = self._step(found, steps[place], steps[place + 1])
+                yield latest
+            before, seen = steps[-1], encoded[-1]
+        if latest is None:
+            raise InputError(f"{self._name} has one frame in this span; flow needs two, so choose another.")
+
+    def typical_motion(self, progress: Progress | None = None) -> float:
+        """The length, in pixels, under which 99 of 100 vectors lie in a few pairs all over the clip; at least 1.
+
+        One scale for all colours of a clip, found without reading or keeping all of it. For a clip that was opened.
+        """
+        if self.movie is None:
+            raise InputError("frames that are handed in are seen once; open them as a clip, or give a scale.")
+        instants = self._instants(self.movie)
+        lengths: list[Tensor] = []
+        for place, instant in enumerate(instants):
+            lengths.extend(self._lengths(self.movie, instant))
+            if progress:
+                progress(place + 1, len(instants))
+        if not lengths:
+            lengths.extend(self._lengths(self.movie, self.options.start))
+        return max(LEAST_SCALE, float(torch.cat(lengths).quantile(TYPICAL))) if lengths else LEAST_SCALE
+
+    @property
+    def _name(self) -> str:
+        return "the clip" if self.movie is None else str(self.movie.info.paths[0])
+
+    def _prepared(self, size: tuple[int, int]) -> WindowedFlow:
+        if self._engine is None or self._engine.plan.size != size:
+            options, config = self.options, self._network.config
+            self.plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch)
+            self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)
+        return self._engine
+
+    def _read(self) -> Iterator[_Frame]:
+        if self.movie is None:
+            yield from self._handed_in()
+            return
+        for frame in self.movie.frames(self.options.start, self.options.end, self.options.every):
+            yield _Frame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
+
+    def _handed_in(self) -> Iterator[_Frame]:
+        rate, size = exact_rate(self.options.rate, self._name), None
+        first, last = self.options.start or 0, self.options.end
+        taken = 0
+        for number, image in enumerate(self._frames):
+            time = number / rate
+            if float(time) < first or (last is not None and float(time) >= last):
+                continue
+            taken += 1
+            if (taken - 1) % self.options.every:
+                continue
+            frame = _Frame(as_image(image, f"frame {number}")[0], number, time)
+            if size is not None and frame.size != size:
+                raise InputError(
+                    f"frame {number} is {frame.size[1]}x{frame.size[0]} where those before it are {size[1]}x{size[0]}; "
+                    "give frames of one size."
+                )
+            size = frame.size
+            yield frame
+
+    def _start(self, latest: FlowStep | None, until: Fraction) -> Tensor | None:
+        """The latest flow carried on; where frames are not evenly spaced, for as long as the next pair takes."""
+        if latest is None:
+            return None
+        span, before = until - latest.until, latest.until - latest.time
+        return carried_start(latest.flow, self._device) * float(span / before)
+
+    def _step(self, found: Tensor, first: _Frame, second: _Frame) -> FlowStep:
+        return FlowStep(
+            flow=found[:2],
+            confidence=found[2:],
+            trained=self._trained,
+            number=first.number,
+            time=first.time,
+            until=second.time,
+            image=first.pixels,
+        )
+
+    def _instants(self, movie: Movie) -> list[float]:
+        """Seconds in the middle of equal parts of the span that is taken."""
+        first = float(self.options.start or 0)
+        length = movie.info.seconds
+        if length is None:
+            length = max((frame.time for frame in movie.frames(first)), default=Fraction(0))
+        last = min(float(length), float("inf") if self.options.end is None else float(self.options.end))
+        span = max(0.0, last - first)
+        count = max(1, min(SAMPLED_PAIRS, int(span * movie.info.rate / self.options.every) // 4))
+        return [first + span * (place + 0.5) / count for place in range(count)]
+
+    def _lengths(self, movie: Movie, instant: float | Fraction | None) -> Iterator[Tensor]:
+        """Some lengths of vectors, in pixels, of the pair at an instant; nothing where there is none."""
+        end = self.options.end
+        if instant is not None and end is not None and instant >= end:
+            return
+        pair = list(itertools.islice(movie.frames(instant, end, self.options.every), 2))
+        if len(pair) < 2:
+            return
+        engine = self._prepared(movie.info.size)
+        one, two = engine.encode([torch.from_numpy(frame.image).permute(2, 0, 1) for frame in pair])
+        (found,) = engine.flows([(one, two)])
+        lengths = found[:2].norm(dim=0).flatten()
+        yield lengths[:: max(1, lengths.numel() // SAMPLED_LENGTHS)]

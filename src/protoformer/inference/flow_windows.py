@@ -1,0 +1,135 @@
+"""The flow of pairs of frames by a plan: each frame is encoded once, in windows, and the results are put together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.geometry import Padding, carry_forward
+from protoformer.inference.graphs import Graphed
+from protoformer.inference.planning import FlowPlan
+from protoformer.inference.tiles import Blend, Window
+from protoformer.model import FlowNetwork
+from protoformer.model.flow import normalised
+from protoformer.model.flow_decoder import Progress
+from protoformer.model.update import FACTOR
+
+Item = TypeVar("Item")
+Precision = Literal["auto", "full", "half"]
+"""float32; matrix products in bfloat16; or the latter where the device is made for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedFrame:
+    """A frame: pixels, 3 x H x W, uint8 or float in [0, 1]; features of its windows, n x C x h/8 x w/8."""
+
+    pixels: Tensor
+    features: Tensor
+
+
+class WindowedFlow:
+    """A network that follows a plan."""
+
+    def __init__(
+        self, network: FlowNetwork, device: torch.device, plan: FlowPlan, updates: int | None = None, half: bool = False
+    ) -> None:
+        if updates is not None and (not isinstance(updates, int) or updates < 1):
+            raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+        self.plan = plan
+        self._network, self._device, self._updates, self._half = network, device, updates, half
+        self._windows = plan.windows
+        self._encode: Callable[..., tuple[Tensor, ...]] = self._encoded
+        self._decode: Callable[..., tuple[Tensor, ...]] = self._decoded
+        if device.type == "cuda":
+            self._encode, self._decode = Graphed(self._encoded), Graphed(self._decoded)
+
+    def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
+        """Frames, 3 x H x W each, uint8 or float in [0, 1]."""
+        cuts = [(frame, window) for frame in frames for window in self._windows]
+        features = torch.cat([self._encode(self._images(some))[0] for some in _chunks(cuts, self.plan.batch)])
+        parts = features.split(len(self._windows))
+        return [EncodedFrame(frame, part) for frame, part in zip(frames, parts, strict=True)]
+
+    def flows(
+        self,
+        pairs: Sequence[tuple[EncodedFrame, EncodedFrame]],
+        start: Tensor | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Tensor]:
+        """The flow of every pair, in pixels, and below it the confidence in [0, 1]: 3 x H x W, on the CPU.
+
+        start: 1 x 2 x H x W, pixels, a flow for every pair to be refined from. progress: told of windows.
+        """
+        count, blend = len(self._windows), Blend((0, 0))
+        places = [(pair, index) for pair in range(len(pairs)) for index in range(count)]
+        done = 0
+        for some in _chunks(places, self.plan.batch):
+            first = self._images([(pairs[pair][0].pixels, self._windows[index]) for pair, index in some])
+            ours, theirs = (
+                torch.stack([pairs[pair][which].features[index] for pair, index in some]) for which in (0, 1)
+            )
+            starts = [] if start is None else [torch.cat([start[:, :, *self._windows[index]] for _, index in some])]
+            (found,) = self._decode(first, ours, theirs, *starts)
+            for (_, index), part in zip(some, found.cpu(), strict=True):
+                done += 1
+                if progress:
+                    progress(done, len(places))
+                if count == 1:
+                    yield part
+                    continue
+                if index == 0:
+                    blend = Blend(self.plan.size)
+                blend.add(self._windows[index], part)
+                if index == count - 1:
+                    yield blend.whole()
+
+    def _images(self, cuts: Sequence[tuple[Tensor, Window]]) -> Tensor:
+        """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
+        images = torch.stack([frame[:, *window] for frame, window in cuts]).to(self._device)
+        images = normalised(images.float() / 255 if images.dtype == torch.uint8 else images)
+        return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
+
+    @torch.no_grad()
+    def _encoded(self, images: Tensor) -> tuple[Tensor, ...]:
+        with self._precision():
+            return (self._network.encode(images),)
+
+    @torch.no_grad()
+    def _decoded(self, first: Tensor, ours: Tensor, theirs: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
+        with self._precision():
+            found = self._network.decode(first, ours, theirs, self._updates, start, low_memory=self.plan.low_memory)
+        flow, log_scale = found.flows[-1].float(), found.log_scales[-1].float()
+        return (torch.cat((flow, -torch.expm1(-torch.exp(-log_scale))), dim=1),)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
+
+
+def takes_half(device: torch.device, precision: Precision) -> bool:
+    """Whether products are to be in bfloat16 on a device."""
+    if precision not in ("auto", "full", "half"):
+        raise InputError(f"there is no precision {precision!r}; choose auto, full or half.")
+    if precision != "auto":
+        return precision == "half"
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    able = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+@torch.no_grad()
+def carried_start(flow: Tensor, device: torch.device, back: bool = False) -> Tensor:
+    """A flow, 2 x H x W, carried to the next pair, 1 x 2 x H x W, and with `back` the flow back as a second one."""
+    # The network refines a flow at 1/8 of the image, so that is where it is carried: 64 times fewer vectors.
+    padding = Padding.to_multiple(flow.shape[1], flow.shape[2], FACTOR)
+    carried = carry_forward(F.avg_pool2d(padding.pad(flow[None].to(device)), FACTOR) / FACTOR)
+    starts = torch.cat((carried, -carry_forward(carried))) if back else carried
+    return padding.crop(F.interpolate(FACTOR * starts, scale_factor=FACTOR, mode="nearest"))
+
+
+def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[place : place + size] for place in range(0, len(items), size))

@@ -1,0 +1,153 @@
+"""How the flow of large images is computed within a budget of memory: whole or in windows, how many at a time."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from protoformer.errors import InputError
+from protoformer.geometry import Padding
+from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
+from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
+from protoformer.model import ModelConfig
+from protoformer.model.correlation import all_pairs_bytes
+from protoformer.model.flow import LEAST_SIDE, STORED_LIMIT
+from protoformer.model.update import FACTOR
+
+Tile = Literal["auto"] | tuple[int, int] | None
+"""Windows as large as the memory allows, if need be; windows of (height, width); or whole images."""
+
+BESIDE_COSTS = {"memory": 4000, "recurrent": 1000}
+"""Memory for each pixel, by decoder, besides all pairs of costs: what was seen, and some to spare."""
+FRAME_BYTES = 150
+"""Main memory for each pixel of a frame: two frames, the blend of windows, the picture, what an encoder holds."""
+OVERLAP = 64
+"""Pixels by which windows overlap, so that each sees beyond its seams."""
+LEAST_TILE = 128
+"""The smallest side of a window that is chosen by itself: a smaller one sees too little."""
+SHARE = 0.75
+"""How much of what is free is used by itself: other programs go on."""
+MOST_AT_ONCE = 8
+"""Pairs or windows in a batch on a GPU; a CPU is no faster with more than one."""
+
+
+@dataclass(frozen=True)
+class FlowPlan:
+    """How the flow of images of one size is computed.
+
+    size: (height, width) of the images. tile: that of the windows, or None for whole images. batch: how many windows,
+    or whole pairs, at a time. low_memory: costs are computed where they are looked for, and not stored.
+    """
+
+    size: tuple[int, int]
+    tile: tuple[int, int] | None
+    batch: int
+    low_memory: bool
+
+    @property
+    def windows(self) -> list[Window]:
+        """Where the windows lie; one for whole images."""
+        tile = self.tile or self.size
+        return windows(self.size, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+
+    def __str__(self) -> str:
+        at_once = f"{self.batch} at a time" if self.batch > 1 else "one at a time"
+        if self.tile is None:
+            return f"whole images, {at_once}"
+        return f"{len(self.windows)} windows of {self.tile[0]}x{self.tile[1]} an image, {at_once}"
+
+
+def plan_flow(
+    size: tuple[int, int],
+    config: ModelConfig,
+    device: torch.device,
+    tile: Tile = "auto",
+    memory: int | None = None,
+    batch: int | None = None,
+) -> FlowPlan:
+    """The plan for images of (height, width), or an `InputError` where the memory cannot be enough.
+
+    memory: bytes that may be used, in main memory with what the process holds already; None: most of what is free.
+    The number of updates is no part of it: they take time, and no memory of their own.
+    """
+    if batch is not None and batch < 1:
+        raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
+    budget = _budget(device, memory)
+    if budget is not None and device.type == "cpu":
+        budget -= FRAME_BYTES * size[0] * size[1]
+    if tile == "auto":
+        tile = _largest_tile(size, config, budget)
+    window = size if tile is None else (min(tile[0], size[0]), min(tile[1], size[1]))
+    tile = None if window == size else tile
+    limit = STORED_LIMIT if budget is None else budget
+    low_memory = _bytes(window, config, stored=True) > limit
+    needed = _bytes(window, config, stored=not low_memory)
+    if budget is not None and needed > budget:
+        raise _too_large(size, window, needed, budget)
+    fitting = 1 if budget is None else max(1, budget // needed)
+    most = MOST_AT_ONCE if device.type == "cuda" else 1
+    return FlowPlan(size, tile, min(fitting, most) if batch is None else batch, low_memory)
+
+
+def _largest_tile(size: tuple[int, int], config: ModelConfig, budget: int | None) -> tuple[int, int] | None:
+    """None where whole images fit, else the windows of which fewest cover the image: the squarest of these.
+
+    Costs must fit as they are stored, because computing them on demand takes several times as long.
+    """
+    if budget is None or _bytes(size, config, stored=True) <= budget:
+        return None
+    rows, columns = (_divisions(side) for side in size)
+    grids = sorted(
+        ((height, width) for height in rows for width in columns),
+        key=lambda tile: (rows.index(tile[0]) + 1) * (columns.index(tile[1]) + 1) + abs(tile[0] - tile[1]) / 1e6,
+    )
+    return next((tile for tile in grids if _bytes(tile, config, stored=True) <= budget), grids[-1])
+
+
+def _divisions(length: int) -> list[int]:
+    """Sides of windows of which one, two, three, ... cover a length, down to the least."""
+    sides = [length]
+    while sides[-1] > LEAST_TILE:
+        count = len(sides) + 1
+        side = -(-(length + (count - 1) * OVERLAP) // count)
+        side = max(LEAST_TILE, -(-side // FACTOR) * FACTOR)
+        if side >= sides[-1]:
+            break
+        sides.append(side)
+    return sides
+
+
+def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool) -> int:
+    """What the flow of one pair of windows takes."""
+    padding = Padding.to_multiple(*window, FACTOR, LEAST_SIDE)
+    height, width = window[0] + padding.bottom, window[1] + padding.right
+    if not stored:
+        return BYTES_PER_PIXEL[config.decoder] * height * width
+    levels = config.levels if config.decoder == "recurrent" else 1
+    costs = all_pairs_bytes((height // FACTOR, width // FACTOR), levels)
+    return BESIDE_COSTS[config.decoder] * height * width + costs
+
+
+def _budget(device: torch.device, memory: int | None) -> int | None:
+    free = free_bytes(device)
+    if memory is None:
+        return None if free is None else int(SHARE * free)
+    left = max(0, memory - (_resident() if device.type == "cpu" else 0))
+    return left if free is None else min(left, free)
+
+
+def _resident() -> int:
+    """Bytes of main memory that this process has; 0 where the system does not tell."""
+    told = Path("/proc/self/statm")
+    return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
+
+
+def _too_large(size: tuple[int, int], window: tuple[int, int], needed: int, budget: int) -> InputError:
+    windowed = "" if window == size else f" in windows of {window[1]}x{window[0]}"
+    return InputError(
+        f"flow at {size[1]}x{size[0]} pixels{windowed} takes about {needed / 2**30:.1f} GiB of memory "
+        f"beside the frames and {max(0, budget) / 2**30:.1f} GiB are left for it; "
+        "make the images or the windows smaller, or allow more."
+    )

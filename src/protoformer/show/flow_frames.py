@@ -1,0 +1,63 @@
+"""The motion of a frame as a picture of a video: colours, arrows, or the frame beside its motion."""
+
+import cv2
+import numpy as np
+from torch import Tensor
+
+from protoformer.files import flow_to_color
+from protoformer.inference import FlowStep
+from protoformer.show.prototypes import Pixels, picture
+
+BAND = 128
+"""Rows that are painted at a time: painting takes many times the memory of the picture."""
+ARROWS_ACROSS = 24
+"""Arrows along the longer side of a frame."""
+LEAST_LENGTH = 0.5
+"""Pixels: what moves less has no arrow."""
+ARROW_COLOUR, ARROW_EDGE = (255, 220, 0), (0, 0, 0)
+
+
+def flow_frame(step: FlowStep, scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
+    """A step's motion in colours, full at `scale` pixels: uint8 H x W x 3; or, with `arrows`, its frame with arrows.
+
+    side_by_side: the frame, with its arrows if they are asked for, to the left of the colours, H x 2W x 3.
+    """
+    if not (side_by_side or arrows):
+        return painted(step.flow, scale)
+    frame = _frame(step)
+    if arrows:
+        draw_arrows(frame, step.flow)
+    return np.concatenate((frame, painted(step.flow, scale)), axis=1) if side_by_side else frame
+
+
+def painted(flow: Tensor, scale: float) -> Pixels:
+    """A flow, 2 x H x W, in colours that are full at `scale` pixels: uint8 H x W x 3."""
+    colours = np.empty((*flow.shape[1:], 3), np.uint8)
+    for top in range(0, flow.shape[1], BAND):
+        band = flow[:, top : top + BAND].permute(1, 2, 0).numpy()
+        colours[top : top + BAND] = flow_to_color(band, scale)
+    return colours
+
+
+def draw_arrows(frame: Pixels, flow: Tensor) -> None:
+    """Draw, onto a frame of H x W x 3, where pixels of a regular grid go by a flow, 2 x H x W."""
+    height, width = frame.shape[:2]
+    step = max(8, max(height, width) // ARROWS_ACROSS)
+    thick = max(1, step // 16)
+    for y in range(step // 2, height, step):
+        for x in range(step // 2, width, step):
+            u, v = (float(part) for part in flow[:, y, x])
+            if not LEAST_LENGTH <= np.hypot(u, v) < 2 * max(height, width):
+                continue
+            tip = (round(x + u), round(y + v))
+            for colour, pixels in ((ARROW_EDGE, thick + 2), (ARROW_COLOUR, thick)):
+                cv2.arrowedLine(frame, (x, y), tip, colour, pixels, cv2.LINE_AA, tipLength=0.3)
+
+
+def _frame(step: FlowStep) -> Pixels:
+    """The first frame of a step, uint8 H x W x 3, to draw on."""
+    if step.image is None:
+        raise ValueError("the step comes without its frame")
+    if step.image.is_floating_point():
+        return np.ascontiguousarray(picture(step.image))
+    return np.array(step.image.permute(1, 2, 0).numpy(), order="C", copy=True)
