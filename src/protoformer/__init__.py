@@ -2,17 +2,21 @@
 
 from protoformer.errors import InputError
 from protoformer.inference import FlowModel, FlowResult, UntrainedWarning, load
+from protoformer.inference.export import Exported, ExportError, export
 from protoformer.model import PRESETS, ModelConfig, preset
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "ExportError",
+    "Exported",
     "FlowModel",
     "FlowResult",
     "InputError",
     "ModelConfig",
     "UntrainedWarning",
+    "export",
     "load",
     "preset",
 ]

@@ -86,12 +86,12 @@ class FlowNetwork(nn.Module):
         if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
             raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
-        if start is not None and start.shape != (len(first), 2, *first.shape[2:]):
+        if start is not None and start.shape != (first.shape[0], 2, *first.shape[2:]):
             raise ValueError(f"a start for these images is B x 2 x H x W like them, not {tuple(start.shape)}")
         padding = Padding.to_multiple(first.shape[2], first.shape[3], FACTOR, LEAST_SIDE)
         first, second = padding.pad(first), padding.pad(second)
         encoded = self.features(torch.cat((first, second)), prototypes)
-        ours, theirs = encoded.features[-1].chunk(2)
+        ours, theirs = encoded.features[-1][: first.shape[0]], encoded.features[-1][first.shape[0] :]
         described = ours if self.context is None else self.context(first).features[-1]
         state, context = self.describe(described).chunk(2, dim=1)
         if updates is None:
@@ -112,11 +112,11 @@ class FlowNetwork(nn.Module):
         return FlowPrediction(
             tuple(padding.crop(flow) for flow in sequence.flows),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
-            tuple(tuple(found.first(len(first)) for found in stage) for stage in encoded.prototypes),
+            tuple(tuple(found.first(first.shape[0]) for found in stage) for stage in encoded.prototypes),
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
-        return all_pairs_bytes(size_of(features), self.decoder.costs.levels, len(features))
+        return all_pairs_bytes(size_of(features), self.decoder.costs.levels, features.shape[0])
 
 
 def build_flow(config: ModelConfig) -> FlowNetwork:
