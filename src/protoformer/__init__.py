@@ -2,12 +2,15 @@
 
 from protoformer.errors import InputError
 from protoformer.inference import FlowModel, FlowResult, FlowStep, FlowVideo, UntrainedWarning, load
+from protoformer.inference.export import Exported, ExportError, export
 from protoformer.model import PRESETS, ModelConfig, preset
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "ExportError",
+    "Exported",
     "FlowModel",
     "FlowResult",
     "FlowStep",
@@ -15,6 +18,7 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "UntrainedWarning",
+    "export",
     "load",
     "preset",
 ]

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from protoformer.errors import InputError
+from protoformer.files import MAX_PIXELS
 from protoformer.inference.planning import Tile
 from protoformer.inference.tiles import LEAST_OVERLAP
 
@@ -48,3 +49,14 @@ def tile_choice(text: str) -> Tile:
             f"{text!r}; give one of these."
         )
     return sides
+
+
+def height_and_width(text: str) -> tuple[int, int]:
+    """A size in pixels, given as HEIGHTxWIDTH."""
+    sides = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
+    if sides is None:
+        raise InputError(f"--size is {text!r}, but a size is HEIGHTxWIDTH in pixels; write it such as 436x1024.")
+    height, width = int(sides[1]), int(sides[2])
+    if height * width > MAX_PIXELS:
+        raise InputError(f"--size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
+    return height, width

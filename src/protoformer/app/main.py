@@ -9,6 +9,7 @@ from rich.console import Console
 from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
 from protoformer.app.evaluate_command import evaluate
+from protoformer.app.export_command import export
 from protoformer.app.flow_command import flow
 from protoformer.app.models_command import models
 from protoformer.app.train_command import train
@@ -30,6 +31,7 @@ app.command()(demo)
 app.command()(evaluate)
 app.command()(world)
 app.command()(train)
+app.command()(export)
 app.add_typer(data, name="data")
 
 

@@ -1,7 +1,6 @@
 """`protoformer world`."""
 
 import json
-import re
 import signal
 import sys
 import time
@@ -11,12 +10,13 @@ from typing import Annotated
 import torch
 import typer
 
+from protoformer.app.arguments import height_and_width
 from protoformer.app.progress import progress_bar
 from protoformer.data.clip_folder import ClipFolder, clip_names, write_clips
 from protoformer.data.clips import LAYOUTS, LEAST_FRAMES, default_layout
 from protoformer.data.tree import choose
 from protoformer.errors import InputError
-from protoformer.files import MAX_PIXELS, checked_output, write_image
+from protoformer.files import checked_output, write_image
 from protoformer.inference.loading import checked_device
 from protoformer.show.contact_sheet import contact_sheet
 from protoformer.world.bank import bank_from_folder
@@ -56,7 +56,7 @@ def world(
     length = LAYOUTS[kind].frames if frames is None else frames
     if length < LEAST_FRAMES:
         raise InputError(f"--frames is {length}, which shows no motion; ask for at least {LEAST_FRAMES}.")
-    sides, on = _size(size), _device(device)
+    sides, on = None if size is None else height_and_width(size), _device(device)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a file begun is taken away, as on an interrupt
     start = time.perf_counter()
     with progress_bar(f"{family}, {count} clips", count * length * LAYOUTS[kind].pictures) as told:
@@ -103,18 +103,6 @@ def _report(scenes: World, found: ClipFolder, sheet: Path | None, seconds: float
         print(f"left out, since nothing in them can be followed: {', '.join(names['left_out'])}")
     if sheet is not None:
         print(f"see {sheet}")
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    sides = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
-    if sides is None:
-        raise InputError(f"--size is {text!r}, but a size is HEIGHTxWIDTH in pixels; write it such as 436x1024.")
-    height, width = int(sides[1]), int(sides[2])
-    if height * width > MAX_PIXELS:
-        raise InputError(f"--size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
-    return height, width
 
 
 def _device(name: str) -> torch.device:

@@ -22,6 +22,11 @@ from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
 
 
+def confidence_of(log_scale: Tensor) -> Tensor:
+    """How likely an error is below a pixel, in [0, 1], if it has a Laplace distribution of this scale (logarithm)."""
+    return -torch.expm1(-torch.exp(-log_scale))
+
+
 class FlowModel:
     """A flow network on a device. Images go in as paths, arrays or tensors, of any size; a FlowResult comes out.
 
@@ -84,7 +89,7 @@ class FlowModel:
         flow = predicted.flows[-1]
         return FlowResult(
             flow=flow[0].cpu(),
-            confidence=-torch.expm1(-torch.exp(-predicted.log_scales[-1][0])).cpu(),
+            confidence=confidence_of(predicted.log_scales[-1][0]).cpu(),
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if occlusion else None,
             prototypes=tuple(tuple(found.first(1).cpu() for found in stage) for stage in predicted.prototypes),
             trained=self.trained,

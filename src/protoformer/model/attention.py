@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protoformer.model.fused import is_written
 from protoformer.model.layers import TokenNorm
 from protoformer.model.tokens import merge_heads, split_heads
 
@@ -26,11 +27,17 @@ class Attention(nn.Module):
         query = split_heads(self.query(queries), self.heads)
         key = split_heads(self.key(memory), self.heads)
         value = split_heads(self.value(memory if values is None else values), self.heads)
-        # The fused kernels on a GPU take no more than this at once.
-        parts = (tensor.split(LARGEST_BATCH) for tensor in (query, key, value))
-        attended = [F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)]
-        result: Tensor = self.output(merge_heads(torch.cat(attended)))
+        result: Tensor = self.output(merge_heads(_attended(query, key, value)))
         return result
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """B x heads x n x d by B x heads x m x d, twice, to B x heads x n x d."""
+    if is_written():
+        return F.scaled_dot_product_attention(query, key, value)
+    # The fused kernels on a GPU take no more than this at once.
+    parts = (tensor.split(LARGEST_BATCH) for tensor in (query, key, value))
+    return torch.cat([F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)])
 
 
 class FeedForward(nn.Sequential):

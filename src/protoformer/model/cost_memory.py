@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry import Padding, pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
+from protoformer.model.fused import is_written
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
@@ -41,9 +42,9 @@ class CostTokens(nn.Module):
         maps = self.patches(padding.pad(costs[:, None]))
         rows, columns = maps.shape[2:]
         centres = pixel_grid(rows, columns, costs.device) * PATCH + (PATCH - 1) / 2
-        places = sine_positions(centres.flatten(1).T, self.width // 2).expand(len(costs), -1, -1)
+        places = sine_positions(centres.flatten(1).T, self.width // 2).expand(costs.shape[0], -1, -1)
         memory = self.placed(torch.cat((tokens_of(maps), places), dim=-1))
-        latents = self.latents.expand(len(costs), -1, -1)
+        latents = self.latents.expand(costs.shape[0], -1, -1)
         tokens: Tensor = latents + self.attention(latents, memory)
         summary: Tensor = tokens + self.feed_forward(tokens)
         return summary
@@ -136,8 +137,7 @@ class CostMemory(nn.Module):
         batch, channels, height, width = source.shape
         tokens = []
         pixels = tokens_of(source.float() * channels**-0.5)
-        at_once = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
-        for some in pixels.split(max(1, at_once // batch), dim=1):
+        for some in self._parts(pixels):
             with full_precision(source):
                 costs = (some @ target.float().flatten(2)).view(-1, height, width)
             tokens.append(self.tokens(costs).view(batch, some.shape[1], -1, self.tokens.width))
@@ -145,3 +145,12 @@ class CostMemory(nn.Module):
         for layer in self.layers:
             memory = layer(memory, context)
         return memory
+
+    @staticmethod
+    def _parts(pixels: Tensor) -> tuple[Tensor, ...]:
+        """B x HW x C in parts of as many pixels as are summarised together."""
+        if is_written():  # how many parts a map of any size has, no graph can say
+            return (pixels,)
+        at_once = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
+        parts: tuple[Tensor, ...] = pixels.split(max(1, at_once // pixels.shape[0]), dim=1)
+        return parts

@@ -86,13 +86,13 @@ class FlowNetwork(nn.Module):
         if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
             raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
-        if start is not None and start.shape != (len(first), 2, *first.shape[2:]):
+        if start is not None and start.shape != (first.shape[0], 2, *first.shape[2:]):
             raise ValueError(f"a start for these images is B x 2 x H x W like them, not {tuple(start.shape)}")
         padding = _padding(first)
         encoded = self.features(torch.cat((padding.pad(first), padding.pad(second))), prototypes)
-        ours, theirs = encoded.features[-1].chunk(2)
+        ours, theirs = encoded.features[-1][: first.shape[0]], encoded.features[-1][first.shape[0] :]
         found = self.decode(first, ours, theirs, updates, start, every, low_memory, progress)
-        kept = tuple(tuple(each.first(len(first)) for each in stage) for stage in encoded.prototypes)
+        kept = tuple(tuple(each.first(first.shape[0]) for each in stage) for stage in encoded.prototypes)
         return replace(found, prototypes=kept)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class FlowNetwork(nn.Module):
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
-        return all_pairs_bytes(size_of(features), self.decoder.costs.levels, len(features))
+        return all_pairs_bytes(size_of(features), self.decoder.costs.levels, features.shape[0])
 
 
 def _padding(images: Tensor) -> Padding:

@@ -121,7 +121,7 @@ class FlowDecoder(nn.Module):
         read = self.costs.prepare(source, target, context, low_memory)
         prepared = self.update.aggregation.prepare(context)  # type: ignore[operator]
         origin = pixel_grid(source.shape[2], source.shape[3], source.device)
-        flow = origin.new_zeros(len(source), 2, *source.shape[2:]) if start is None else start.float()
+        flow = origin.new_zeros(source.shape[0], 2, *source.shape[2:]) if start is None else start.float()
         flows, log_scales = [], []
         for index in range(updates):
             # Each update is judged on what it adds, not on what it makes of earlier ones.

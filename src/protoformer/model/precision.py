@@ -7,8 +7,10 @@ from torch import Tensor
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[object]:
-    """No autocast on this tensor's device; on shapes alone there is none to turn off."""
-    return nullcontext() if tensor.is_meta else torch.autocast(tensor.device.type, enabled=False)
+    """No autocast on this tensor's device; where there is none to turn off, nothing that a graph would have to note."""
+    if tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
+        return nullcontext()
+    return torch.autocast(tensor.device.type, enabled=False)
 
 
 def for_products(tensor: Tensor) -> Tensor:
@@ -24,4 +26,4 @@ def for_products(tensor: Tensor) -> Tensor:
 
 def accumulated(dtype: torch.dtype) -> torch.dtype:
     """The precision in which sums of numbers of this precision are kept: at least float32."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -10,7 +10,7 @@ def tokens_of(maps: Tensor) -> Tensor:
 
 def maps_of(tokens: Tensor, size: tuple[int, int]) -> Tensor:
     """B x HW x C to B x C x H x W, the inverse of `tokens_of`."""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, *size)
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *size)
 
 
 def size_of(maps: Tensor) -> tuple[int, int]:

@@ -33,9 +33,14 @@ def computed(version: str) -> Iterator[None]:
 
 def is_plain() -> bool:
     """Whether the plain version runs: by choice, or because a graph is written for others who lack our operators."""
+    return _chosen == "plain" or is_written()
+
+
+def is_written() -> bool:
+    """Whether torch is writing down a graph for others, of images whose size may be left open."""
     # What torch.compiler.is_exporting answers under torch.compile, too, is yes in some of the versions that we take.
-    exporting = torch.compiler._is_exporting_flag
-    return _chosen == "plain" or exporting or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    exporting: bool = torch.compiler._is_exporting_flag
+    return exporting or torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
 
 
 def kernels_run_on(tensor: Tensor) -> bool:
@@ -58,7 +63,8 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """The mean of each of rows x columns = grid cells of maps of (H, W) = size: B x HW x C to B x K x C."""
-    by_products = tokens.is_cuda and not is_plain()
+    # Pooling into so many cells has no counterpart in ONNX where the size of the map is open.
+    by_products = is_written() or (tokens.is_cuda and not is_plain())
     return operators.cell_means(tokens, size, grid) if by_products else plain.cell_means(tokens, size, grid)
 
 
