@@ -82,11 +82,12 @@ class HeldOutScenes:
         self._batches: tuple[FlowSample, ...] = ()
 
     def validate(self, network: nn.Module) -> Validated:
-        """End-point error (pixels), Fl and outliers at 1 px (percent) over all scenes."""
+        """End-point error (pixels), Fl and outliers at 1 px (percent) over all pixels that training counts."""
         metric = FlowMetric()
         for batch in self._rendered():
             flow = _flow_of(network, batch)
-            metric.update(flow, batch.flow.cpu(), batch.valid.cpu())
+            truth, valid = batch.flow.cpu(), batch.valid.cpu()
+            metric.update(flow, truth, counted_pixels(truth, valid))
         scores = metric.compute()
         return Validated("world", {"epe": scores.epe, "fl": scores.fl, "px1": scores.px1})
 

@@ -16,6 +16,11 @@ from protoformer.world.scene import Camera, Scenes
 RATE = 24.0
 SLOWEST, FASTEST = 0.1, 400.0
 """Pixels a frame."""
+LEAP, PAN = 0.4, 0.06
+"""The most that things move, and that the camera pans, in a frame: shares of the longer side and of the width.
+
+What moves as many pixels in a small picture as it may in a large one is gone from the next, and teaches nothing.
+"""
 THINGS = {"blob": 8, "cutout": 6, "rectangle": 4, "box": 4, "ball": 4}
 
 
@@ -25,7 +30,7 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
     focal = width * draws.uniform("focal", 0.7, 1.5)
     assembly = Assembly(draws, bank.surfaces, bank.cutouts)
     _background(assembly)
-    fastest = min(FASTEST, 0.8 * max(size))
+    fastest = min(FASTEST, LEAP * max(size))
     present = draws.integer("present", 12, 1 + sum(THINGS.values()))
     rank = draws.order("rank", sum(THINGS.values()))
     number = 0
@@ -145,7 +150,7 @@ def _background(assembly: Assembly) -> None:
 
 def _camera(draws: Draws, size: tuple[int, int], focal: Tensor, shake: float) -> Camera:
     height, width = size
-    pan = draws.log_uniform("camera.pan", 0.2, min(60.0, 0.12 * width)) / focal * RATE
+    pan = draws.log_uniform("camera.pan", 0.2, min(60.0, PAN * width)) / focal * RATE
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
     roll = draws.normal("camera.roll", 0.0, 0.004) * RATE
     drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * RATE
