@@ -86,6 +86,7 @@ def test_a_final_picture_is_the_plain_one(numbers) -> None:
 
 
 @pytest.mark.usefixtures("on_gpu")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("look", ["clean", "final"])
 def test_nothing_waits_for_the_device(look: str) -> None:
     world = World("objects", seed=5, size=SIZE, bank=procedural_bank(64, 3)).on("cuda")
@@ -99,8 +100,8 @@ def test_nothing_waits_for_the_device(look: str) -> None:
         for task in tasks:
             renderer = world.renderer([3, 4, 5], "cuda")
             task(renderer, look)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         for task in tasks:
             task(world.renderer([3, 4, 5], "cuda"), look)
     finally:

@@ -14,15 +14,15 @@ KINDS = {"none": 0, "relu": 1, "sigmoid": 2, "tanh": 3}
 
 @triton.jit
 def activate_kernel(
-    rows, bias, found, count, width, kind: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr
+    rows, bias, found, count, width, stride, kind: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr
 ):
-    """Some rows, count x width, and their bias through one of KINDS."""
+    """Some rows, count x width, `stride` apart, and their bias through one of KINDS."""
     row = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
     within = channel < width
     kept = (row < count)[:, None] & within[None, :]
     place = row[:, None] * width + channel[None, :]
-    number = tl.load(rows + place, mask=kept, other=0.0).to(tl.float32)
+    number = tl.load(rows + row[:, None] * stride + channel[None, :], mask=kept, other=0.0).to(tl.float32)
     number += tl.load(bias + channel, mask=within, other=0.0)[None, :]
     if kind == 1:
         number = tl.maximum(number, 0.0)
@@ -41,12 +41,13 @@ def activate_gradient_kernel(
     d_parts,
     count,
     width,
+    stride,
     each,
     kind: tl.constexpr,
     block: tl.constexpr,
     padded_width: tl.constexpr,
 ):
-    """One part of the rows: their gradient, and its share of that of the bias (parts x width)."""
+    """One part of the rows: their gradient, zero from `width` on, and its share of that of the bias (parts x width)."""
     part = tl.program_id(0)
     channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
     within = channel < width
@@ -57,41 +58,51 @@ def activate_gradient_kernel(
         kept = (row < last)[:, None] & within[None, :]
         place = row[:, None] * width + channel[None, :]
         change = tl.load(arriving + place, mask=kept, other=0.0).to(tl.float32)
-        if kind > 0:
-            number = tl.load(found + place, mask=kept, other=0.0).to(tl.float32)
-            if kind == 1:
-                change = tl.where(number > 0, change, 0.0)
-            elif kind == 2:
-                change = change * number * (1.0 - number)
-            else:
-                change = change * (1.0 - number * number)
-            tl.store(d_rows + place, change.to(d_rows.dtype.element_ty), mask=kept)
+        number = tl.load(found + place, mask=kept, other=0.0).to(tl.float32)
+        if kind == 1:
+            change = tl.where(number > 0, change, 0.0)
+        elif kind == 2:
+            change = change * number * (1.0 - number)
+        elif kind == 3:
+            change = change * (1.0 - number * number)
+        target = d_rows + row[:, None] * stride + channel[None, :]
+        tl.store(target, change.to(d_rows.dtype.element_ty), mask=(row < last)[:, None] & (channel < stride)[None, :])
         total += change
     tl.store(d_parts + part * width + channel, tl.sum(total, 0), mask=within)
 
 
 def activate(rows: Tensor, bias: Tensor, kind: str) -> Tensor:
-    """Rows, count x width, contiguous, plus a bias, through one of KINDS."""
-    count, width = rows.shape
-    found = torch.empty_like(rows)
+    """Rows, of which the first `width` numbers count, contiguous, plus a bias (width), through one of KINDS."""
+    (count, stride), width = rows.shape, len(bias)
+    found = rows.new_empty(count, width)
     padded, block = _block(width)
     activate_kernel[(triton.cdiv(count, block), triton.cdiv(width, padded))](
-        rows, bias, found, count, width, kind=KINDS[kind], block=block, padded_width=padded
+        rows, bias, found, count, width, stride, kind=KINDS[kind], block=block, padded_width=padded
     )
     return found
 
 
-def activate_gradient(arriving: Tensor, found: Tensor, bias: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-    """Gradients of rows and of the bias, from that of what `activate` found."""
+def activate_gradient(arriving: Tensor, found: Tensor, bias: Tensor, kind: str, stride: int) -> tuple[Tensor, Tensor]:
+    """Gradients of rows, which have `stride` numbers, and of the bias, from that of what `activate` found."""
     count, width = arriving.shape
-    padded, block = _block(width)
+    padded, block = _block(stride)
     blocks = triton.cdiv(count, block)
     each = triton.cdiv(blocks, PROGRAMS)
     parts = triton.cdiv(blocks, each)
-    d_rows = arriving if kind == "none" else torch.empty_like(arriving)
+    d_rows = arriving.new_empty(count, stride)
     d_parts = torch.empty(parts, width, dtype=torch.float32, device=arriving.device)
-    activate_gradient_kernel[(parts, triton.cdiv(width, padded))](
-        arriving, found, d_rows, d_parts, count, width, each * block, kind=KINDS[kind], block=block, padded_width=padded
+    activate_gradient_kernel[(parts, triton.cdiv(stride, padded))](
+        arriving,
+        found,
+        d_rows,
+        d_parts,
+        count,
+        width,
+        stride,
+        each * block,
+        kind=KINDS[kind],
+        block=block,
+        padded_width=padded,
     )
     return d_rows, d_parts.sum(dim=0).to(bias.dtype)
 

@@ -119,14 +119,14 @@ class FlowDecoder(nn.Module):
         if updates < 1:
             raise ValueError(f"a flow takes one update or more, not {updates}")
         read = self.costs.prepare(source, target, context, low_memory)
-        prepared = self.update.aggregation.prepare(context)  # type: ignore[operator]
+        prepared = self.update.prepare(context)
         origin = pixel_grid(source.shape[2], source.shape[3], source.device)
         flow = origin.new_zeros(source.shape[0], 2, *source.shape[2:]) if start is None else start.float()
         flows, log_scales = [], []
         for index in range(updates):
             # Each update is judged on what it adds, not on what it makes of earlier ones.
             flow = flow.detach()
-            step = self.update(state, context, read(origin + flow), flow, prepared)
+            step = self.update(state, read(origin + flow), flow, prepared)
             state, flow = step.state, flow + step.change
             if every or index == updates - 1:
                 fine = self._upsample(flow, step.log_scale, state)

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from protoformer.model.fused import kernels_run_on
 
+ALIGNMENT = 8
 ACTIVATIONS = {"none": lambda maps: maps, "relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 
@@ -68,10 +69,14 @@ class ActivatedConv(nn.Conv2d):
         if not kernels_run_on(maps):
             activated: Tensor = ACTIVATIONS[self.activation](super().forward(maps))
             return activated
-        made = F.conv2d(maps, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        # Channels that the matrix units cannot share out evenly are multiplied slowly, so zeros join them.
+        before, after = -self.in_channels % ALIGNMENT, -self.out_channels % ALIGNMENT
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, before, 0, after)) if before or after else self.weight
+        maps = F.pad(maps, (0, 0, 0, 0, 0, before)) if before else maps
+        made = F.conv2d(maps, weight, None, self.stride, self.padding, self.dilation, self.groups)
         rows = made.permute(0, 2, 3, 1).contiguous()
         found: Tensor = _Activated.apply(rows.flatten(0, 2), self.bias, self.activation)  # type: ignore[no-untyped-call]
-        return found.view(rows.shape).permute(0, 3, 1, 2)
+        return found.view(*rows.shape[:3], self.out_channels).permute(0, 3, 1, 2)
 
 
 class PositionConv(nn.Conv2d):
@@ -157,7 +162,7 @@ class _InstanceNorm(torch.autograd.Function):
 
 
 class _Activated(torch.autograd.Function):
-    """Rows, n x C, plus a bias, through an activation."""
+    """Rows, n x C or more, the first C plus a bias of C, through an activation."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bias: Tensor, kind: str) -> Tensor:
@@ -166,7 +171,7 @@ class _Activated(torch.autograd.Function):
         with torch.cuda.device_of(rows):
             found = activation_kernels.activate(rows, bias, kind)
         ctx.save_for_backward(found, bias)
-        ctx.kind = kind
+        ctx.kind, ctx.width = kind, rows.shape[1]
         return found
 
     @staticmethod
@@ -176,4 +181,5 @@ class _Activated(torch.autograd.Function):
 
         found, bias = ctx.saved_tensors
         with torch.cuda.device_of(found):
-            return *activation_kernels.activate_gradient(arriving.contiguous(), found, bias, ctx.kind), None
+            arriving = arriving.contiguous()
+            return *activation_kernels.activate_gradient(arriving, found, bias, ctx.kind, ctx.width), None

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.model.initialization import for_gates, for_relu
+from protoformer.model.gru import Prepared, SeparableGRU
+from protoformer.model.initialization import for_relu
 from protoformer.model.layers import ActivatedConv
 
 FACTOR = 8
@@ -35,26 +36,6 @@ class MotionEncoder(nn.Module):
         return torch.cat((joint, flow.to(joint.dtype)), dim=1)
 
 
-class SeparableGRU(nn.Module):
-    """A convolutional GRU with a 1x5 and then a 5x1 kernel."""
-
-    def __init__(self, hidden: int, inputs: int) -> None:
-        super().__init__()
-        shapes = (((1, 5), (0, 2)), ((5, 1), (2, 0)))
-        width = hidden + inputs
-        self.gates = nn.ModuleList(ActivatedConv(width, 2 * hidden, k, "sigmoid", padding=p) for k, p in shapes)
-        self.candidates = nn.ModuleList(ActivatedConv(width, hidden, k, "tanh", padding=p) for k, p in shapes)
-        for_gates(self)
-
-    def forward(self, state: Tensor, inputs: Tensor) -> Tensor:
-        """state: B x hidden x H x W; inputs: B x inputs x H x W; returns the new state."""
-        for gates, candidate in zip(self.gates, self.candidates, strict=True):
-            update, reset = gates(torch.cat((state, inputs), dim=1)).chunk(2, dim=1)
-            proposal = candidate(torch.cat((reset * state, inputs), dim=1))
-            state = torch.lerp(state, proposal, update)
-        return state
-
-
 LEAST_LOG_SCALE = -4.0
 """No error is expected below e^-4 = 0.02 px: finer than any truth, where the likelihood would grow without bound."""
 
@@ -75,7 +56,7 @@ class UpdateBlock(nn.Module):
         super().__init__()
         self.motion = MotionEncoder(cost_channels, hidden)
         self.aggregation = aggregation
-        self.gru = SeparableGRU(hidden, 3 * hidden)
+        self.gru = SeparableGRU(hidden, 2 * hidden)
         to_change = ActivatedConv(2 * hidden, 3, 3, padding=1)
         self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, "relu", padding=1), to_change)
         self.weights = nn.Sequential(
@@ -86,11 +67,16 @@ class UpdateBlock(nn.Module):
         # The first updates then stay near the start, where costs mean something.
         nn.init.normal_(to_change.weight, std=1e-3)
 
-    def forward(self, state: Tensor, context: Tensor, costs: Tensor, flow: Tensor, prepared: object) -> Step:
-        """context: B x hidden x H x W; costs: B x cost_channels x H x W; prepared: from `aggregation.prepare`."""
+    def prepare(self, context: Tensor) -> tuple[object, Prepared]:
+        """What stays the same over the updates of a pair; context: B x hidden x H x W."""
+        return self.aggregation.prepare(context), self.gru.prepare(context)  # type: ignore[operator]
+
+    def forward(self, state: Tensor, costs: Tensor, flow: Tensor, prepared: tuple[object, Prepared]) -> Step:
+        """state: B x hidden x H x W; costs: B x cost_channels x H x W; prepared: from `prepare`."""
+        groups, of_context = prepared
         motion = self.motion(costs, flow)
-        gathered = self.aggregation(motion, prepared)
-        state = self.gru(state, torch.cat((context, motion, gathered), dim=1))
+        gathered = self.aggregation(motion, groups)
+        state = self.gru(state, torch.cat((motion, gathered), dim=1), of_context)
         change, scale = self.change(state).float().split((2, 1), dim=1)
         return Step(state, change, LEAST_LOG_SCALE + F.softplus(scale - LEAST_LOG_SCALE))
 
