@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from protoformer.model.cost_memory import CostMemory
+from protoformer.model.cost_memory import CostMemory, CostTokens, MemoryLayer
 from protoformer.model.encoder import Block, Stage
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts
 from protoformer.model.update import UpdateBlock
@@ -32,7 +32,7 @@ def recompute_activations(network: nn.Module) -> None:
     not touched by it, and neither are state dicts.
     """
     for module in network.modules():
-        if isinstance(module, Block | UpdateBlock):
+        if isinstance(module, Block | UpdateBlock | CostTokens | MemoryLayer):
             module.forward = _recomputed(module, module.forward)  # type: ignore[method-assign]
         elif isinstance(module, FlowDecoder):
             module._upsample = _recomputed(module, module._upsample)  # type: ignore[method-assign]
