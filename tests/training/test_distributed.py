@@ -38,9 +38,9 @@ def judge(network):
 
 for name, runs in (("lines", Lines()), ("noises", Noises())):
     told = Told()
-    # Where a gradient is of rounding errors alone, Adam would blow them up to whole steps. With this seed no number is
-    # so near to the kink of a ReLU that the order of a sum decides on which side it falls.
-    settings = ["data.batch=4", "optimizer.rate=1e-3", "optimizer.epsilon=1e-5", "schedule.kind=constant", "data.seed=3"]
+    # Where a gradient is of rounding errors alone, Adam would blow them up to whole steps. Steps are short, since on
+    # noise a network is chaotic: after long ones, the order of a sum decides on which side of a ReLU a number falls.
+    settings = ["data.batch=4", "optimizer.rate=1e-4", "optimizer.epsilon=1e-5", "schedule.kind=constant"]
     for steps in (3, 5):  # the second go goes on with what the first one saved
         recipe = runs.recipe(steps=steps, log_every=5, validate_every=2).changed(settings)
         runs.trainer(folder / name, recipe, observers=(told,), validators=(judge,)).run()
