@@ -29,7 +29,7 @@ class WorldMix(Generic[Batch]):
         self, data: DataSection, places: range, device: torch.device, make: Callable[[Renderer, str], Batch]
     ) -> None:
         self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
-        bank = _bank(data.bank).to(device)
+        bank = _bank(data.bank, device).to(device)
         shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
         self.worlds = [World(name, family_seed(data.seed, name), data.crop, bank=bank) for name in shares]
         self._edges = np.cumsum(list(shares.values()))[:-1] / sum(shares.values())
@@ -77,5 +77,5 @@ def family_seed(seed: int, family: str) -> int:
 
 
 @lru_cache(maxsize=2)
-def _bank(name: str) -> TextureBank:
-    return procedural_bank() if name == "procedural" else bank_from_folder(name)
+def _bank(name: str, device: torch.device) -> TextureBank:
+    return procedural_bank() if name == "procedural" else bank_from_folder(name, device=device)

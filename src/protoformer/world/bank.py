@@ -166,24 +166,28 @@ def _taken(values: Tensor, index: Tensor) -> Tensor:
     return values.index_select(0, index.reshape(-1)).view(index.shape)
 
 
-def bank_of(surfaces: Sequence[Tensor], cutouts: Sequence[Tensor], side: int) -> TextureBank:
+def bank_of(
+    surfaces: Sequence[Tensor], cutouts: Sequence[Tensor], side: int, device: torch.device | str = "cpu"
+) -> TextureBank:
     """Pack textures, uint8 side x side: surfaces 3 x H x W RGB, cut-outs 4 x H x W RGBA.
 
     The alpha of cut-outs is emptied along the border; where nothing is seen their colours come from what is nearby.
+    device: where their levels of detail are made, and where the bank then is.
     """
     stride, count = (4 * side * side - 1) // 3, len(surfaces) + len(cutouts)
-    texels, silhouettes = torch.empty(count, stride, dtype=torch.int32), [torch.full((1, side * side), -1)]
+    texels = torch.empty(count, stride, dtype=torch.int32, device=device)
+    silhouettes = [torch.full((1, side * side), -1, dtype=torch.int32, device=device)]
     for first in range(0, len(surfaces), _TOGETHER):
-        colour = torch.stack([*surfaces[first : first + _TOGETHER]]).float().div_(255)
+        colour = torch.stack([*surfaces[first : first + _TOGETHER]]).to(device).float().div_(255)
         solid = torch.cat((colour, torch.ones_like(colour[:, :1])), dim=1)
         texels[first : first + len(solid)] = _packed(_averaged(solid))
     for first in range(0, len(cutouts), _TOGETHER):
-        shapes = torch.stack([*cutouts[first : first + _TOGETHER]]).float().div_(255)
-        shapes[:, 3] *= F.pad(torch.ones(side - 2, side - 2), (1, 1, 1, 1))
+        shapes = torch.stack([*cutouts[first : first + _TOGETHER]]).to(device).float().div_(255)
+        shapes[:, 3] *= F.pad(torch.ones(side - 2, side - 2, device=device), (1, 1, 1, 1))
         place = len(surfaces) + first
         texels[place : place + len(shapes)] = _packed(_filled(shapes))
         silhouettes.append(_corners(shapes[:, 3]))
-    return TextureBank(texels.view(-1), torch.cat(silhouettes).int().view(-1), side, len(surfaces), len(cutouts))
+    return TextureBank(texels.view(-1), torch.cat(silhouettes).view(-1), side, len(surfaces), len(cutouts))
 
 
 def _averaged(finest: Tensor) -> list[Tensor]:
@@ -250,14 +254,18 @@ def _procedural(side: int, each: int, seed: int) -> tuple[list[Tensor], list[Ten
 
 
 def bank_from_folder(
-    folder: str | os.PathLike[str], side: int = 256, limit: int | None = None, procedural: bool = True
+    folder: str | os.PathLike[str],
+    side: int = 256,
+    limit: int | None = None,
+    procedural: bool = True,
+    device: torch.device | str = "cpu",
 ) -> TextureBank:
     """Read every image under a folder, in the order of their paths, into a bank.
 
     An image with transparency becomes a cut-out: cropped to what is seen and fitted into the square. Any other becomes
     a surface: its central square, or the two at its ends where it is much longer than wide. side: texels along a
     texture. limit: read that many images, spread evenly over those there are. procedural: join `procedural_bank`'s
-    textures after the folder's own, so that there always are surfaces and cut-outs.
+    textures after the folder's own, so that there always are surfaces and cut-outs. device: where it is made.
     """
     paths = _image_paths(Path(folder))
     if limit is not None and limit < len(paths):
@@ -270,7 +278,7 @@ def bank_from_folder(
         surfaces, cutouts = [*surfaces, *more_surfaces], [*cutouts, *more_cutouts]
     if not surfaces:
         raise InputError(f"{folder} holds no opaque image; add photographs to it, or join the procedural textures.")
-    return bank_of(surfaces, cutouts, side)
+    return bank_of(surfaces, cutouts, side, device)
 
 
 def _image_paths(folder: Path) -> list[Path]:
