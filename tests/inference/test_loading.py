@@ -84,6 +84,17 @@ def test_a_device_that_is_not_there_is_refused(device: str) -> None:
         pf.load("tiny", device=device)
 
 
+def test_half_the_bytes_hold_the_rounded_weights(tiny: pf.FlowModel, tmp_path: Path) -> None:
+    whole, half = tmp_path / "whole.safetensors", tmp_path / "half.safetensors"
+    tiny.save(whole)
+    tiny.save(half, half=True)
+    assert half.stat().st_size < 0.6 * whole.stat().st_size
+    with pytest.warns(pf.UntrainedWarning):
+        found = pf.load(half).network.state_dict()
+    for name, tensor in tiny.network.state_dict().items():
+        assert found[name].dtype == torch.float32 and torch.equal(found[name], tensor.half().float()), name
+
+
 def test_a_device_may_be_an_object() -> None:
     with pytest.warns(pf.UntrainedWarning):
         assert pf.load("tiny", device=torch.device("cpu")).device.type == "cpu"

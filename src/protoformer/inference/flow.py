@@ -122,9 +122,9 @@ class FlowModel:
         options = VideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision)
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all."""
-        save_weights(self.network, path, trained=self.trained)
+    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
+        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _in_windows(
         self,

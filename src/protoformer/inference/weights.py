@@ -33,10 +33,13 @@ def packaged_weights(task: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def save_weights(network: FlowNetwork, path: str | os.PathLike[str], trained: bool, task: str = "flow") -> None:
-    """Write a network's weights and configuration, whole or not at all."""
+def save_weights(
+    network: FlowNetwork, path: str | os.PathLike[str], trained: bool, task: str = "flow", half: bool = False
+) -> None:
+    """Write a network's weights and configuration, whole or not at all; half: weights in float16, in half the bytes."""
     about = json.dumps({"task": task, "trained": trained, "config": network.config.as_dict()})
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    kind = torch.float16 if half else torch.float32
+    tensors = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in network.state_dict().items()}
     write_atomically(path, save(tensors, metadata={KEY: about}))
 
 
