@@ -107,7 +107,11 @@ class MovieWriter:
     def _keep(self, clip: Clip, temporary: Path) -> None:
         with suppress(require_av().error.FFmpegError, OSError):
             clip.finish()
-            self.kept = temporary.replace(temporary.with_name(f"{self.path.stem}.partial{self.path.suffix}"))
+            name, number = f"{self.path.stem}.partial{self.path.suffix}", 1
+            while temporary.with_name(name).exists():  # an earlier one, or even what is being read
+                number += 1
+                name = f"{self.path.stem}.partial-{number}{self.path.suffix}"
+            self.kept = temporary.replace(temporary.with_name(name))
 
     def _second(self, time: float | Fraction | None) -> Fraction:
         """When a frame is shown."""

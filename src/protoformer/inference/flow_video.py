@@ -161,7 +161,9 @@ class FlowVideo:
         taken = 0
         for number, image in enumerate(self._frames):
             time = number / rate
-            if float(time) < first or (last is not None and float(time) >= last):
+            if last is not None and float(time) >= last:
+                return
+            if float(time) < first:
                 continue
             taken += 1
             if (taken - 1) % self.options.every:

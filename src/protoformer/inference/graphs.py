@@ -18,11 +18,16 @@ class Graphed:
 
     def __init__(self, function: Callable[..., Tensors]) -> None:
         self.function = function
+        self._side: torch.cuda.Stream | None = None  # one for all: memory that a call frees is then the next one's
         self._calls: dict[tuple[torch.Size, ...], int] = {}
         self._recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Tensors, Tensors]] = {}
 
     def __call__(self, *inputs: Tensor) -> Tensors:
         """What the function returns, in memory that the next call leaves alone."""
+        with torch.cuda.device_of(inputs[0]):
+            return self._called(inputs)
+
+    def _called(self, inputs: Tensors) -> Tensors:
         key = tuple(each.shape for each in inputs)
         if key not in self._recorded:
             self._calls[key] = self._calls.get(key, 0) + 1
@@ -37,11 +42,12 @@ class Graphed:
 
     def _beside(self, inputs: Tensors) -> Tensors:
         """Run on a stream of its own, as recording demands of the calls before it."""
-        here, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
+        self._side = torch.cuda.Stream() if self._side is None else self._side
+        here = torch.cuda.current_stream()
+        self._side.wait_stream(here)
+        with torch.cuda.stream(self._side):
             outputs = self.function(*inputs)
-        here.wait_stream(side)
+        here.wait_stream(self._side)
         for each in outputs:
             each.record_stream(here)
         return outputs

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from protoformer.errors import InputError
+
 PAPER_TILE = (432, 960)
 """Height and width of the windows that the paper evaluates with."""
 LEAST_OVERLAP = 20
@@ -19,7 +21,7 @@ def starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[int]:
     if window >= length:
         return [0]
     if window <= overlap:
-        raise ValueError(f"a window of {window} pixels cannot overlap the next by {overlap}")
+        raise InputError(f"a window of {window} pixels cannot overlap the next by {overlap}; choose larger ones.")
     begins = list(range(0, length - window, window - overlap))
     return [*begins, length - window]
 

@@ -1,4 +1,4 @@
-"""A bias and an activation in Triton, forward and backward in one pass each."""
+"""A bias, and a ReLU after it, in Triton, forward and backward in one pass each."""
 
 import torch
 import triton
@@ -9,14 +9,13 @@ ELEMENTS = 2048
 """Numbers that a program holds of one tensor."""
 PROGRAMS = 512
 """Programs that share the rows on the way back, at most."""
-KINDS = {"none": 0, "relu": 1, "sigmoid": 2, "tanh": 3}
 
 
 @triton.jit
 def activate_kernel(
-    rows, bias, found, count, width, stride, kind: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr
+    rows, bias, found, count, width, stride, rectified: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr
 ):
-    """Some rows, count x width, `stride` apart, and their bias through one of KINDS."""
+    """Some rows, count x width, `stride` apart, and their bias, rectified or not."""
     row = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
     within = channel < width
@@ -24,12 +23,8 @@ def activate_kernel(
     place = row[:, None] * width + channel[None, :]
     number = tl.load(rows + row[:, None] * stride + channel[None, :], mask=kept, other=0.0).to(tl.float32)
     number += tl.load(bias + channel, mask=within, other=0.0)[None, :]
-    if kind == 1:
-        number = tl.maximum(number, 0.0)
-    elif kind == 2:
-        number = tl.sigmoid(number)
-    elif kind == 3:
-        number = 2.0 * tl.sigmoid(2.0 * number) - 1.0
+    if rectified:
+        number = tl.where(number < 0, 0.0, number)  # what is not a number stays so
     tl.store(found + place, number.to(found.dtype.element_ty), mask=kept)
 
 
@@ -43,7 +38,7 @@ def activate_gradient_kernel(
     width,
     stride,
     each,
-    kind: tl.constexpr,
+    rectified: tl.constexpr,
     block: tl.constexpr,
     padded_width: tl.constexpr,
 ):
@@ -58,31 +53,29 @@ def activate_gradient_kernel(
         kept = (row < last)[:, None] & within[None, :]
         place = row[:, None] * width + channel[None, :]
         change = tl.load(arriving + place, mask=kept, other=0.0).to(tl.float32)
-        number = tl.load(found + place, mask=kept, other=0.0).to(tl.float32)
-        if kind == 1:
+        if rectified:
+            number = tl.load(found + place, mask=kept, other=0.0).to(tl.float32)
             change = tl.where(number > 0, change, 0.0)
-        elif kind == 2:
-            change = change * number * (1.0 - number)
-        elif kind == 3:
-            change = change * (1.0 - number * number)
         target = d_rows + row[:, None] * stride + channel[None, :]
         tl.store(target, change.to(d_rows.dtype.element_ty), mask=(row < last)[:, None] & (channel < stride)[None, :])
         total += change
     tl.store(d_parts + part * width + channel, tl.sum(total, 0), mask=within)
 
 
-def activate(rows: Tensor, bias: Tensor, kind: str) -> Tensor:
-    """Rows, of which the first `width` numbers count, contiguous, plus a bias (width), through one of KINDS."""
+def activate(rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
+    """Rows, of which the first `width` numbers count, contiguous, plus a bias (width), rectified or not."""
     (count, stride), width = rows.shape, len(bias)
     found = rows.new_empty(count, width)
     padded, block = _block(width)
     activate_kernel[(triton.cdiv(count, block), triton.cdiv(width, padded))](
-        rows, bias, found, count, width, stride, kind=KINDS[kind], block=block, padded_width=padded
+        rows, bias, found, count, width, stride, rectified=rectified, block=block, padded_width=padded
     )
     return found
 
 
-def activate_gradient(arriving: Tensor, found: Tensor, bias: Tensor, kind: str, stride: int) -> tuple[Tensor, Tensor]:
+def activate_gradient(
+    arriving: Tensor, found: Tensor, bias: Tensor, rectified: bool, stride: int
+) -> tuple[Tensor, Tensor]:
     """Gradients of rows, which have `stride` numbers, and of the bias, from that of what `activate` found."""
     count, width = arriving.shape
     padded, block = _block(stride)
@@ -100,7 +93,7 @@ def activate_gradient(arriving: Tensor, found: Tensor, bias: Tensor, kind: str, 
         width,
         stride,
         each * block,
-        kind=KINDS[kind],
+        rectified=rectified,
         block=block,
         padded_width=padded,
     )

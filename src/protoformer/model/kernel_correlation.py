@@ -36,7 +36,7 @@ class KernelCorrelation(Correlation):
         self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         flat = torch.cat([level.flatten(2) for level in self.pyramid], dim=2)
         flat = F.pad(flat, (0, -flat.shape[2] % ALIGNMENT))  # odd rows are multiplied slowly
-        # Products of bfloat16 are exact in float32, in which they are summed.
+        # Products of bfloat16 are exact in float32, in which they are summed; means of coarser levels are rounded.
         if source.dtype == torch.bfloat16:
             flat = flat.to(torch.bfloat16)
         self.scale = source.shape[1] ** -0.5

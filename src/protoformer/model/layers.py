@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from protoformer.model.fused import kernels_run_on
 
 ALIGNMENT = 8
-ACTIVATIONS = {"none": lambda maps: maps, "relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+"""Channels that matrix units take together."""
 
 
 class TokenNorm(nn.LayerNorm):
@@ -25,7 +25,7 @@ class TokenNorm(nn.LayerNorm):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """... x C to the same, in float32 where products are of half precision."""
-        if not kernels_run_on(tokens):
+        if not (kernels_run_on(tokens) and self.weight.dtype == torch.float32):
             return super().forward(tokens)
         rows = tokens.reshape(-1, tokens.shape[-1]).contiguous()
         normed: Tensor = _LayerNorm.apply(rows, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
@@ -51,31 +51,31 @@ class MapNorm(nn.Module):
 
 
 class ActivatedConv(nn.Conv2d):
-    """A convolution and one of ACTIVATIONS after it."""
+    """A convolution and, rectified, a ReLU after it."""
 
     def __init__(
         self,
         channels_in: int,
         channels: int,
-        kernel: int | tuple[int, int],
-        activation: str = "none",
-        padding: int | tuple[int, int] = 0,
+        kernel: int,
+        rectified: bool = False,
+        padding: int = 0,
     ) -> None:
         super().__init__(channels_in, channels, kernel, padding=padding)
-        self.activation = activation
+        self.rectified = rectified
 
     def forward(self, maps: Tensor) -> Tensor:
         """B x C_in x H x W to B x C x H' x W'."""
         if not kernels_run_on(maps):
-            activated: Tensor = ACTIVATIONS[self.activation](super().forward(maps))
-            return activated
+            plain = super().forward(maps)
+            return F.relu(plain) if self.rectified else plain
         # Channels that the matrix units cannot share out evenly are multiplied slowly, so zeros join them.
         before, after = -self.in_channels % ALIGNMENT, -self.out_channels % ALIGNMENT
         weight = F.pad(self.weight, (0, 0, 0, 0, 0, before, 0, after)) if before or after else self.weight
         maps = F.pad(maps, (0, 0, 0, 0, 0, before)) if before else maps
         made = F.conv2d(maps, weight, None, self.stride, self.padding, self.dilation, self.groups)
         rows = made.permute(0, 2, 3, 1).contiguous()
-        found: Tensor = _Activated.apply(rows.flatten(0, 2), self.bias, self.activation)  # type: ignore[no-untyped-call]
+        found: Tensor = _Activated.apply(rows.flatten(0, 2), self.bias, self.rectified)  # type: ignore[no-untyped-call]
         return found.view(*rows.shape[:3], self.out_channels).permute(0, 3, 1, 2)
 
 
@@ -87,7 +87,7 @@ class PositionConv(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """B x C x H x W to the same."""
-        if not kernels_run_on(maps):
+        if not (kernels_run_on(maps) and self.weight.dtype == torch.float32):
             return maps + super().forward(maps)
         rows = maps.permute(0, 2, 3, 1).float().contiguous()
         taps = self.weight.flatten(1).T.contiguous()
@@ -162,16 +162,16 @@ class _InstanceNorm(torch.autograd.Function):
 
 
 class _Activated(torch.autograd.Function):
-    """Rows, n x C or more, the first C plus a bias of C, through an activation."""
+    """Rows, n x C or more, the first C plus a bias of C, rectified or not."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bias: Tensor, kind: str) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         from protoformer.model import activation_kernels
 
         with torch.cuda.device_of(rows):
-            found = activation_kernels.activate(rows, bias, kind)
+            found = activation_kernels.activate(rows, bias, rectified)
         ctx.save_for_backward(found, bias)
-        ctx.kind, ctx.width = kind, rows.shape[1]
+        ctx.rectified, ctx.width = rectified, rows.shape[1]
         return found
 
     @staticmethod
@@ -182,4 +182,4 @@ class _Activated(torch.autograd.Function):
         found, bias = ctx.saved_tensors
         with torch.cuda.device_of(found):
             arriving = arriving.contiguous()
-            return *activation_kernels.activate_gradient(arriving, found, bias, ctx.kind, ctx.width), None
+            return *activation_kernels.activate_gradient(arriving, found, bias, ctx.rectified, ctx.width), None

@@ -94,8 +94,9 @@ def map_sums_kernel(
 ):
     """Two sums over a part of the pixels of an image, by channel: into images x parts x 2 x channels.
 
-    Forward, of the numbers and of their squares. Backward, of what arrives and of that times the normalised numbers;
-    moments: images x 2 x channels, mean and one over the deviation.
+    Forward, of the numbers less those of the first pixel, and of their squares: sums of the squares of the numbers
+    themselves would lose the variance of what is large and all but constant. Backward, of what arrives and of that
+    times the normalised numbers; moments: images x 2 x channels, mean and one over the deviation.
     """
     image, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     channel = tl.arange(0, padded_channels)
@@ -106,6 +107,8 @@ def map_sums_kernel(
     if backward:
         mean = tl.load(moments + image * 2 * channels + channel, mask=within, other=0.0)
         scale = tl.load(moments + (image * 2 + 1) * channels + channel, mask=within, other=0.0)
+    else:
+        around = tl.load(maps + start + channel, mask=within, other=0.0).to(tl.float32)
     last = tl.minimum((part + 1) * each, pixels)
     for first in range(part * each, last, block):
         pixel = first + tl.arange(0, block)
@@ -120,8 +123,9 @@ def map_sums_kernel(
             one += arrives
             other += arrives * unit
         else:
-            one += number
-            other += number * number
+            apart = tl.where(kept, number - around[None, :], 0.0)
+            one += apart
+            other += apart * apart
     target = parts + ((image * tl.num_programs(0) + part) * 2) * channels + channel
     tl.store(target, tl.sum(one, 0), mask=within)
     tl.store(target + channels, tl.sum(other, 0), mask=within)
@@ -159,7 +163,7 @@ def map_norm_kernel(
         along = tl.load(sums + (image * 2 + 1) * channels + channel, mask=within, other=0.0) / pixels
         result = (arrives - whole[None, :] - unit * along[None, :]) * scale[None, :]
     else:
-        result = tl.maximum(unit, 0.0) if rectified else unit
+        result = tl.where(unit < 0, 0.0, unit) if rectified else unit  # what is not a number stays so
     tl.store(found + place, result.to(found.dtype.element_ty), mask=kept)
 
 
@@ -191,7 +195,8 @@ def instance_norm(maps: Tensor, eps: float, rectified: bool) -> tuple[Tensor, Te
     """Maps, images x pixels x channels, at zero mean and unit variance over pixels, and rectified; their moments."""
     pixels = maps.shape[1]
     mean, square = (_sums(maps, maps, maps, False, rectified) / pixels).unbind(dim=1)
-    moments = torch.stack((mean, ((square - mean * mean).clamp_min(0) + eps).rsqrt()), dim=1)
+    scale = ((square - mean * mean).clamp_min(0) + eps).rsqrt()
+    moments = torch.stack((mean + maps[:, 0].float(), scale), dim=1)
     return _normed(maps, maps, moments, moments, False, rectified), moments
 
 

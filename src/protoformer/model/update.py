@@ -20,14 +20,14 @@ class MotionEncoder(nn.Module):
     def __init__(self, cost_channels: int, channels: int) -> None:
         super().__init__()
         self.costs = nn.Sequential(
-            ActivatedConv(cost_channels, 2 * channels, 1, "relu"),
-            ActivatedConv(2 * channels, channels + channels // 2, 3, "relu", padding=1),
+            ActivatedConv(cost_channels, 2 * channels, 1, rectified=True),
+            ActivatedConv(2 * channels, channels + channels // 2, 3, rectified=True, padding=1),
         )
         self.flow = nn.Sequential(
-            ActivatedConv(2, channels, 7, "relu", padding=3),
-            ActivatedConv(channels, channels // 2, 3, "relu", padding=1),
+            ActivatedConv(2, channels, 7, rectified=True, padding=3),
+            ActivatedConv(channels, channels // 2, 3, rectified=True, padding=1),
         )
-        self.joint = ActivatedConv(2 * channels, channels - 2, 3, "relu", padding=1)
+        self.joint = ActivatedConv(2 * channels, channels - 2, 3, rectified=True, padding=1)
         for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
@@ -58,9 +58,9 @@ class UpdateBlock(nn.Module):
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 2 * hidden)
         to_change = ActivatedConv(2 * hidden, 3, 3, padding=1)
-        self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, "relu", padding=1), to_change)
+        self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), to_change)
         self.weights = nn.Sequential(
-            ActivatedConv(hidden, 2 * hidden, 3, "relu", padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
+            ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
         )
         for_relu(self.change[0])
         for_relu(self.weights[0])

@@ -111,8 +111,8 @@ def look(
     blend = level - whole
     size = side >> whole
     u, v = _mirrored(u), _mirrored(v)
-    red, green, blue = _bilinear(texels, which * stride, size, side, u, v)
-    red2, green2, blue2 = _bilinear(texels, which * stride, size >> 1, side, u, v)
+    red, green, blue = _bilinear(texels, which.to(tl.int64) * stride, size, side, u, v)
+    red2, green2, blue2 = _bilinear(texels, which.to(tl.int64) * stride, size >> 1, side, u, v)
     red = (red + (red2 - red) * blend) / 255.0
     green = (green + (green2 - green) * blend) / 255.0
     blue = (blue + (blue2 - blue) * blend) / 255.0
