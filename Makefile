@@ -3,14 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WEB_READY := $(VENV)/.web-ready
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-web lint bench clean
 
 demo: $(READY)
 	$(BIN)/protoformer demo -o out
 
 test: $(READY)
 	$(BIN)/pytest -n 2 --dist worksteal
+
+test-web: $(WEB_READY)
+	@command -v chromium >/dev/null || apt-get install -y chromium || \
+		{ echo "make test-web drives chromium, which is not there and could not be installed: install it first" >&2; exit 1; }
+	$(BIN)/pytest tests/web
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -27,6 +33,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("protoformer needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(WEB_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,web,webtest]'
 	touch $@
 
 clean:

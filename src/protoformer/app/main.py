@@ -11,7 +11,9 @@ from protoformer.app.demo_command import demo
 from protoformer.app.evaluate_command import evaluate
 from protoformer.app.export_command import export
 from protoformer.app.flow_command import flow
+from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.models_command import models
+from protoformer.app.serve_command import serve
 from protoformer.app.train_command import train
 from protoformer.app.world_command import world
 from protoformer.errors import InputError
@@ -32,6 +34,7 @@ app.command()(evaluate)
 app.command()(world)
 app.command()(train)
 app.command()(export)
+app.command()(serve)
 app.add_typer(data, name="data")
 
 
@@ -60,7 +63,7 @@ def main() -> None:
         notices.print("protoformer:", str(error), style="red")
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         notices.print(f"protoformer: the memory ran out; {_advice(sys.argv[1:])}.", style="red")
         sys.exit(2)
@@ -71,8 +74,3 @@ def _advice(arguments: list[str]) -> str:
     if arguments[:1] == ["train"]:
         return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
     return "make the images smaller or close other programs"
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text

@@ -4,7 +4,7 @@ from protoformer.files.atomic import checked_output, write_atomically
 from protoformer.files.flo import read_flo, write_flo
 from protoformer.files.flow_array import known_flow
 from protoformer.files.flow_color import color_wheel_legend, flow_to_color
-from protoformer.files.images import read_cutout, read_image, write_image
+from protoformer.files.images import image_size, read_cutout, read_image, write_image
 from protoformer.files.kitti import (
     read_kitti_depth,
     read_kitti_disparity,
@@ -38,6 +38,7 @@ __all__ = [
     "color_wheel_legend",
     "encode_png",
     "flow_to_color",
+    "image_size",
     "known_flow",
     "open_movie",
     "read_cam",

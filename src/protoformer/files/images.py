@@ -55,6 +55,13 @@ def read_cutout(path: str | os.PathLike[str]) -> FloatPixels:
     return pixels
 
 
+def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """(height, width) in pixels that the header of an image declares, as stored: no pixel is decoded."""
+    with quiet_pillow():
+        image = _identified(read_image_bytes(path), path)
+    return image.height, image.width
+
+
 def _decoded(path: str | os.PathLike[str]) -> FloatPixels:
     """Read upright float32 samples in [0, 1]: HxW of grey, HxWx3 of RGB, or HxWx4 where there is an alpha."""
     data = read_image_bytes(path)

@@ -1,6 +1,7 @@
 """Results as pictures and pages."""
 
 from protoformer.show.flow_frames import flow_frame
+from protoformer.show.flow_view import flow_view
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
 from protoformer.show.prototypes import Pixels, assignment_picture, grey_picture, picture
@@ -13,6 +14,7 @@ __all__ = [
     "Section",
     "assignment_picture",
     "flow_frame",
+    "flow_view",
     "grey_picture",
     "line_plot",
     "picture",

@@ -1,0 +1,175 @@
+"""The tab for optical flow: two images or a clip in, colours, vectors and a file out."""
+
+import warnings
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from protoformer.app.memory_errors import is_out_of_memory
+from protoformer.app.web.examples import Examples, render_examples
+from protoformer.app.web.flow_viewer import flow_viewer
+from protoformer.app.web.flow_work import FlowAnswer, flow_of_clip, flow_of_pair, kept_view
+from protoformer.app.web.gradio_package import require_gradio
+from protoformer.app.web.site import KEEP_SECONDS, Site, notice, sentence
+from protoformer.errors import InputError
+from protoformer.files import color_wheel_legend
+from protoformer.inference import FlowModel, UntrainedWarning, load
+from protoformer.show.flow_view import png_address
+
+UNTRAINED = (
+    "The weights of this model are random: it was not trained, so the motion and the prototypes shown here mean "
+    "nothing. Everything else works as it would with trained ones; start the page with --model and a file of yours."
+)
+NO_PROTOTYPES = "The image was computed in windows, which have no prototypes of its own: make it smaller to see them."
+PROTOTYPES = "Each colour is one prototype, and the pixels of the first image that it stands for."
+NO_MEMORY = "The memory of this machine ran out; give smaller images."
+GONE = "This result was deleted in the meantime; compute it again."
+
+
+class FlowTab:
+    """Builds the tab inside the page that is being made."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
+            self.model: FlowModel = load(site.model)
+        self.examples: Examples = render_examples(site.folder / "examples")
+
+    def build(self) -> None:
+        """Make the components and say what they do."""
+        gr = require_gradio()
+        if not self.model.trained:
+            gr.HTML(notice(UNTRAINED, "warning"), elem_id="flow-untrained")
+        result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
+        with gr.Tabs():
+            with gr.Tab("Two images", id="pair"):
+                first, second, compute_pair = self._pair_inputs()
+            with gr.Tab("A clip", id="clip"):
+                clip, compute_clip = self._clip_inputs()
+        message = gr.HTML("", elem_id="flow-message")
+        viewer = flow_viewer(png_address(color_wheel_legend(168)))
+        slider = gr.Slider(1, 2, value=1, step=1, label="Frame", visible=False, elem_id="flow-slider", buttons=[])
+        download = gr.DownloadButton("Download", visible=False, elem_id="flow-download", size="md")
+        with gr.Accordion("Prototypes of the first image", open=False, visible=False, elem_id="flow-groups") as groups:
+            prototypes = gr.HTML("", elem_id="flow-prototypes")
+        shown = [result, message, viewer, slider, download, groups, prototypes]
+
+        def pair_pressed(one: str, two: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
+            return self._answered(_given(one, two), 2, old, progress)
+
+        def clip_pressed(path: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
+            return self._answered(_given(path), 1, old, progress)
+
+        job = {"concurrency_id": "compute", "concurrency_limit": self.site.limits.jobs, "api_visibility": "private"}
+        job |= {"show_progress_on": viewer}
+        compute_pair.click(pair_pressed, [first, second, result], shown, **job)
+        compute_clip.click(clip_pressed, [clip, result], shown, **job)
+        slider.change(
+            self._slid,
+            [slider, result],
+            [viewer, message],
+            queue=False,
+            show_progress="hidden",
+            trigger_mode="always_last",
+            api_visibility="private",
+        )
+
+    def _pair_inputs(self) -> tuple[Any, Any, Any]:
+        """Boxes for two images, and the button."""
+        gr = require_gradio()
+        with gr.Row():
+            first, second = (_image_box(place) for place in ("First", "Second"))
+        with gr.Row(elem_classes="pf-examples"):
+            gr.HTML("<span>Examples:</span>")
+            for pair in self.examples.pairs:
+                chosen = (str(pair.first), str(pair.second))
+                button = gr.Button(pair.name, size="sm", min_width=90)
+                button.click(lambda chosen=chosen: chosen, None, [first, second], api_visibility="private")
+        return first, second, gr.Button("Compute the motion", variant="primary", elem_id="flow-compute-pair")
+
+    def _clip_inputs(self) -> tuple[Any, Any]:
+        """A box for a clip, and the button."""
+        gr = require_gradio()
+        clip = gr.Video(label="Clip", sources=["upload"], elem_id="flow-clip", height=260)
+        clip.preprocess = _path_of
+        with gr.Row(elem_classes="pf-examples"):
+            gr.HTML("<span>Examples:</span>")
+            for example in self.examples.clips:
+                button = gr.Button(example.name, size="sm", min_width=90)
+                button.click(lambda path=str(example.path): path, None, clip, api_visibility="private")
+        return clip, gr.Button("Compute the motion", variant="primary", elem_id="flow-compute-clip")
+
+    def _answered(self, paths: tuple[Path, ...], wanted: int, old: Path | None, progress: Any) -> tuple[Any, ...]:
+        """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
+        gr = require_gradio()
+        folder = self.site.new_result()
+        try:
+            answer = self._computed(paths, wanted, folder, lambda share, what: progress(share, desc=what))
+        except Exception as error:
+            self.site.forget(folder)
+            if isinstance(error, InputError):
+                told = sentence(error, paths)
+            elif is_out_of_memory(error):
+                told = NO_MEMORY
+            else:
+                raise
+            return old, notice(told), *(gr.skip() for _ in range(5))
+        self.site.forget(old)
+        suffix = answer.download.suffix
+        return (
+            folder,
+            notice(answer.summary, "note"),
+            answer.view,
+            gr.update(visible=answer.pairs > 1, minimum=1, maximum=max(2, answer.pairs), value=1),
+            gr.update(visible=True, value=str(answer.download), label=f"Download {suffix}"),
+            gr.update(visible=True),
+            _prototypes(answer),
+        )
+
+    def _computed(self, paths: tuple[Path, ...], wanted: int, folder: Path, told: Any) -> FlowAnswer:
+        if len(paths) < wanted:
+            raise InputError("choose two images first." if wanted == 2 else "choose a clip first.")
+        if len(paths) == 2:
+            return flow_of_pair(self.model, self.site.limits, (paths[0], paths[1]), folder, told)
+        return flow_of_clip(self.model, self.site.limits, paths[0], folder, told)
+
+    def _slid(self, number: int, folder: Path | None) -> tuple[Any, Any]:
+        skip = require_gradio().skip
+        if folder is None:
+            return skip(), skip()
+        if not folder.exists():
+            return skip(), notice(GONE)
+        try:
+            return kept_view(folder, int(number) - 1), skip()
+        except FileNotFoundError:  # two images have no other frame
+            return skip(), skip()
+
+
+def _image_box(place: str) -> Any:
+    box = require_gradio().Image(
+        label=f"{place} image",
+        type="filepath",
+        sources=["upload", "clipboard"],
+        height=260,
+        buttons=[],
+        elem_id=f"flow-{place.lower()}",
+    )
+    box.preprocess = _path_of
+    return box
+
+
+def _path_of(payload: Any) -> str | None:
+    """The upload as it is: gradio would decode it before any limit is checked, and change what it holds."""
+    return None if payload is None else payload.path
+
+
+def _given(*paths: str | None) -> tuple[Path, ...]:
+    """The paths of what was given, which may be less than was asked for."""
+    return tuple(Path(path) for path in paths if path)
+
+
+def _prototypes(answer: FlowAnswer) -> str:
+    if not answer.prototypes:
+        return f"<p>{escape(NO_PROTOTYPES)}</p>"
+    return f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes of the first image" src="{answer.prototypes}">'

@@ -1,0 +1,136 @@
+"""The flow of what people upload, within limits, as files and as what the viewer shows; gradio has no part in it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protoformer.app.web.limits import Deadline, Limits
+from protoformer.files import MovieWriter, open_movie
+from protoformer.inference import FlowModel, FlowStep, FlowVideo
+from protoformer.inference.images import image_pair
+from protoformer.inference.planning import plan_flow
+from protoformer.model.encoder import STRIDES
+from protoformer.model.flow import normalised
+from protoformer.show import assignment_picture, flow_frame, flow_view, picture
+from protoformer.show.flow_view import png_address
+
+CLIP_CELLS = 2**18
+"""Vectors of each frame of a clip that the viewer gets; see `flow_view`."""
+
+Told = Callable[[float, str], None]
+"""Called with the share that is done, 0 to 1, and what is being done."""
+
+
+@dataclass(frozen=True)
+class FlowAnswer:
+    """What was computed.
+
+    view: for the viewer, of the first pair. prototypes: a picture's address, or "" where the image was computed in
+    windows, which have none of their own. download: the file to take away. pairs: how many there are to look at.
+    summary: a sentence about it.
+    """
+
+    view: dict[str, Any]
+    prototypes: str
+    download: Path
+    pairs: int
+    summary: str
+
+
+def flow_of_pair(
+    model: FlowModel, limits: Limits, paths: tuple[Path, Path], folder: Path, told: Told = lambda *_: None
+) -> FlowAnswer:
+    """The flow between two images; motion.flo goes into the folder."""
+    deadline = Deadline(limits.seconds)
+    for path in paths:
+        limits.check_image(path)
+    images = image_pair(*paths)
+    size = (images[0].shape[2], images[0].shape[3])
+    tile = plan_flow(size, model.network.config, model.device).tile
+
+    def progress(done: int, total: int) -> None:
+        deadline.check()
+        told(done / total, "flow")
+
+    result = model.flow(*images, tile=tile, prototypes=tile is None, progress=progress)
+    result.save(folder / "motion.flo")
+    lengths = result.flow.norm(dim=0)
+    scale = max(1.0, float(lengths.flatten()[:: max(1, lengths.numel() // 10**6)].quantile(0.99)))
+    image = images[0][0]
+    return FlowAnswer(
+        view=flow_view(result, picture(image), scale),
+        prototypes=png_address(assignment_picture(result.prototypes[0][-1], image, STRIDES[0])) if tile is None else "",
+        download=folder / "motion.flo",
+        pairs=1,
+        summary=(
+            f"{size[1]}x{size[0]} pixels, mean motion {float(lengths.mean()):.2f} px, "
+            f"largest {float(lengths.max()):.2f} px; colours are full at {scale:.1f} px."
+        ),
+    )
+
+
+def flow_of_clip(
+    model: FlowModel, limits: Limits, path: Path, folder: Path, told: Told = lambda *_: None
+) -> FlowAnswer:
+    """The flow of every pair of a clip; motion.mp4 and what `kept_view` reads go into the folder."""
+    deadline = Deadline(limits.seconds)
+    limits.check_clip_file(path)
+    movie = open_movie(path)
+    limits.check_clip(movie, path)
+    for count, _ in enumerate(movie.frames(), 1):  # a head may be wrong, or say nothing
+        deadline.check()
+        limits.check_frames(count, path)
+    video = model.flow_video(movie)
+
+    def looking(done: int, total: int) -> None:
+        deadline.check()
+        told(0.0, f"a first look, {done} of {total}")
+
+    scale = video.typical_motion(looking)
+    prototypes, motion, pairs = "", 0.0, 0
+    with MovieWriter(folder / "motion.mp4", movie, movie.info.rate) as writer:
+        for step in video:
+            deadline.check()
+            if pairs == 0:
+                prototypes = _first_prototypes(model, video, step)
+            beside = flow_frame(step, scale, side_by_side=True)
+            writer.write(beside, step.time)
+            image = beside[:, : step.flow.shape[2]]
+            _view_file(folder, pairs).write_text(json.dumps(flow_view(step, image, scale, CLIP_CELLS)))
+            pairs, motion = pairs + 1, motion + float(step.flow.norm(dim=0).mean())
+            told(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
+    height, width = movie.info.size
+    return FlowAnswer(
+        view=kept_view(folder, 0),
+        prototypes=prototypes,
+        download=folder / "motion.mp4",
+        pairs=pairs,
+        summary=(
+            f"{pairs + 1} frames of {width}x{height} pixels, mean motion {motion / pairs:.2f} px; "
+            f"colours are full at {scale:.1f} px."
+        ),
+    )
+
+
+def kept_view(folder: Path, pair: int) -> dict[str, Any]:
+    """What the viewer shows of a pair of a clip, by its number from 0."""
+    view: dict[str, Any] = json.loads(_view_file(folder, pair).read_text())
+    return view
+
+
+def _view_file(folder: Path, pair: int) -> Path:
+    return folder / f"{pair:06d}.json"
+
+
+@torch.no_grad()
+def _first_prototypes(model: FlowModel, video: FlowVideo, step: FlowStep) -> str:
+    """The picture of a frame's prototypes; "" where it is computed in windows."""
+    if step.image is None or video.plan is None or video.plan.tile is not None:
+        return ""
+    image = step.image.float() / 255
+    found = model.network.features(normalised(image[None].to(model.device)), True).prototypes[0][-1]
+    return png_address(assignment_picture(found.first(1).cpu(), image, STRIDES[0]))

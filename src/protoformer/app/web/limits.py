@@ -1,0 +1,89 @@
+"""What the page lets one person ask for, and the sentence that says so when it is too much."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from protoformer.errors import InputError
+from protoformer.files import Movie, checked_input, image_size
+
+_HEADS = (
+    *((4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, mov
+    *((0, b"\x1aE\xdf\xa3"), (0, b"RIFF"), (0, b"GIF8"), (0, b"FLV"), (0, b"OggS")),  # mkv and webm, avi, gif, flv, ogv
+    *((0, b"\x00\x00\x01\xba"), (0, b"\x00\x00\x01\xb3"), (0, b"G"), (4, b"G")),  # mpg, ts, m2ts
+    (0, b"\x30\x26\xb2\x75"),  # wmv
+)
+"""What a video begins with, and where. A playlist, which could name other files of this machine, begins with text."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one upload or computation: megabytes of a file, pixels of an image, frames of a clip, seconds of computing.
+
+    jobs: computations at a time; the others wait in a queue.
+    """
+
+    megabytes: float
+    pixels: int
+    frames: int
+    seconds: float
+    jobs: int
+
+    def check_file(self, path: Path) -> None:
+        """Refuse a file that is too long."""
+        size = checked_input(path).stat().st_size / 1e6
+        if size > self.megabytes:
+            raise InputError(f"{path} has {size:.1f} MB and the limit is {self.megabytes:g} MB; make it smaller.")
+
+    def check_image(self, path: Path) -> None:
+        """Refuse an image that is too large, before any of its pixels is decoded."""
+        self.check_file(path)
+        self._check_pixels(path, *image_size(path))
+
+    def check_clip_file(self, path: Path) -> None:
+        """Refuse a file that is too long, or that is no video in itself."""
+        self.check_file(path)
+        with path.open("rb") as file:
+            head = file.read(8)
+        if not any(head[place : place + len(mark)] == mark for place, mark in _HEADS):
+            raise InputError(f"{path} is not a video of a known kind; give an mp4, mov, mkv, webm, avi or gif file.")
+
+    def check_clip(self, movie: Movie, path: Path) -> None:
+        """Refuse a clip whose frames are too large, or too many by what its head says."""
+        self._check_pixels(path, *movie.info.size)
+        if movie.info.frames is not None:
+            self.check_frames(movie.info.frames, path)
+
+    def check_frames(self, count: int, path: Path) -> None:
+        """Refuse a clip of too many frames."""
+        if count > self.frames:
+            raise InputError(f"{path} has more than {self.frames} frames, the limit of this page; cut it shorter.")
+
+    def _check_pixels(self, path: Path, height: int, width: int) -> None:
+        if height * width > self.pixels:
+            raise InputError(
+                f"{path} is {width}x{height}, {height * width} pixels, and the limit is {self.pixels}; scale it down."
+            )
+
+    def describe(self) -> str:
+        """All of them in a sentence."""
+        return (
+            f"A file may have {self.megabytes:g} MB, an image {self.pixels / 1e6:.2g} million pixels, a clip "
+            f"{self.frames} frames, and a computation may take {self.seconds:g} seconds."
+        )
+
+
+class Deadline:
+    """The end of a computation, counted from now; `check` it between two steps, as often as there are any."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Stop what takes too long."""
+        if time.monotonic() > self._end:
+            raise InputError(
+                f"the computation was stopped after {self._seconds:g} seconds, the limit of this page; "
+                "give smaller images or a shorter clip."
+            )

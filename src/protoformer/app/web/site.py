@@ -1,0 +1,58 @@
+"""What every tab of the page is given: where files go, what is allowed, and the sentence for what went wrong."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from protoformer.app.web.limits import Limits
+from protoformer.errors import InputError
+
+KEEP_SECONDS = 1800
+"""How long uploads and results are kept at most, while the page runs; all go when it ends."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One running page.
+
+    model: the name of the flow model, as given. folder: the only one it writes to. limits: of what people may ask for.
+    """
+
+    model: str
+    folder: Path
+    limits: Limits
+
+    @property
+    def served(self) -> Path:
+        """The one folder from which files go out: uploads and downloads."""
+        return self.folder / "served"
+
+    def new_result(self) -> Path:
+        """An empty folder for one result."""
+        results = self.folder / "results"
+        results.mkdir(exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=results))
+
+    def forget(self, result: Path | None) -> None:
+        """Delete a result's folder; it may be gone already."""
+        if result is not None and result.parent == self.folder / "results":
+            shutil.rmtree(result, ignore_errors=True)
+
+
+def sentence(error: InputError, paths: Sequence[Path] = ()) -> str:
+    """What an error says, by the names that people gave their files: where they lie here is nobody's business."""
+    text = str(error)
+    if not text.startswith(tuple(str(path) for path in paths)):
+        text = text[:1].upper() + text[1:]
+    for path in paths:
+        text = text.replace(str(path), path.name)
+    return text
+
+
+def notice(text: str, kind: str = "error") -> str:
+    """A sentence as html; nothing for none. kind: error, or note."""
+    role = "alert" if kind == "error" else "status"
+    return f'<p class="pf-{kind}" role="{role}">{escape(text)}</p>' if text else ""

@@ -1,0 +1,18 @@
+"""The tabs of the page, in their order. A new one is a module with a class like `FlowTab`, and a line here."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from protoformer.app.web.flow_tab import FlowTab
+from protoformer.app.web.site import Site
+
+
+class Tab(Protocol):
+    """Made before the page, which takes the time that models and examples need; then built inside it."""
+
+    def build(self) -> None:
+        """Make the components and say what they do; gradio is collecting them."""
+
+
+TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab}
+"""What each is called on the page, and what makes it."""

@@ -1,0 +1,61 @@
+"""A flow as a browser can show it: two pictures, and the vector under every pixel."""
+
+import base64
+import math
+from typing import Any
+
+import cv2
+import numpy as np
+
+from protoformer.files import encode_png
+from protoformer.inference import FlowResult
+from protoformer.show.flow_frames import painted
+from protoformer.show.prototypes import Pixels
+
+MOST_CELLS = 2**20
+"""Vectors that go to the browser: of larger images, those of every second pixel each way, or third, and so on."""
+_LEVELS = 2**15 - 1
+_JPEG_QUALITY = 92
+
+
+def flow_view(result: FlowResult, image: Pixels, scale: float, most_cells: int = MOST_CELLS) -> dict[str, Any]:
+    """What a page needs, of plain numbers and texts. image: the first one, uint8 H x W x 3. scale: of full colours, px.
+
+    image, flow: pictures as data addresses. width, height: pixels. step: a vector stands for every so many pixels,
+    each way; columns, rows: how many there are. unit: pixels that 1 in `vectors` means, which is base64 of int16, all
+    rows of u and then those of v; confidence: base64 of uint8, 255 is 1. scale: as given.
+    """
+    height, width = result.flow.shape[1:]
+    step = math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
+    vectors = result.flow[:, ::step, ::step].float().cpu().numpy()
+    unit = float(np.abs(vectors).max()) / _LEVELS or 1.0
+    confidence = result.confidence[0, ::step, ::step].clamp(0, 1).float().cpu().numpy()
+    return {
+        "image": jpeg_address(image),
+        "flow": png_address(painted(result.flow.cpu(), scale)),
+        "width": width,
+        "height": height,
+        "step": step,
+        "columns": vectors.shape[2],
+        "rows": vectors.shape[1],
+        "unit": unit,
+        "vectors": _text((vectors / unit).round().astype("<i2").tobytes()),
+        "confidence": _text((confidence * 255).round().astype(np.uint8).tobytes()),
+        "scale": scale,
+    }
+
+
+def png_address(pixels: Pixels) -> str:
+    """A picture, uint8 H x W x 3, as an address that holds it whole and exactly."""
+    return f"data:image/png;base64,{_text(encode_png(pixels))}"
+
+
+def jpeg_address(pixels: Pixels) -> str:
+    """As `png_address`, in fewer bytes and not exactly."""
+    ordered = np.ascontiguousarray(pixels[..., ::-1])
+    _, data = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
+    return f"data:image/jpeg;base64,{_text(data.tobytes())}"
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

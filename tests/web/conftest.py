@@ -1,0 +1,107 @@
+"""A page that is served as people do it, by the command, and a real browser."""
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+FLAGS += ["--disable-sync"]
+PATIENCE = 30_000
+"""Milliseconds that a test waits for the page."""
+
+
+def missing() -> str | None:
+    """What a test of the page lacks here."""
+    packages = [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
+    lacking = packages + ([] if shutil.which("chromium") else ["chromium"])
+    return f"{' and '.join(lacking)} not installed; `make test-web` does so" if lacking else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here that is marked `web` needs what `missing` looks for."""
+    reason = missing()
+    for item in items:
+        if reason and item.get_closest_marker("web"):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running page: its address, the folder that holds its own, and the process."""
+
+    address: str
+    temporary: Path
+    process: "subprocess.Popen[bytes]"
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page with the smallest model and low limits."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    temporary = tmp_path_factory.mktemp("served")
+    limits = ["--max-mb", "1", "--max-pixels", "80000", "--max-frames", "6", "--max-seconds", "60"]
+    log = temporary / "log.txt"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "protoformer", "serve", "--port", str(port), "--model", "tiny", *limits],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        )
+    while " is at http" not in log.read_text():
+        if process.poll() is not None:
+            pytest.fail(f"the page did not start: {log.read_text()}")
+        time.sleep(0.1)
+    yield Served(f"http://127.0.0.1:{port}", temporary, process)
+    process.terminate()
+    process.wait(timeout=20)
+    assert not list(temporary.glob("protoformer-web-*"))  # every upload and result is gone with the page
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Any]:
+    """A fresh tab on the page; whatever it asks for, it asks of the page's own server."""
+    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+    context.set_default_timeout(PATIENCE)
+    tab = context.new_page()
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(served.address)
+    tab.wait_for_selector("#flow-compute-pair")
+    yield tab
+    context.close()
+    assert all(url.startswith((served.address, "data:", "blob:")) for url in asked)
+
+
+@pytest.fixture
+def two_images(tmp_path: Path) -> tuple[Path, Path]:
+    """An image of 96x72 pixels, and itself moved by 3 pixels to the right."""
+    pixels = np.random.default_rng(0).integers(0, 256, (18, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
+    paths = (tmp_path / "one.png", tmp_path / "two.png")
+    for path, image in zip(paths, (pixels, np.roll(pixels, 3, axis=1)), strict=True):
+        Image.fromarray(image).save(path)
+    return paths
