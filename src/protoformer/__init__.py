@@ -1,7 +1,9 @@
 """Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns."""
 
+from protoformer.app.batch_flow import batch_flow
 from protoformer.errors import InputError
 from protoformer.inference import FlowModel, FlowResult, FlowStep, FlowVideo, UntrainedWarning, load
+from protoformer.inference.batch import BatchResult
 from protoformer.inference.export import Exported, ExportError, export
 from protoformer.model import PRESETS, ModelConfig, preset
 
@@ -9,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PRESETS",
+    "BatchResult",
     "ExportError",
     "Exported",
     "FlowModel",
@@ -18,6 +21,7 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "UntrainedWarning",
+    "batch_flow",
     "export",
     "load",
     "preset",

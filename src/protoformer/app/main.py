@@ -6,6 +6,7 @@ import warnings
 import typer
 from rich.console import Console
 
+from protoformer.app.batch_command import batch
 from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
 from protoformer.app.evaluate_command import evaluate
@@ -36,6 +37,7 @@ app.command()(train)
 app.command()(export)
 app.command()(serve)
 app.add_typer(data, name="data")
+app.add_typer(batch, name="batch")
 
 
 @app.callback(invoke_without_command=True)

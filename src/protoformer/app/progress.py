@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -58,3 +59,27 @@ def frames_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     ) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+class VideosShown(Protocol):
+    """What to call when something happens to a video."""
+
+    def __call__(self, line: str, over: int | None = None, total: int | None = None) -> None:
+        """Print a line, unless it is empty, and show how many of how many videos are over."""
+
+
+@contextmanager
+def videos_bar(what: str) -> Iterator[VideosShown]:
+    """As `progress_bar`, over videos, with lines above it that stay; the lines are printed without a terminal too."""
+    columns = (SpinnerColumn(), TextColumn(f"{what}, videos"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
+    clock = (TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, *clock, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def shown(line: str, over: int | None = None, total: int | None = None) -> None:
+            if line:
+                console.print(line, style="yellow")
+            bar.update(task, completed=over, total=total)
+
+        yield shown

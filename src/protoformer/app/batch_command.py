@@ -1,0 +1,130 @@
+"""`protoformer batch`."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from protoformer.app.arguments import byte_count, tile_choice
+from protoformer.app.batch_flow import batch_flow
+from protoformer.app.flow_clip import INTERRUPTED
+from protoformer.app.progress import videos_bar
+from protoformer.inference.batch import BatchResult, Job, Report, Told
+
+SOME_FAILED = 1
+"""The exit code where some of the videos could not be done."""
+
+batch = typer.Typer(help="Many videos at once, each done once.", no_args_is_help=True)
+
+
+@batch.callback()
+def _of_many() -> None:
+    """Many videos at once, each done once: run the same command again and it goes on where it stopped."""
+
+
+@batch.command("flow")
+def flow_of_many(
+    videos: Annotated[list[str], typer.Argument(help="Videos, or quoted patterns such as 'videos/**/*.mp4'.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write into; summary.csv tells all.")],
+    workers: Annotated[
+        int | None, typer.Option(help="How many videos at a time. [default: 1 on a GPU, else one for every 4 cores]")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A Ray cluster that sees the same files: auto, or ray://HOST:PORT.")
+    ] = None,
+    side_by_side: Annotated[bool, typer.Option("--side-by-side", help="The frame beside its motion.")] = False,
+    arrows: Annotated[bool, typer.Option("--arrows", help="The frame with arrows on it.")] = False,
+    save_flo: Annotated[
+        bool, typer.Option("--save-flo", help="A folder of .flo files, one a pair, beside each video.")
+    ] = False,
+    every: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
+    scale: Annotated[
+        float | None, typer.Option(help="Pixels at which colours are full. [default: by a first look at each video]")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")
+    ] = "flow",
+    updates: Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
+    tile: Annotated[
+        str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
+    ] = "auto",
+    memory: Annotated[
+        str | None, typer.Option(help="What each worker may use, such as 4GB. [default: its part of what is free]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+) -> None:
+    """Motion of many videos, on this machine or on a Ray cluster; what is finished is not done again.
+
+    Ends with code 1 if some videos could not be done, which is no trouble for the others.
+
+    Example: `protoformer batch flow 'videos/*.mp4' -o motion --side-by-side`
+
+    Example: `protoformer batch flow 'videos/**/*.mp4' -o motion --cluster ray://head:10001`
+    """
+    chosen, budget = tile_choice(tile), byte_count(memory)
+    began, codes = time.perf_counter(), [INTERRUPTED]
+    try:
+        # Ray has remarks of its own on lost machines; standard output is for the result.
+        with _terminable(codes), redirect_stdout(sys.stderr), videos_bar("flow") as shown:
+            result = batch_flow(
+                videos,
+                output,
+                workers=workers,
+                device=device,
+                cluster=cluster,
+                told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
+                **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "scale": scale},
+                **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every},
+            )
+    except KeyboardInterrupt:
+        print(
+            f"\nprotoformer: stopped; what is finished is kept in {output}, and the same command goes on from there.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(codes[-1]) from None
+    _tell(result, time.perf_counter() - began, as_json)
+    if result.failures:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _line(job: Job, report: Report) -> str:
+    """What is worth a line of its own while others are still at work."""
+    return f"note: {job.video.name} failed: {report.reason}" if report.status == "failed" else ""
+
+
+def _tell(result: BatchResult, seconds: float, as_json: bool) -> None:
+    frames = sum(each.frames for each in result.reports if each.status == "done")
+    counts = {status: result.count(status) for status in ("done", "skipped", "failed")}
+    if as_json:
+        failures = {str(video): reason for video, reason in result.failures.items()}
+        told: dict[str, Any] = {"videos": len(result.jobs), **counts, "frames": frames, "seconds": round(seconds, 3)}
+        print(json.dumps({**told, "summary": str(result.summary), "failures": failures}))
+        return
+    videos = "1 video" if len(result.jobs) == 1 else f"{len(result.jobs)} videos"
+    print(
+        f"{videos}: {counts['done']} done, {counts['skipped']} finished before, {counts['failed']} failed; "
+        f"{frames} frames in {seconds:.1f} s; see {result.summary}"
+    )
+
+
+@contextmanager
+def _terminable(codes: list[int]) -> Iterator[None]:
+    """Within it, a request to terminate ends the work as Ctrl-C does; its own exit code is added to `codes`."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        codes.append(128 + number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,218 @@
+"""Workers on a Ray cluster: actors that hold the model.
+
+A job is given to one actor at a time. If that dies, with its machine or without, the job goes to another, and a new
+actor is asked for in its place: actors and not Ray Data, because a batch must know which video went with a worker, and
+must give work only to those that have started.
+"""
+
+import logging
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from protoformer.errors import InputError
+from protoformer.inference.batch.attempt import attempt, prepared
+from protoformer.inference.batch.crew import ATTEMPTS, Notes
+from protoformer.inference.batch.jobs import Job, Ready, Report, Work
+
+CORES = 4
+"""Of a worker without a GPU, at most."""
+PATIENCE = 30.0
+"""Seconds after which a person is told that no worker could start yet."""
+ADDRESS = r"auto|(ray://)?[^/\s]+:[0-9]+"
+
+
+class _Actor:
+    """A worker on some machine of the cluster."""
+
+    def __init__(self, work: Work, sharing: int) -> None:
+        self._work, self._sharing = work, sharing
+
+    def ready(self) -> Ready:
+        self._doing, ready = prepared(self._work, self._sharing)
+        return ready
+
+    def do(self, job: Job) -> Report:
+        assert self._doing is not None
+        return attempt(self._doing, job)
+
+
+class ClusterCrew:
+    """Actors on the cluster at an address: "auto", "ray://HOST:PORT" or "HOST:PORT".
+
+    count: how many; None: one a GPU, or, where there is none, one for every four cores. most: there is no use in more.
+    told: hears what a person who waits should know.
+    """
+
+    def __init__(self, work: Work, address: str, count: int | None, most: int, told: Callable[[str], None]) -> None:
+        self._ray, self._work, self._told = required_ray(), work, told
+        self._address, self._notes = address, Notes()
+        self._ours = _connected(self._ray, address)
+        self._starting: dict[Any, Any] = {}
+        self._idle: list[Any] = []
+        self._busy: dict[Any, tuple[Any, Job]] = {}
+        self._waited = 0.0
+        try:
+            with self._lost():
+                nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+                self._needs, self._sharing, number = divided(nodes, count)
+                self._spare = ATTEMPTS * number
+                for _ in range(min(number, most)):
+                    self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def idle(self) -> bool:
+        """Whether somebody has started who has no job."""
+        return bool(self._idle)
+
+    def begin(self, job: Job) -> None:
+        """Hand it to one of them."""
+        actor = self._idle.pop()
+        with self._lost():
+            self._busy[actor.do.remote(job)] = (actor, job)
+
+    def wait(self) -> Sequence[tuple[Job, Report | None]]:
+        """Until something happens on the cluster, or for a second."""
+        ended: list[tuple[Job, Report | None]] = []
+        with self._lost():
+            happened, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1, timeout=1.0)
+            for each in happened:
+                if each in self._starting:
+                    self._arrive(each)
+                else:
+                    ended.append(self._end(each))
+        self._grumble(bool(happened))
+        return ended
+
+    def notes(self) -> tuple[str, ...]:
+        """Of those that started."""
+        return self._notes.said
+
+    def close(self) -> None:
+        """Give back what the cluster lent."""
+        actors = [*self._starting.values(), *self._idle, *(actor for actor, _ in self._busy.values())]
+        with suppress(Exception):  # a cluster that is gone has nothing to take back
+            for actor in actors:
+                self._ray.kill(actor)
+        if self._ours:
+            with suppress(Exception):
+                self._ray.shutdown()
+
+    def _start(self) -> None:
+        actor = self._ray.remote(_Actor).options(**self._needs).remote(self._work, self._sharing)
+        self._starting[actor.ready.remote()] = actor
+
+    def _arrive(self, starting: Any) -> None:
+        actor = self._starting.pop(starting)
+        try:
+            ready = self._ray.get(starting)
+        except self._ray.exceptions.RayError as error:
+            self._replace(actor, error)
+            return
+        self._notes.take(ready)
+        self._idle.append(actor)
+
+    def _end(self, ending: Any) -> tuple[Job, Report | None]:
+        actor, job = self._busy.pop(ending)
+        try:
+            report: Report = self._ray.get(ending)
+        except self._ray.exceptions.RayError as error:
+            self._replace(actor, error)
+            return job, None
+        self._idle.append(actor)
+        return job, report
+
+    def _replace(self, actor: Any, error: Exception) -> None:
+        """Another for one that died, or that cannot be reached, which must not come back to its job."""
+        with suppress(Exception):
+            self._ray.kill(actor)
+        if self._spare:
+            self._spare -= 1
+            self._start()
+        if not (self._starting or self._idle or self._busy):
+            why = str(error).strip().splitlines()[-1]
+            raise InputError(
+                f"the workers on the cluster die one after another ({why}); see that protoformer is installed and the "
+                "videos are found on all of its machines."
+            )
+
+    def _grumble(self, happened: bool) -> None:
+        """Say so, once, where nobody has started for long."""
+        if happened or self._idle or self._busy:
+            self._waited = float("-inf")
+        self._waited += 1.0
+        if self._waited == PATIENCE:
+            self._told(f"no worker could start yet: the cluster has no room for {self._needs}; still waiting")
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        """Turn a lost cluster into a sentence."""
+        try:
+            yield
+        except (ConnectionError, self._ray.exceptions.RaySystemError):
+            raise InputError(
+                f"the cluster at {self._address} was lost; what is finished is kept, so run the same command again."
+            ) from None
+
+
+def required_ray() -> Any:
+    """The package `ray`, or a sentence that says how to get it."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "a cluster needs the package ray; install it with: pip install 'protoformer[cluster]'"
+        ) from None
+    return ray
+
+
+def divided(nodes: Sequence[dict[str, float]], count: int | None) -> tuple[dict[str, Any], int, int]:
+    """What a worker asks for, how many share a machine at most, and how many there are, by the machines' resources."""
+    cards = sum(int(node.get("GPU", 0)) for node in nodes)
+    if cards:
+        most = max(int(node.get("GPU", 0)) for node in nodes)
+        return {"num_gpus": 1, "num_cpus": 1, "max_restarts": 0}, most, min(count or cards, cards)
+    machines = [int(node.get("CPU", 0)) for node in nodes if node.get("CPU", 0) >= 1]
+    if not machines:
+        raise InputError("the cluster has neither a GPU nor a core to lend; start it with --num-cpus.")
+    each = min(CORES, *machines)
+    if count is not None:
+        each = max(1, min(each, sum(machines) // count))
+    places = sum(machine // each for machine in machines)
+    needs = {"num_cpus": each, "num_gpus": 0, "max_restarts": 0}
+    return needs, max(machines) // each, min(count or places, places)
+
+
+def _connected(ray: Any, address: str) -> bool:
+    """Join a cluster; False where the program is in one already."""
+    if not re.fullmatch(ADDRESS, address):
+        raise InputError(f"a cluster is auto, ray://HOST:PORT or HOST:PORT, not {address!r}; give one of these.")
+    if ray.is_initialized():
+        return False
+    try:
+        if address != "auto":
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), PATIENCE).close()  # ray itself would try for minutes
+        with _own_signals():
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+    except (RuntimeError, ValueError, OSError, OverflowError) as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0].rstrip(".:")
+        raise InputError(
+            f"there is no Ray cluster to join at {address} ({why}); start one with: ray start --head"
+        ) from None
+    return True
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """What happens on a request to terminate stays as it was, which ray would change."""
+    before: Any = signal.getsignal(signal.SIGTERM)
+    yield
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)

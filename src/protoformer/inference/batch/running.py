@@ -1,0 +1,126 @@
+"""A batch from its first video to its last."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from protoformer.errors import InputError
+from protoformer.inference.batch.cluster import ClusterCrew
+from protoformer.inference.batch.crew import Alone, Crew, carried_out
+from protoformer.inference.batch.jobs import Job, Report, Work
+from protoformer.inference.batch.ledger import Ledger
+from protoformer.inference.batch.processes import Processes, cores
+from protoformer.inference.batch.summary import Summary
+from protoformer.inference.loading import UntrainedWarning
+
+CORES = 4
+"""Of a worker on a machine without a GPU: a network this small does not keep more of them busy."""
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+def _warned(note: str) -> None:
+    warnings.warn(note, UserWarning, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class Told:
+    """Who is told what while a batch runs. job: a job, how it went, and how many of how many are over. note: a remark.
+
+    That a model's weights are random is an `UntrainedWarning`, as it is where one is loaded.
+    """
+
+    job: Callable[[Job, Report, int, int], None] = _silent
+    note: Callable[[str], None] = _warned
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Where a batch is done. workers: processes, or actors of the cluster (None: as many as fit). device: "cpu",
+    "cuda" or None, of the model. cluster: "auto", "ray://HOST:PORT" or None for this machine.
+    """
+
+    workers: int | None = None
+    device: str | None = None
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InputError(f"{self.workers} workers cannot do anything; give 1 or more.")
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What came of a batch. jobs, reports: of every video, in their order. summary: the table of them, a csv file."""
+
+    jobs: tuple[Job, ...]
+    reports: tuple[Report, ...]
+    summary: Path
+    failures: dict[Path, str] = field(init=False)
+    """Why a video could not be done."""
+
+    def __post_init__(self) -> None:
+        pairs = zip(self.jobs, self.reports, strict=True)
+        object.__setattr__(self, "failures", {job.video: each.reason for job, each in pairs if each.status == "failed"})
+
+    def count(self, status: str) -> int:
+        """How many videos have this status."""
+        return sum(each.status == status for each in self.reports)
+
+
+def run_batch(folder: Path, jobs: Callable[[], Sequence[Job]], work: Work, batch: Batch, told: Told) -> BatchResult:
+    """Do the jobs of a folder that are not finished. An interruption leaves the outputs, the ledger and the summary.
+
+    jobs: makes them when the folder is held, since their names depend on what lies there.
+    """
+    ledger = Ledger(folder.absolute())
+    with ledger.taken():
+        found = jobs()
+        summary = Summary(ledger.folder / "summary.csv", found)
+        to_do, over = [], 0
+        for job in found:
+            report = ledger.finished(job)
+            if report is None:
+                to_do.append(job)
+                continue
+            over += 1
+            summary.add(job, report)
+            told.job(job, report, over, len(found))
+        try:
+            if to_do:
+                with closing(_crew(work, batch, len(to_do), told.note)) as crew:
+                    _carry_out(to_do, crew, summary, told, over)
+        finally:
+            summary.write()
+    return BatchResult(summary.jobs, summary.reports, summary.path)
+
+
+def _carry_out(jobs: Sequence[Job], crew: Crew, summary: Summary, told: Told, over: int) -> None:
+    summary.write()
+    noted: set[str] = set()
+    for number, (job, report) in enumerate(carried_out(jobs, crew), over + 1):
+        for note in crew.notes():
+            if note not in noted:
+                noted.add(note)
+                warnings.warn(note, UntrainedWarning, stacklevel=2)
+        summary.add(job, report)
+        told.job(job, report, number, len(summary.jobs))
+
+
+def _crew(work: Work, batch: Batch, jobs: int, note: Callable[[str], None]) -> Crew:
+    if batch.cluster is not None:
+        return ClusterCrew(work, batch.cluster, batch.workers, jobs, note)
+    workers = batch.workers or _usual(batch.device)
+    return Alone(work) if workers == 1 else Processes(work, min(workers, jobs))
+
+
+def _usual(device: str | None) -> int:
+    """How many workers this machine has when nobody says: one for a GPU, else one for every few cores."""
+    on_card = torch.cuda.is_available() if device is None else not device.startswith("cpu")
+    return 1 if on_card else max(1, cores() // CORES)
