@@ -24,21 +24,32 @@ class Correlation(abc.ABC):
     or over as many of them as the image has at its right and lower edge.
     """
 
-    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
-        # In half precision neighbouring costs round to the same number, and sub-pixel motion is lost.
-        self.source = tokens_of(source.float()) * source.shape[1] ** -0.5
-        self.size = size_of(source)
-        self.pyramid = [F.avg_pool2d(target.float(), 2**level, ceil_mode=True) for level in range(levels)]
+    def __init__(self, source: Tensor, levels: int) -> None:
+        self.size, self.levels = size_of(source), levels
+        self.scale = source.shape[1] ** -0.5
 
+    @abc.abstractmethod
     def windows(self, centres: Tensor, radius: int) -> Tensor:
         """Costs in a square window around each pixel's estimate, on every level, zero outside the target.
 
         centres: B x 2 x H x W, where in the target (x, y; pixels of level 0) each source pixel is looked for.
         Returns B x (levels (2 radius + 1)^2) x H x W; a window is read row by row.
         """
+
+
+def pyramid_of(target: Tensor, levels: int) -> list[Tensor]:
+    """Levels of a target map, the finest first, in float32."""
+    return [F.avg_pool2d(target.float(), 2**level, ceil_mode=True) for level in range(levels)]
+
+
+class InterpolatedCorrelation(Correlation):
+    """Look-ups by costs at whole pixels, which are found somehow, and interpolated."""
+
+    def windows(self, centres: Tensor, radius: int) -> Tensor:
+        """As in `Correlation`."""
         centres = tokens_of(centres.float())
         found = []
-        for level in range(len(self.pyramid)):
+        for level in range(self.levels):
             # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
             at_level = (centres + 0.5) / 2**level - 0.5
             corner = at_level.floor()
@@ -51,7 +62,17 @@ class Correlation(abc.ABC):
         """Costs at whole pixels, from `corners` (B x HW x 2, top left) on: B x HW x side x side."""
 
 
-class StoredCorrelation(Correlation):
+class PlainCorrelation(InterpolatedCorrelation):
+    """Keeps the maps in full precision."""
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
+        super().__init__(source, levels)
+        # In half precision neighbouring costs round to the same number, and sub-pixel motion is lost.
+        self.source = tokens_of(source.float()) * self.scale
+        self.pyramid = pyramid_of(target, levels)
+
+
+class StoredCorrelation(PlainCorrelation):
     """All costs computed once and kept."""
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
@@ -65,7 +86,7 @@ class StoredCorrelation(Correlation):
         return costs.view(*index.shape[:2], side, side)
 
 
-class OnDemandCorrelation(Correlation):
+class OnDemandCorrelation(PlainCorrelation):
     """Costs computed where they are looked for: memory grows with the pixels, not with their square.
 
     For use rather than training, which would keep the features of every window for the way back.

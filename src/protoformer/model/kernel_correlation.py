@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from protoformer.model.correlation import Correlation
+from protoformer.model.correlation import Correlation, InterpolatedCorrelation, pyramid_of
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, tokens_of
 
@@ -31,15 +31,14 @@ class KernelCorrelation(Correlation):
     """All costs computed once and kept, in one row a source pixel. Estimates get no gradient."""
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
-        super().__init__(source, target, levels)
+        super().__init__(source, levels)
         device = source.device.type
         self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
-        flat = torch.cat([level.flatten(2) for level in self.pyramid], dim=2)
+        flat = torch.cat([level.flatten(2) for level in pyramid_of(target, levels)], dim=2)
         flat = F.pad(flat, (0, -flat.shape[2] % ALIGNMENT))  # odd rows are multiplied slowly
         # Products of bfloat16 are exact in float32, in which they are summed; means of coarser levels are rounded.
         if source.dtype == torch.bfloat16:
             flat = flat.to(torch.bfloat16)
-        self.scale = source.shape[1] ** -0.5
         self.kept = _Kept(torch.empty(0))
         self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
 
@@ -49,18 +48,15 @@ class KernelCorrelation(Correlation):
         tokens = _Windows.apply(self.ticket, flat, self, radius)  # type: ignore[no-untyped-call]
         return maps_of(tokens.view(*flat.shape[:2], -1), self.size)
 
-    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
-        raise NotImplementedError("the kernels read and interpolate at once")
 
-
-class KernelOnDemandCorrelation(Correlation):
+class KernelOnDemandCorrelation(InterpolatedCorrelation):
     """Costs computed where they are looked for, without gathering features; for use, not for training."""
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
-        super().__init__(source, target, levels)
-        self.scale = source.shape[1] ** -0.5
+        super().__init__(source, levels)
         self.ours = tokens_of(source).contiguous()
-        self.theirs = [level.to(source.dtype).permute(0, 2, 3, 1).contiguous() for level in self.pyramid]
+        pyramid = pyramid_of(target, levels)
+        self.theirs = [level.to(source.dtype).permute(0, 2, 3, 1).contiguous() for level in pyramid]
 
     def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
         from protoformer.model import lookup_kernels
@@ -105,7 +101,7 @@ class _Windows(torch.autograd.Function):
         ctx.save_for_backward(centres)
         ctx.of, ctx.radius = of, radius
         with torch.cuda.device_of(centres):
-            return lookup_kernels.windows(of.kept.costs, centres, of.size, len(of.pyramid), radius, of.scale, of.dtype)
+            return lookup_kernels.windows(of.kept.costs, centres, of.size, of.levels, radius, of.scale, of.dtype)
 
     @staticmethod
     @once_differentiable
@@ -117,7 +113,7 @@ class _Windows(torch.autograd.Function):
             of.kept.gradient = torch.zeros_like(of.kept.costs)
         with torch.cuda.device_of(centres):
             lookup_kernels.add_windows_gradient(
-                arriving.contiguous(), centres, of.size, of.kept.gradient, len(of.pyramid), ctx.radius, of.scale
+                arriving.contiguous(), centres, of.size, of.kept.gradient, of.levels, ctx.radius, of.scale
             )
         return centres.new_zeros(()), None, None, None
 
