@@ -1,7 +1,9 @@
 """What several commands make of their arguments."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS
@@ -9,6 +11,13 @@ from protoformer.inference.planning import Tile
 from protoformer.inference.tiles import LEAST_OVERLAP
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+ModelOption = Annotated[str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")]
+UpdatesOption = Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
+TileOption = Annotated[
+    str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
+]
 
 
 def key_values(pairs: list[str] | None) -> dict[str, Any]:

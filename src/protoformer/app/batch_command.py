@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from protoformer.app.arguments import byte_count, tile_choice
+from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
 from protoformer.app.batch_flow import batch_flow
 from protoformer.app.flow_clip import INTERRUPTED
 from protoformer.app.progress import videos_bar
@@ -48,14 +48,10 @@ def flow_of_many(
     scale: Annotated[
         float | None, typer.Option(help="Pixels at which colours are full. [default: by a first look at each video]")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")
-    ] = "flow",
-    updates: Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
-    tile: Annotated[
-        str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
-    ] = "auto",
+    model: ModelOption = "flow",
+    updates: UpdatesOption = None,
+    device: DeviceOption = None,
+    tile: TileOption = "auto",
     memory: Annotated[
         str | None, typer.Option(help="What each worker may use, such as 4GB. [default: its part of what is free]")
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from protoformer.app.arguments import byte_count, tile_choice
+from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
 from protoformer.app.flow_clip import ClipOptions, flow_of_clip
 from protoformer.app.progress import progress_bar
 from protoformer.errors import InputError
@@ -34,14 +34,10 @@ def flow(
     format: Annotated[
         str | None, typer.Option(help="flo, kitti (16-bit png) or picture (colours); by default the suffix decides.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")
-    ] = "flow",
-    updates: Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
-    tile: Annotated[
-        str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
-    ] = "auto",
+    model: ModelOption = "flow",
+    updates: UpdatesOption = None,
+    device: DeviceOption = None,
+    tile: TileOption = "auto",
     memory: Annotated[
         str | None, typer.Option(help="What may be used, such as 4GB. [default: most of what is free]")
     ] = None,

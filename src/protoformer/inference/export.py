@@ -22,7 +22,8 @@ from torch.export import Dim, ExportedProgram
 
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS, checked_output, write_atomically
-from protoformer.inference.flow import FlowModel, confidence_of
+from protoformer.inference.flow import FlowModel
+from protoformer.inference.flow_windows import check_updates, confidence_of
 from protoformer.inference.loading import load
 from protoformer.inference.memory import free_bytes
 from protoformer.model import PRESETS, FlowNetwork
@@ -112,8 +113,7 @@ def export(
     chosen, target = export_format(path, format), checked_output(path)
     check_packages(chosen)
     check_size(size)
-    if updates is not None and (not isinstance(updates, int) or updates < 1):
-        raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+    check_updates(updates)
     name = None if isinstance(model, FlowModel) else Path(os.fspath(model)).name
     model = model if isinstance(model, FlowModel) else load(model, "cpu")
     network = copy.deepcopy(model.network).cpu().float().eval()

@@ -10,7 +10,7 @@ from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import Padding, occlusion_by_consistency
 from protoformer.inference.flow_video import FlowVideo, Source, VideoOptions
-from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start
+from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, confidence_of
 from protoformer.inference.images import ImageLike, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow
@@ -20,11 +20,6 @@ from protoformer.model import FlowNetwork
 from protoformer.model.flow import LEAST_SIDE, normalised
 from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
-
-
-def confidence_of(log_scale: Tensor) -> Tensor:
-    """How likely an error is below a pixel, in [0, 1], if it has a Laplace distribution of this scale (logarithm)."""
-    return -torch.expm1(-torch.exp(-log_scale))
 
 
 class FlowModel:
@@ -61,8 +56,7 @@ class FlowModel:
         (None: decide by size). tile: windows of (height, width) that are blended, or "auto": where the whole does not
         fit in `memory` bytes (None: most of what is free), windows that do. progress: told of every update, or window.
         """
-        if updates is not None and (not isinstance(updates, int) or updates < 1):
-            raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+        check_updates(updates)
         images = image_pair(first, second)
         if tile is not None or memory is not None:
             size = (images[0].shape[2], images[0].shape[3])

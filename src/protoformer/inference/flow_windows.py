@@ -37,8 +37,7 @@ class WindowedFlow:
     def __init__(
         self, network: FlowNetwork, device: torch.device, plan: FlowPlan, updates: int | None = None, half: bool = False
     ) -> None:
-        if updates is not None and (not isinstance(updates, int) or updates < 1):
-            raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+        check_updates(updates)
         self.plan = plan
         self._network, self._device, self._updates, self._half = network, device, updates, half
         self._windows = plan.windows
@@ -103,10 +102,21 @@ class WindowedFlow:
         with self._precision():
             found = self._network.decode(first, ours, theirs, self._updates, start, low_memory=self.plan.low_memory)
         flow, log_scale = found.flows[-1].float(), found.log_scales[-1].float()
-        return (torch.cat((flow, -torch.expm1(-torch.exp(-log_scale))), dim=1),)
+        return (torch.cat((flow, confidence_of(log_scale)), dim=1),)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
+
+
+def confidence_of(log_scale: Tensor) -> Tensor:
+    """How likely an error is below a pixel, in [0, 1], if it has a Laplace distribution of this scale (logarithm)."""
+    return -torch.expm1(-torch.exp(-log_scale))
+
+
+def check_updates(updates: int | None) -> None:
+    """Refuse what cannot be a number of updates; None is as many as the model was made for."""
+    if updates is not None and (not isinstance(updates, int) or updates < 1):
+        raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
 
 
 def takes_half(device: torch.device, precision: Precision) -> bool:

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from protoformer.model.correlation import Correlation, InterpolatedCorrelation, pyramid_of
+from protoformer.model.layers import ALIGNMENT
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, tokens_of
-
-ALIGNMENT = 8
 
 
 @dataclass
