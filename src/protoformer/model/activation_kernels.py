@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.parts import parts_of
+
 ELEMENTS = 2048
 """Numbers that a program holds of one tensor."""
 PROGRAMS = 512
@@ -79,9 +81,7 @@ def activate_gradient(
     """Gradients of rows, which have `stride` numbers, and of the bias, from that of what `activate` found."""
     count, width = arriving.shape
     padded, block = _block(stride)
-    blocks = triton.cdiv(count, block)
-    each = triton.cdiv(blocks, PROGRAMS)
-    parts = triton.cdiv(blocks, each)
+    parts, each = parts_of(count, block, PROGRAMS)
     d_rows = arriving.new_empty(count, stride)
     d_parts = torch.empty(parts, width, dtype=torch.float32, device=arriving.device)
     activate_gradient_kernel[(parts, triton.cdiv(stride, padded))](
@@ -92,7 +92,7 @@ def activate_gradient(
         count,
         width,
         stride,
-        each * block,
+        each,
         rectified=rectified,
         block=block,
         padded_width=padded,

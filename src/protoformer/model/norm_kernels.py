@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.parts import parts_of
+
 ELEMENTS = 2048
 """Numbers that a program holds of one tensor."""
 PROGRAMS = 512
@@ -182,7 +184,7 @@ def layer_norm_gradient(arriving: Tensor, tokens: Tensor, weight: Tensor, eps: f
     """Gradients of tokens, weight and bias."""
     rows, width = tokens.shape
     padded, block = _block(width)
-    parts, each = _parts(rows, block, 1)
+    parts, each = parts_of(rows, block, PROGRAMS)
     d_tokens, d_parts = torch.empty_like(tokens), weight.new_empty(parts, 2, width)
     layer_norm_gradient_kernel[(parts,)](
         arriving, tokens, weight, d_tokens, d_parts, rows, width, each, eps, block=block, padded_width=padded
@@ -209,7 +211,7 @@ def instance_norm_gradient(arriving: Tensor, maps: Tensor, moments: Tensor, rect
 def _sums(maps: Tensor, arriving: Tensor, moments: Tensor, backward: bool, rectified: bool) -> Tensor:
     images, pixels, channels = maps.shape
     padded, block = _block(channels)
-    parts, each = _parts(pixels, block, images)
+    parts, each = parts_of(pixels, block, PROGRAMS // images)
     found = torch.empty(images, parts, 2, channels, dtype=torch.float32, device=maps.device)
     map_sums_kernel[(parts, images)](
         maps,
@@ -251,10 +253,3 @@ def _block(width: int) -> tuple[int, int]:
     """A row padded to a power of two, and rows of a program."""
     padded = triton.next_power_of_2(width)
     return padded, max(1, ELEMENTS // padded)
-
-
-def _parts(rows: int, block: int, groups: int) -> tuple[int, int]:
-    """Into how many parts the rows of each of some groups go, and the rows of a part, whole blocks of them."""
-    blocks = triton.cdiv(rows, block)
-    each = triton.cdiv(blocks, max(1, PROGRAMS // groups))
-    return triton.cdiv(blocks, each), each * block

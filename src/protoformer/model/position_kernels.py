@@ -5,6 +5,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.parts import parts_of
+
 ELEMENTS = 512
 """Numbers that a program holds of one tensor."""
 PROGRAMS = 1024
@@ -89,11 +91,10 @@ def position_gradient(arriving: Tensor, maps: Tensor, taps: Tensor) -> tuple[Ten
     batch, height, width, channels = maps.shape
     padded, block = _block(channels)
     count = batch * height * width
-    blocks = triton.cdiv(count, block)
-    each = triton.cdiv(blocks, PROGRAMS)
-    parts = maps.new_empty(triton.cdiv(blocks, each), 10, channels)
+    many, each = parts_of(count, block, PROGRAMS)
+    parts = maps.new_empty(many, 10, channels)
     taps_gradient_kernel[(len(parts), 10)](
-        arriving, maps, parts, count, height, width, channels, each * block, block=block, padded_channels=padded
+        arriving, maps, parts, count, height, width, channels, each, block=block, padded_channels=padded
     )
     sums = parts.sum(dim=0)
     return _position(arriving, taps, taps, backward=True), sums[:9], sums[9]

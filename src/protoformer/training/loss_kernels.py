@@ -7,9 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from protoformer.model.parts import parts_of
+
 BLOCK = 1024
 """Pixels that are looked at together."""
 PROGRAMS = 1024
+"""Programs that share the pixels of a sum, at most."""
 LOG_2 = tl.constexpr(math.log(2))
 
 
@@ -108,9 +111,9 @@ def error_sums_gradient_kernel(
 
 def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor) -> Tensor:
     """As `losses.error_sums`; rows of estimate and log_scale are contiguous, flow and counted are throughout."""
-    count, area, blocks = _counts(counted)
-    each = triton.cdiv(blocks, PROGRAMS)
-    parts = flow.new_empty(triton.cdiv(blocks, each), 3)
+    count, area, _ = _counts(counted)
+    many, each = parts_of(count, BLOCK, PROGRAMS)
+    parts = flow.new_empty(many, 3)
     error_sums_kernel[(len(parts),)](
         estimate,
         log_scale,
@@ -123,7 +126,7 @@ def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tenso
         *estimate.stride()[:3],
         log_scale.stride(0),
         log_scale.stride(2),
-        each * BLOCK,
+        each,
         block=BLOCK,
     )
     return parts.sum(dim=0)
