@@ -23,6 +23,8 @@ CORES = 4
 """Of a worker without a GPU, at most."""
 PATIENCE = 30.0
 """Seconds after which a person is told that no worker could start yet."""
+TRIES = 3
+"""Times that a cluster which answers is asked to let us in."""
 ADDRESS = r"auto|(ray://)?[^/\s]+:[0-9]+"
 
 
@@ -200,13 +202,24 @@ def _connected(ray: Any, address: str) -> bool:
             host, _, port = address.removeprefix("ray://").rpartition(":")
             socket.create_connection((host, int(port)), PATIENCE).close()  # ray itself would try for minutes
         with _own_signals():
-            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+            _join(ray, address)
     except (RuntimeError, ValueError, OSError, OverflowError) as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0].rstrip(".:")
         raise InputError(
             f"there is no Ray cluster to join at {address} ({why}); start one with: ray start --head"
         ) from None
     return True
+
+
+def _join(ray: Any, address: str) -> None:
+    """Join a cluster; one that is busy may fail to open its door in time, so it is asked again."""
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(address, logging_level=logging.ERROR, log_to_driver=False)
+            return
+        except ConnectionAbortedError as error:  # the server's traceback, whose last line says why
+            if not left:
+                raise RuntimeError(str(error).strip().splitlines()[-1]) from None
 
 
 @contextmanager
