@@ -120,9 +120,9 @@ class TestWeights:
 
     def test_a_changed_configuration_comes_back(self, tmp_path: Path) -> None:
         config = pf.preset("tiny", prototypes=9, depths=(2, 1), decoder="memory", update="cosine")
-        save_weights(build_flow(config), tmp_path / "w.safetensors", trained=True, task="other")
+        save_weights(build_flow(config), tmp_path / "w.safetensors", trained=True)
         stored = load_weights(tmp_path / "w.safetensors")
-        assert stored.network.config == config and stored.task == "other"
+        assert stored.network.config == config
 
     def test_stored_weights_have_a_fixed_configuration(self, weights: Path) -> None:
         with pytest.raises(InputError, match="has a fixed configuration; change prototypes on a preset instead"):
@@ -219,6 +219,11 @@ class TestWeights:
         save_weights(tiny.network, tmp_path / "w.safetensors", trained=True, task="juggling")
         with pytest.raises(InputError, match="holds weights for juggling"):
             pf.load(tmp_path / "w.safetensors")
+
+    def test_a_model_for_another_task_than_is_needed_is_refused(self, weights: Path) -> None:
+        assert pf.load(weights, task="flow").trained
+        with pytest.raises(InputError, match="there is no task 'juggling'; choose one of flow"):
+            pf.load(weights, task="juggling")
 
     def test_random_weights_stay_random_in_a_file(self, tmp_path: Path, tiny: pf.FlowModel) -> None:
         tiny.save(tmp_path / "w.safetensors")

@@ -1,10 +1,12 @@
 """What several commands make of their arguments."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from protoformer.data import DATASETS
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS
 from protoformer.inference.planning import Tile
@@ -18,6 +20,18 @@ DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default 
 TileOption = Annotated[
     str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
 ]
+DatasetOption = Annotated[str, typer.Option(help="The dataset's name; `protoformer data list` shows them.")]
+RootOption = Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")]
+SplitOption = Annotated[str | None, typer.Option(help="train, val, test, ...; by default the one usually evaluated.")]
+DatasetOptions = Annotated[
+    list[str] | None, typer.Option(help="An option of the dataset, as key=value. Repeat for several.")
+]
+ScoresFolder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="A folder for samples.csv, scores.json and the worst pictures."),
+]
+WorstOption = Annotated[int, typer.Option(help="How many of the worst samples to draw.", min=0)]
+JsonScores = Annotated[bool, typer.Option("--json", help="Print the scores for programs.")]
 
 
 def key_values(pairs: list[str] | None) -> dict[str, Any]:
@@ -27,6 +41,12 @@ def key_values(pairs: list[str] | None) -> dict[str, Any]:
         if not (name and equals):
             raise InputError(f"an option of a dataset is key=value, not {name + equals + value!r}; write it so.")
     return {name: value for name, _, value in split}
+
+
+def check_dataset_task(dataset: str, task: str) -> None:
+    """Refuse a dataset of another task; one that nobody knows is refused where it is opened."""
+    if dataset in DATASETS and DATASETS[dataset].task != task:
+        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {task}.")
 
 
 def byte_count(text: str | None) -> int | None:

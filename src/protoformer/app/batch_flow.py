@@ -66,7 +66,7 @@ class FlowWork:
 
     def prepare(self, sharing: int) -> Doing:
         """The model, loaded, and what it does with a video."""
-        model = load(self.options.model, self.device)
+        model = load(self.options.model, self.device, task="flow")
         memory = self.options.memory
         if memory is None and sharing > 1:
             free = free_bytes(model.device)

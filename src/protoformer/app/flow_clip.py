@@ -66,7 +66,7 @@ def flow_of_clip(
     writer = None
     if target is not None:
         writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
-    video = load(*named).flow_video(
+    video = load(*named, task="flow").flow_video(
         movie,
         start=options.start,
         end=options.end,

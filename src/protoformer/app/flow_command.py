@@ -115,7 +115,7 @@ def _flow_of_images(
         if any(path.exists() and path.samefile(source) for path in outputs):
             raise InputError(f"the output {image} is also an input and would be lost; choose another name.")
     images = image_pair(first, second)
-    loaded = load(model, device)
+    loaded = load(model, device, task="flow")
     size = (images[0].shape[2], images[0].shape[3])
     plan = plan_flow(size, loaded.network.config, loaded.device, tile, memory)
     with progress_bar("flow", total=updates or loaded.network.config.updates) as told:

@@ -31,11 +31,11 @@ app = typer.Typer(
 app.command()(flow)
 app.command()(models)
 app.command()(demo)
-app.command()(evaluate)
 app.command()(world)
 app.command()(train)
 app.command()(export)
 app.command()(serve)
+app.add_typer(evaluate, name="evaluate")
 app.add_typer(data, name="data")
 app.add_typer(batch, name="batch")
 

@@ -13,26 +13,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from protoformer.app.arguments import check_dataset_task
+from protoformer.app.train_tasks import TOOLS
 from protoformer.app.training_bar import LastPictures, TrainingBar, duration
-from protoformer.data import DATASETS, open_dataset
+from protoformer.data import open_dataset
 from protoformer.errors import InputError
 from protoformer.files import write_image
-from protoformer.inference import FlowModel
-from protoformer.inference.evaluation import evaluate_flow, model_method
 from protoformer.inference.loading import TASKS
 from protoformer.inference.weights import load_weights, packaged_weights, save_weights
-from protoformer.model import FlowNetwork
-from protoformer.show.evaluation import comparison
 from protoformer.show.training_summary import training_summary
-from protoformer.training import Ended, FlowTask, Recipe, Trainer, packaged_recipes, read_recipe
+from protoformer.training import Ended, Recipe, Trainer, packaged_recipes, read_recipe
 from protoformer.training.board import Board
 from protoformer.training.checkpoints import parsed_size
 from protoformer.training.distributed import is_first_process
 from protoformer.training.log import read_log
 from protoformer.training.run_folder import RunFolder
 from protoformer.training.task import Validated, Validator
-
-CAPTION = "scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)"
+from protoformer.training.tasks import task_of
 
 LOADING = 300
 """Seconds that loading the program may take; a process older than that has done something else before."""
@@ -76,18 +73,19 @@ def train(
         raise InputError("a run needs a recipe and a folder; write protoformer train RECIPE -o FOLDER, or see --list.")
     changes = [f"run.{name}={value}" for name, value in (("steps", steps), ("minutes", minutes)) if value is not None]
     chosen = read_recipe(recipe).changed([*(settings or []), *changes])
-    validators = tuple(_validator(each) for each in validate or [])
+    tools = TOOLS[chosen.task]
+    validators = tuple(_validator(each, chosen.task) for each in validate or [])
     bar, pictures = TrainingBar(recipe), LastPictures()
     place = RunFolder(output)
     ended = Trainer(
         chosen,
-        FlowTask(chosen, _start(chosen, place, fresh)),
+        task_of(chosen, _start(chosen, place, fresh)),
         output,
         device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
         observers=(bar, pictures, Board(place.board, bar.noted)),
         validators=validators,
-        draw=lambda example: comparison(example.sample, example.predicted),
-        write_weights=_write_weights,
+        draw=tools.draw,
+        write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
         part_bytes=None if parts is None else parsed_size(parts),
         slim=slim,
         fresh=fresh,
@@ -97,7 +95,7 @@ def train(
         return
     if ended.weights is not None:
         title = f"{recipe}:  {ended.step} steps in {duration(ended.seconds)}"
-        write_image(place.summary, training_summary(read_log(place.log), pictures.pictures, title, CAPTION))
+        write_image(place.summary, training_summary(read_log(place.log), pictures.pictures, title, tools.caption))
     _report(ended, place, as_json)
 
 
@@ -126,12 +124,7 @@ def _report(ended: Ended, place: RunFolder, as_json: bool) -> None:
         print(f"{ended.step} steps done, since the {ended.why} are over; wrote {ended.weights}, see {place.summary}")
 
 
-def _write_weights(network: nn.Module, path: Path) -> None:
-    assert isinstance(network, FlowNetwork)
-    save_weights(network, path, trained=True)
-
-
-def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> FlowNetwork | None:
+def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:
     """The network that the recipe begins with, if it names one and the run is yet to begin."""
     name = recipe.model.start
     if name is None or (place.begun() and not fresh):
@@ -153,27 +146,14 @@ def _process_began() -> float:
     return now - age if 0 <= age < LOADING else now
 
 
-def _validator(text: str) -> Validator:
+def _validator(text: str, task: str) -> Validator:
     """A dataset to score on, from NAME:ROOT."""
     name, colon, root = text.partition(":")
     if not (name and colon and root):
         raise InputError(f"--validate is {text!r}, but it is a dataset and its folder; write it as sintel:data/Sintel.")
-    if name in DATASETS and DATASETS[name].task != "flow":
-        raise InputError(f"{name} is a dataset of {DATASETS[name].task}, not of flow; choose one of flow.")
+    check_dataset_task(name, task)
     if not Path(root).is_dir():
         raise InputError(f"--validate is {text!r}, but there is no folder {root}; write the one that holds {name}.")
     samples = open_dataset(name, Path(root))
 
-    def score(network: nn.Module) -> Validated:
-        assert isinstance(network, FlowNetwork)
-        model = FlowModel(network, trained=True, device=next(network.parameters()).device)
-        found = evaluate_flow(samples, model_method(model), names=(name, "run"), root=Path(root), compare=False)
-        several = len(found.groups) > 1
-        scores = {
-            f"{group} {metric}" if several else metric: getattr(each, metric)
-            for group, each in found.groups.items()
-            for metric in ("epe", "fl")
-        }
-        return Validated(name, scores)
-
-    return score
+    return lambda network: Validated(name, TOOLS[task].score(network, samples, name, Path(root)))

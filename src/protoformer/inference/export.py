@@ -115,7 +115,7 @@ def export(
     check_size(size)
     check_updates(updates)
     name = None if isinstance(model, FlowModel) else Path(os.fspath(model)).name
-    model = model if isinstance(model, FlowModel) else load(model, "cpu")
+    model = model if isinstance(model, FlowModel) else load(model, "cpu", task="flow")
     network = copy.deepcopy(model.network).cpu().float().eval()
     here = FlowModel(network, model.trained, torch.device("cpu"))
     _check_memory(network, size)

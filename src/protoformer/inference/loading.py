@@ -2,18 +2,22 @@
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
 from protoformer.errors import InputError
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.weights import load_weights, packaged_weights
-from protoformer.model import PRESETS, build_flow, preset
+from protoformer.model import PRESETS, preset
+from protoformer.model.networks import build_network
 
 TASKS = {"flow": "fast"}
 """Each task, and the preset that serves it."""
+PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {"flow": FlowModel}
+"""What makes each task's network usable: from the network, whether it is trained, and a device."""
 UNTRAINED = (
     "{name} has no trained weights in this version of the package: "
     "it runs with random ones, and its results mean nothing"
@@ -27,32 +31,68 @@ class UntrainedWarning(UserWarning):
     """A model was loaded whose weights are random."""
 
 
-def load(name: str | os.PathLike[str] = "flow", device: str | torch.device | None = None, **fields: Any) -> FlowModel:
+@overload
+def load(name: Literal["flow"] = "flow", device: str | torch.device | None = None) -> FlowModel: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["flow"], **fields: Any
+) -> FlowModel: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: str | None = None,
+    **fields: Any,
+) -> Any: ...
+
+
+def load(
+    name: str | os.PathLike[str] = "flow",
+    device: str | torch.device | None = None,
+    *,
+    task: str | None = None,
+    **fields: Any,
+) -> Any:
     """A model by the name of a task ("flow"), of a preset ("paper", "fast", "tiny"), or by a path to its weights.
 
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
+    task: what the model must do; by default what its name or file says, and flow where that is a preset.
     """
     on, name = None if device is None else checked_device(device), os.fspath(name)
+    if task is not None and task not in TASKS:
+        raise InputError(f"there is no task {task!r}; choose one of {', '.join(TASKS)}.")
     stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if stored is not None:
         if fields:
             raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead.")
         found = load_weights(stored)
-        if found.task not in TASKS:
-            raise InputError(f"{name} holds weights for {found.task}, which this version does not do; update it.")
+        _expect_task(name, found.task, task)
         if not found.trained:
             warnings.warn(RANDOM.format(name=name), UntrainedWarning, stacklevel=2)
-        return FlowModel(found.network, found.trained, on)
+        return PREDICTORS[found.task](found.network, found.trained, on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
         raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file.")
+    if name in TASKS:
+        _expect_task(name, name, task)
+    does = name if name in TASKS else task or "flow"
     config = preset(TASKS.get(name, name), **fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build_flow(config)
+        network = build_network(does, config)
     warnings.warn(UNTRAINED.format(name=name), UntrainedWarning, stacklevel=2)
-    return FlowModel(network, trained=False, device=on)
+    return PREDICTORS[does](network, False, on)
+
+
+def _expect_task(name: str, found: str, wanted: str | None) -> None:
+    if wanted is not None and found != wanted:
+        raise InputError(f"{name} is a model for {found}, not for {wanted}; give one for {wanted}.")
 
 
 def checked_device(device: str | torch.device) -> torch.device:

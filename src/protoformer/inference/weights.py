@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import nn
 
 from protoformer.errors import InputError
 from protoformer.files import checked_input, write_atomically
-from protoformer.model import FlowNetwork, ModelConfig, build_flow
+from protoformer.model import ModelConfig
+from protoformer.model.networks import NETWORKS, build_network
 
 KEY = "protoformer"
 """The entry of the file's metadata that holds our json."""
@@ -22,7 +24,7 @@ KEY = "protoformer"
 class StoredNetwork:
     """A network read from a file, the name of its task, and whether its weights were trained or are random."""
 
-    network: FlowNetwork
+    network: nn.Module
     task: str
     trained: bool
 
@@ -34,10 +36,10 @@ def packaged_weights(task: str) -> Path | None:
 
 
 def save_weights(
-    network: FlowNetwork, path: str | os.PathLike[str], trained: bool, task: str = "flow", half: bool = False
+    network: nn.Module, path: str | os.PathLike[str], trained: bool, task: str = "flow", half: bool = False
 ) -> None:
     """Write a network's weights and configuration, whole or not at all; half: weights in float16, in half the bytes."""
-    about = json.dumps({"task": task, "trained": trained, "config": network.config.as_dict()})
+    about = json.dumps({"task": task, "trained": trained, "config": _config(network).as_dict()})
     kind = torch.float16 if half else torch.float32
     tensors = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in network.state_dict().items()}
     write_atomically(path, save(tensors, metadata={KEY: about}))
@@ -56,8 +58,10 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
         raise InputError(
             f"{path} does not hold weights of this package ({error}); give a file that it wrote."
         ) from None
+    if task not in NETWORKS:
+        raise InputError(f"{path} holds weights for {task}, which this version does not do; update it.")
     with torch.device("meta"):  # shapes alone, so that a false description cannot claim memory
-        network = build_flow(config)
+        network = build_network(task, config)
     try:
         network.load_state_dict(tensors, assign=True)
     except RuntimeError:
@@ -65,3 +69,9 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
             f"{path} does not fit the network it describes; give a file that this version wrote."
         ) from None
     return StoredNetwork(network.float(), task, trained)
+
+
+def _config(network: nn.Module) -> ModelConfig:
+    config = network.config
+    assert isinstance(config, ModelConfig)
+    return config

@@ -30,14 +30,14 @@ class FlowTask:
 
     metrics: tuple[str, ...] = ("epe", "distance", "surprise")
 
-    def __init__(self, recipe: Recipe, start: FlowNetwork | None = None) -> None:
+    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
         self.recipe, self.start = recipe, start
 
     def build(self) -> nn.Module:
         """The network that the recipe describes."""
         network = build_flow(self.recipe.model.config())
         if self.start is not None:
-            if self.start.config != network.config:
+            if not isinstance(self.start, FlowNetwork) or self.start.config != network.config:
                 raise InputError(
                     f"the weights {self.recipe.model.start} are of another network than the recipe's; "
                     "set model.preset and model.fields to theirs."

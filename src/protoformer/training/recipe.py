@@ -13,10 +13,9 @@ from protoformer.data.registry import DATASETS
 from protoformer.errors import InputError, nearest
 from protoformer.files.reading import opened
 from protoformer.model import ModelConfig, preset
+from protoformer.model.networks import NETWORKS
 from protoformer.training.recipe_values import differing, given, parsed_yaml, plain, section_from
 from protoformer.world.families import FAMILIES
-
-TASKS = ("flow",)
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,6 @@ class DataSection:
         _named("family of scenes", self.families, list(FAMILIES))
         for name, share in self.families.items():
             _expect(share >= 0, f"data.families.{name}", share, "0 or more")
-        _named("dataset of flow", self.datasets, [each.name for each in DATASETS.values() if each.task == "flow"])
         if self.source == "world" and not sum(self.families.values()) > 0:
             raise InputError("data.families gives no family a share; give one, such as objects: 1.")
         if self.source == "dataset" and not sum(each.weight for each in self.datasets.values()) > 0:
@@ -220,8 +218,10 @@ class Recipe:
     run: RunSection = field(default_factory=RunSection)
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise InputError(f"there is no task {self.task!r}; choose one of {', '.join(TASKS)}.")
+        if self.task not in NETWORKS:
+            raise InputError(f"there is no task {self.task!r}; choose one of {', '.join(NETWORKS)}.")
+        known = [each.name for each in DATASETS.values() if each.task == self.task]
+        _named(f"dataset of {self.task}", self.data.datasets, known)
         if self.schedule.kind == "one_cycle" and self.run.steps is None:
             raise InputError("a schedule of one_cycle needs to know where it ends; give run.steps a number.")
 

@@ -33,7 +33,7 @@ class FlowTab:
         self.site = site
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-            self.model: FlowModel = load(site.model)
+            self.model: FlowModel = load(site.model, task="flow")
         self.examples: Examples = render_examples(site.folder / "examples")
 
     def build(self) -> None:

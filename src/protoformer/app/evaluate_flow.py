@@ -1,0 +1,150 @@
+"""`protoformer evaluate flow`."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from protoformer.app.arguments import (
+    DatasetOption,
+    DatasetOptions,
+    DeviceOption,
+    JsonScores,
+    ModelOption,
+    RootOption,
+    ScoresFolder,
+    SplitOption,
+    UpdatesOption,
+    WorstOption,
+    check_dataset_task,
+    key_values,
+    tile_sides,
+)
+from protoformer.app.progress import progress_bar
+from protoformer.data import open_dataset
+from protoformer.errors import InputError
+from protoformer.files import write_atomically
+from protoformer.files.folders import made_folder
+from protoformer.inference import load
+from protoformer.inference.baselines import BASELINES, baseline_flow
+from protoformer.inference.evaluation import (
+    FlowEvaluation,
+    FlowMethod,
+    check_submission,
+    csv_of,
+    evaluate_flow,
+    model_method,
+    write_submission,
+)
+from protoformer.inference.tiles import LEAST_OVERLAP, PAPER_TILE
+from protoformer.show.evaluation import WorstPictures, evaluation_table
+
+
+def evaluate_flow_command(
+    dataset: DatasetOption,
+    root: RootOption,
+    split: SplitOption = None,
+    option: DatasetOptions = None,
+    method: Annotated[str, typer.Option(help=f"model, or a baseline: {', '.join(BASELINES)}.")] = "model",
+    model: ModelOption = "flow",
+    updates: UpdatesOption = None,
+    tile: Annotated[
+        str | None, typer.Option(help="'paper' (432x960 windows, blended) or HEIGHTxWIDTH; by default whole images.")
+    ] = None,
+    output: ScoresFolder = None,
+    worst: WorstOption = 5,
+    submission: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the benchmark's upload files instead (sintel, kitti)."),
+    ] = None,
+    device: DeviceOption = None,
+    as_json: JsonScores = False,
+) -> None:
+    """Flow by a benchmark's rules, beside what others score.
+
+    Example: `protoformer evaluate flow --dataset sintel --root Sintel --method dis -o scores`
+    """
+    check_dataset_task(dataset, "flow")
+    options = key_values(option)
+    if submission is not None:
+        if output is not None:
+            raise InputError("a submission has no scores to write; leave out --output or --submission.")
+        check_submission(dataset)
+        split = split or "test"
+    samples = open_dataset(dataset, root, split, **options)
+    chosen, label = _method(method, model, updates, tile, device)
+    if submission is not None:
+        with progress_bar(f"writing {dataset}", len(samples)) as told:
+            count = write_submission(samples, chosen, dataset, submission, told)
+        written = {"written": count, "folder": str(submission)}
+        print(json.dumps(written) if as_json else f"wrote the flow to {submission}: {count} in all")
+        return
+    if output is not None:
+        made_folder(output)
+    pictures = WorstPictures(worst if output is not None else 0)
+    # Others were measured on all known pixels; without occluded ones the figures are not comparable.
+    compare = options.get("truth") != "noc"
+    with progress_bar(f"{label} on {dataset}", len(samples)) as told:
+        found = evaluate_flow(
+            samples, chosen, names=(dataset, label), root=root, compare=compare, keep=pictures.keep, progress=told
+        )
+    _report(found, pictures, output, as_json)
+
+
+def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None, as_json: bool) -> None:
+    """Write what was asked for, and print the table or its json."""
+    if output is not None:
+        write_atomically(output / "samples.csv", csv_of(found).encode())
+        write_atomically(output / "scores.json", json.dumps(_plain(found), indent=1).encode())
+        pictures.write(output)
+    if as_json:
+        print(json.dumps(_plain(found), indent=1))
+        return
+    Console(width=max(200, Console().width)).print(evaluation_table(found))
+    if found.without_truth:
+        print(f"{found.without_truth} pairs have no true flow and were passed over")
+
+
+def _method(
+    method: str, model: str, updates: int | None, tile: str | None, device: str | None
+) -> tuple[FlowMethod, str]:
+    """The method to run and what to call it."""
+    if method in BASELINES:
+        if model != "flow" or any(each is not None for each in (updates, tile, device)):
+            raise InputError(f"{method} takes no --model, --updates, --tile or --device; leave them out.")
+        return (lambda first, second: baseline_flow(method, first, second)), method
+    if method != "model":
+        raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
+    size, loaded = _tile(tile), load(model, device, task="flow")
+    label = model if loaded.trained else f"{model} (untrained)"
+    return model_method(loaded, updates, size), label if size is None else f"{label}, {size[0]}x{size[1]} tiles"
+
+
+def _tile(text: str | None) -> tuple[int, int] | None:
+    if text is None or text == "paper":
+        return None if text is None else PAPER_TILE
+    sides = tile_sides(text)
+    if sides is None:
+        raise InputError(
+            f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
+            "give one of these."
+        )
+    return sides
+
+
+def _plain(found: FlowEvaluation) -> dict[str, Any]:
+    """For json, which has no NaN: what was not measured is null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()}
+        return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    result: dict[str, Any] = plain(dataclasses.asdict(found))
+    return result

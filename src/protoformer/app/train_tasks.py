@@ -1,0 +1,48 @@
+"""What `protoformer train` needs of each task: how to draw an example, and how to score on a dataset."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from protoformer.data.tree import Dataset
+from protoformer.inference import FlowModel
+from protoformer.inference.evaluation import evaluate_flow, model_method
+from protoformer.model import FlowNetwork
+from protoformer.show.evaluation import comparison
+from protoformer.training.task import Drawing
+
+Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]
+"""From a network, the samples of a dataset, its name and its folder to scores by name."""
+
+
+@dataclass(frozen=True)
+class TaskTools:
+    """draw: an example as a picture. caption: of such pictures. score: a network on a dataset, by its rules."""
+
+    draw: Drawing
+    caption: str
+    score: Scoring
+
+
+def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
+    assert isinstance(network, FlowNetwork)
+    model = FlowModel(network, trained=True, device=next(network.parameters()).device)
+    found = evaluate_flow(samples, model_method(model), names=(name, "run"), root=root, compare=False)
+    several = len(found.groups) > 1
+    return {
+        f"{group} {metric}" if several else metric: getattr(each, metric)
+        for group, each in found.groups.items()
+        for metric in ("epe", "fl")
+    }
+
+
+TOOLS: dict[str, TaskTools] = {
+    "flow": TaskTools(
+        draw=lambda example: comparison(example.sample, example.predicted),
+        caption="scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)",
+        score=_flow_scores,
+    )
+}

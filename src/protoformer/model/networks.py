@@ -1,0 +1,16 @@
+"""The network of each task."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from protoformer.model.config import ModelConfig
+from protoformer.model.flow import build_flow
+
+NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {"flow": build_flow}
+"""Every task there is, and what builds its network; a network keeps its configuration as `config`."""
+
+
+def build_network(task: str, config: ModelConfig) -> nn.Module:
+    """The network of a task, with random weights."""
+    return NETWORKS[task](config)
