@@ -13,6 +13,13 @@ def tiny() -> pf.FlowModel:
 
 
 @pytest.fixture(scope="session")
+def unmatched() -> pf.FlowModel:
+    """As `tiny`, beginning at zero: random features match at random, all over the image."""
+    with pytest.warns(pf.UntrainedWarning):
+        return pf.load("tiny", device="cpu", matching=False)
+
+
+@pytest.fixture(scope="session")
 def scene() -> FlowSample:
     """A pair of 61x37 images."""
     return random_scene((37, 61), seed=1, motion=4.0).render()

@@ -110,6 +110,11 @@ def test_what_is_not_finite_is_refused(kind, bad: float) -> None:
         as_image(kind(values), "the left one")
 
 
+def test_what_rounding_left_beyond_the_range_is_cut_off() -> None:
+    values = torch.tensor([-1e-6, 0.5, 1 + 1e-6]).expand(3, 2, 3)
+    assert as_image(values)[0, 0, 0].tolist() == [0, 0.5, 1]
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-1.0, 1.0), (-0.25, 0.5)])
 def test_floats_of_another_range_are_refused(low: float, high: float) -> None:
     values = np.linspace(low, high, 9).reshape(3, 3)

@@ -80,6 +80,7 @@ def test_training_reaches_every_parameter(decoder):
     built = network(decoder).train()
     prediction = built(*pair(64, 64), every=True)
     total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
+    total = total + prediction.matched.abs().mean()
     total.backward()
     assert [name for name, parameter in built.named_parameters() if parameter.grad is None] == []
 

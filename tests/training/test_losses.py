@@ -1,6 +1,7 @@
 """What training makes small, against sums done by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,12 @@ def test_later_updates_weigh_more():
     loss = flow_loss(predicted(constant(3, 4), constant(1, 0)), constant(0, 0), EVERYWHERE, gamma=0.8)
     assert loss.distance.item() == pytest.approx(0.8 * 7 + 1)
     assert loss.epe.item() == pytest.approx(1)
+
+
+def test_a_matched_flow_is_one_more_update():
+    matched = replace(predicted(constant(3, 4), constant(1, 0)), matched=constant(-2, 1))
+    loss = flow_loss(matched, constant(0, 0), EVERYWHERE, gamma=0.8)
+    assert loss.distance.item() == pytest.approx(0.64 * 3 + 0.8 * 7 + 1)
 
 
 def test_the_surprise_is_minus_the_log_of_two_laplace_densities():

@@ -14,6 +14,8 @@ from protoformer.files import read_image
 ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image
 """A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; or a picture of Pillow's. Integers
 span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black."""
+ROUNDING = 1e-3
+"""How far beyond [0, 1] floats may lie, as resizing leaves them; they are cut off."""
 
 
 def as_image(source: ImageLike, name: str = "the image") -> Tensor:
@@ -81,6 +83,6 @@ def _in_range(array: npt.NDArray[np.generic], name: str) -> Tensor:
     if not np.isfinite(array).all():
         raise InputError(f"{name} contains NaN or infinite values; replace them first.")
     low, high = float(array.min()), float(array.max())
-    if low < 0 or high > 1:
+    if low < -ROUNDING or high > 1 + ROUNDING:
         raise InputError(f"{name} has values from {low:g} to {high:g}; scale floats to [0, 1].")
-    return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(array.astype(np.float32)).clamp(0, 1)

@@ -14,6 +14,7 @@ from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
 from protoformer.model import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.flow import LEAST_SIDE, STORED_LIMIT
+from protoformer.model.matching import CELL
 from protoformer.model.update import FACTOR
 
 Tile = Literal["auto"] | tuple[int, int] | None
@@ -127,7 +128,8 @@ def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool) -> int:
         return BYTES_PER_PIXEL[config.decoder] * height * width
     levels = config.levels if config.decoder == "recurrent" else 1
     costs = all_pairs_bytes((height // FACTOR, width // FACTOR), levels)
-    return BESIDE_COSTS[config.decoder] * height * width + costs
+    matching = 3 * all_pairs_bytes((height // FACTOR // CELL, width // FACTOR // CELL), 1) if config.matching else 0
+    return BESIDE_COSTS[config.decoder] * height * width + costs + matching
 
 
 def _budget(device: torch.device, memory: int | None) -> int | None:

@@ -32,6 +32,7 @@ class ModelConfig:
         shared_encoder: one encoder for features and context instead of two.
     Flow decoder
         decoder: "memory" (the paper's, after FlowFormer) or "recurrent" (look-ups in a correlation pyramid).
+        matching: begin with a global matching of the features, not at zero.
         aggregation: motion gathered over the image by attention between all "pixels" or through "prototypes".
         groups: how many prototypes the aggregation finds in the context, whatever the encoder's are.
         feature_width, hidden_width: channels that are correlated; channels of the recurrent state and of the context.
@@ -53,6 +54,7 @@ class ModelConfig:
     components: str = "both"
     shared_encoder: bool = False
     decoder: str = "memory"
+    matching: bool = False
     aggregation: str = "pixels"
     groups: int = 100
     feature_width: int = 256
@@ -124,6 +126,7 @@ PRESETS: dict[str, ModelConfig] = {
         widths=(64, 192),
         shared_encoder=True,
         decoder="recurrent",
+        matching=True,
         aggregation="prototypes",
         feature_width=192,
         hidden_width=96,
@@ -138,6 +141,7 @@ PRESETS: dict[str, ModelConfig] = {
         iterations=2,
         shared_encoder=True,
         decoder="recurrent",
+        matching=True,
         aggregation="prototypes",
         groups=16,
         feature_width=64,

@@ -21,6 +21,7 @@ def parts(network: FlowNetwork) -> dict[str, int]:
         **({"context encoder": network.context} if network.context is not None else {}),
         "matching projection": network.match,
         "context projection": network.describe,
+        **({"global matching": network.matching} if network.matching is not None else {}),
         "costs": decoder.costs,
         "motion encoder": decoder.update.motion,
         "motion aggregation": decoder.update.aggregation,

@@ -13,6 +13,7 @@ from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.encoder import Encoder
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts, Progress
+from protoformer.model.matching import GlobalMatching
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.tokens import size_of
 from protoformer.model.update import FACTOR, UpdateBlock
@@ -29,11 +30,13 @@ class FlowPrediction:
 
     flows, log_scales: as in FlowSequence, the best estimate last.
     prototypes: per stage and block, those of the first images; empty unless asked for.
+    matched: the flow that the updates began with, if it was matched and every estimate was asked for.
     """
 
     flows: tuple[Tensor, ...]
     log_scales: tuple[Tensor, ...]
     prototypes: tuple[tuple[Prototypes, ...], ...]
+    matched: Tensor | None = None
 
 
 def normalised(images: Tensor) -> Tensor:
@@ -46,6 +49,7 @@ class FlowNetwork(nn.Module):
 
     features: Encoder of both images. context: Encoder of the first image, or None to read the context off its features.
     match, describe: the last features to what is correlated, and to the recurrent state and context.
+    matching: from features that are correlated to a first flow, or None to begin at zero.
     decoder: takes these and returns a FlowSequence.
     """
 
@@ -55,6 +59,7 @@ class FlowNetwork(nn.Module):
         context: Encoder | None,
         match: nn.Module,
         describe: nn.Module,
+        matching: GlobalMatching | None,
         decoder: FlowDecoder,
         config: ModelConfig,
     ) -> None:
@@ -63,6 +68,7 @@ class FlowNetwork(nn.Module):
         self.context = context
         self.match = match
         self.describe = describe
+        self.matching = matching
         self.decoder = decoder
         self.config = config
 
@@ -119,13 +125,20 @@ class FlowNetwork(nn.Module):
             updates = self.config.updates_training if self.training else self.config.updates
         if low_memory is None:
             low_memory = not torch.is_grad_enabled() and self._stored_bytes(ours) > STORED_LIMIT
+        source, target = self.match(ours), self.match(theirs)
+        begin = None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR
+        matched = None
+        if begin is None and self.matching is not None:
+            begin = self.matching(source, target, low_memory)
+            if every:
+                matched = padding.crop(F.interpolate(FACTOR * begin, scale_factor=float(FACTOR), mode="bilinear"))
         sequence = self.decoder(
-            self.match(ours),
-            self.match(theirs),
+            source,
+            target,
             torch.tanh(state),
             F.relu(context),
             updates,
-            None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR,
+            begin,
             every,
             low_memory,
             progress,
@@ -134,6 +147,7 @@ class FlowNetwork(nn.Module):
             tuple(padding.crop(flow) for flow in sequence.flows),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
             prototypes=(),
+            matched=matched,
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
@@ -169,6 +183,7 @@ def build_flow(config: ModelConfig) -> FlowNetwork:
         context=None if config.shared_encoder else Encoder(config),
         match=match,
         describe=nn.Conv2d(config.widths[-1], 2 * hidden, 1),
+        matching=GlobalMatching() if config.matching else None,
         decoder=FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation)),
         config=config,
     )

@@ -50,6 +50,8 @@ def flow_loss(
 ) -> FlowLoss:
     """The sum over updates i of n of gamma^(n - i - 1) |flow_i - truth|_1, and as much of the scales' surprise.
 
+    A flow that was matched before the updates counts as one more of them, the first.
+
     flow: N x 2 x H x W, pixels; valid: N x 1 x H x W, bool. Means are over valid pixels that move less than 400 px.
     The surprise is weighted by `confidence`, and the error enters it as a given: estimating how wrong a flow is must
     not change the flow. pixels: scalar above 0, how many pixels to divide by instead of this batch's own. Processes
@@ -64,6 +66,9 @@ def flow_loss(
         of_distance, of_surprise, of_length = error_sums(estimate, log_scale, flow, counted)
         distance = distance + weight * of_distance / pixels
         surprise = surprise + weight * of_surprise / pixels
+    if prediction.matched is not None:
+        missed = torch.where(counted, prediction.matched - flow, 0.0).abs().sum()
+        distance = distance + gamma**count * missed / pixels
     return FlowLoss(distance + confidence * surprise, distance, surprise, of_length.detach() / pixels)
 
 

@@ -1,0 +1,57 @@
+"""A first flow by global matching: where in all of the second image each part of the first is found.
+
+A recurrent decoder that begins at zero sees as far as its look-ups reach, and a fast thing is found by luck. Here every
+part of the first image is compared with every part of the second, at half the resolution of the features, and goes to
+the mean of the places that are like it.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protoformer.geometry import pixel_grid
+from protoformer.model.precision import full_precision
+from protoformer.model.tokens import maps_of, size_of, tokens_of
+
+CELL = 2
+"""Pixels of the features along a side of what is matched at once."""
+COMPARED = 2**22
+"""How many pairs of cells are compared at a time where memory is short; it does not change the result."""
+STAY = 8.0
+"""Likeness of staying, at first: what the best of some thousand places is worth by chance."""
+
+
+class GlobalMatching(nn.Module):
+    """Soft matching of all cells with all cells, and with staying where it is for one that resembles nothing.
+
+    sharpness: what likeness is multiplied by before its softmax. stay: the likeness of no motion.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharpness = nn.Parameter(torch.ones(()))
+        self.stay = nn.Parameter(torch.tensor(STAY))
+
+    def forward(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
+        """source, target: B x C x H x W features; returns a flow, B x 2 x H x W, pixels of these maps.
+
+        low_memory: never hold all pairs of cells.
+        """
+        with full_precision(source):
+            ours, theirs = (F.avg_pool2d(maps.float(), CELL, ceil_mode=True) for maps in (source, target))
+            size = size_of(ours)
+            places = tokens_of(pixel_grid(*size, source.device)[None])
+            cells = tokens_of(ours) * (self.sharpness * ours.shape[1] ** -0.5)
+            parts = cells.split(max(1, COMPARED // (len(cells) * cells.shape[1])), dim=1) if low_memory else (cells,)
+            found = torch.cat([self._reached(some, theirs, places) for some in parts], dim=1)
+            # Whoever stays, in part, does not go there in that part.
+            flow = maps_of(found[..., :2] - found[..., 2:] * places, size)
+            return F.interpolate(CELL * flow, size=size_of(source), mode="bilinear")
+
+    def _reached(self, cells: Tensor, target: Tensor, places: Tensor) -> Tensor:
+        """Means over places, B x n x 2, of those that are like the cells, and the share of what does not stay."""
+        likeness = cells @ target.flatten(2)
+        stay = self.stay.expand(*likeness.shape[:2], 1)
+        shares = torch.cat((likeness, stay), dim=2).softmax(dim=2)[..., :-1]
+        whole = torch.cat((places, torch.ones_like(places[..., :1])), dim=2)
+        return shares @ whole
