@@ -1,6 +1,7 @@
 """How fast a recipe trains, and how much of a step goes to its data, beside RAFT.
 
     python benchmarks/training.py                                    flow-world as it is, on this machine's GPU
+    python benchmarks/training.py --recipe depth-world --no-raft     another recipe, of any task
     python benchmarks/training.py --speeds eager graph --json out/training.json
     python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch=2 --set "data.crop=[64, 96]"
 
@@ -27,10 +28,11 @@ from torch import Tensor, nn
 
 from measuring import synchronize
 from protoformer.files import write_atomically
-from protoformer.training import FlowTask, Recipe, read_recipe
+from protoformer.training import Recipe, read_recipe
 from protoformer.training.distributed import launched
 from protoformer.training.engine import build_engine
 from protoformer.training.prefetch import InFlight
+from protoformer.training.tasks import task_of
 
 WARM_UP = 6
 RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
@@ -71,7 +73,7 @@ def held_gib(device: torch.device) -> float | None:
 
 def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
     """The recipe's own step."""
-    task = FlowTask(recipe)
+    task = task_of(recipe)
     engine = build_engine(launched(str(device)), recipe, task)
     batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
     rate, held = recipe.optimizer.rate, task.tensors(next(batches))

@@ -42,7 +42,7 @@ def run(protoformer, *options: str):
 
 def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     write_clips(World("objects", seed=5, size=(64, 64)), 1, Path("clips"), "sintel", 2)
-    outcome = run(protoformer, "--validate", "sintel:clips", "--parts", "1MB")
+    outcome = run(protoformer, "--validate", "sintel/train:clips", "--parts", "1MB")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
         "4 steps done, since the steps are over; wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
@@ -144,6 +144,10 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--parts", "many"), "'many' is not a size"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
         (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
+        (
+            ("toy.yaml", "-o", "new", "--validate", "sintel/val:."),
+            "sintel has no split 'val'; choose one of train, test",
+        ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),

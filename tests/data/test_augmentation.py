@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protoformer.data.augmentation import AUGMENTATIONS, Augmentation, Parameters, augment_depth, augment_flow, draw
+from protoformer.data.augmentation import AUGMENTATIONS, Augmentation, Parameters, augment_flow, draw
 from protoformer.errors import InputError
-from protoformer.world import DepthSample, FlowSample, join, random_scene
+from protoformer.world import FlowSample, join, random_scene
 
 SIZE = (60, 84)
 CONFIG = Augmentation(crop=(40, 56), min_scale=-0.4, max_scale=0.6, flip_vertical=0.5, erase_size=(5, 20))
@@ -55,13 +55,6 @@ def test_pixels_never_leave_their_device(sparse: bool) -> None:
     changed = augment_flow(on(scene(0), "meta"), config, [(0, 0, 0)])
     assert all(getattr(changed, field).device.type == "meta" for field in FIELDS)
     assert changed.first.shape == (1, 3, 40, 56) and changed.valid.shape == (1, 1, 40, 56)
-    known = {"image": (1, 3), "depth": (1, 1), "valid": (1, 1)}
-    maps = {
-        name: torch.zeros(*shape, *SIZE, device="meta", dtype=None if name != "valid" else torch.bool)
-        for name, shape in known.items()
-    }
-    depth = augment_depth(DepthSample(**maps, intrinsics=torch.eye(3, device="meta")[None]), config, [(0, 0, 0)])
-    assert depth.depth.device.type == depth.intrinsics.device.type == "meta"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
@@ -200,8 +193,3 @@ def test_small_images_come_out_at_the_size_of_the_crop(name: str) -> None:
     assert flow.first.shape == flow.second.shape == (1, 3, *config.crop)
     assert flow.flow.shape == (1, 2, *config.crop) and flow.valid.shape == (1, 1, *config.crop)
     assert flow.first.dtype == flow.flow.dtype == torch.float32 and flow.valid.dtype == torch.bool
-    image = scene(1)
-    known = DepthSample(image=image.first, depth=torch.ones(1, 1, *SIZE), valid=image.valid)
-    depth = augment_depth(known, config, [(0, 0, 0)])
-    assert depth.image.shape == (1, 3, *config.crop) and depth.depth.shape == depth.valid.shape == (1, 1, *config.crop)
-    assert depth.intrinsics is None

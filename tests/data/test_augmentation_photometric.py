@@ -1,4 +1,4 @@
-"""Colours that change, and patches that are erased."""
+"""Colours that change, blur, noise, and patches that are erased."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protoformer.data.augmentation import Augmentation, Jitter, augment_flow
-from protoformer.data.augmentation_photometric import erase, jitter, mean, turn_hue
+from protoformer.data.augmentation_photometric import blur, erase, grain, jitter, mean, turn_hue
 from protoformer.world import FlowSample, random_scene
 
 IMAGES = torch.rand(3, 3, 20, 26, generator=torch.Generator().manual_seed(0))
@@ -134,3 +134,23 @@ def test_a_box_is_filled_with_the_mean_colour_and_cut_at_the_border() -> None:
 def test_a_mean_is_the_mean() -> None:
     torch.testing.assert_close(mean(IMAGES), IMAGES.mean(dim=(2, 3), keepdim=True), atol=1e-6, rtol=0)
     assert torch.equal(mean(torch.ones(1, 3, 7, 9)), torch.ones(1, 3, 1, 1))
+
+
+def test_a_blurred_point_is_a_gaussian_and_what_is_not_blurred_stays() -> None:
+    images = torch.zeros(2, 3, 21, 25)
+    images[:, :, 10, 12] = 1.0
+    blurred = blur(images, [1.5, 0.0])
+    assert torch.equal(blurred[1], images[1])
+    assert blurred[0].sum(dim=(1, 2)).allclose(torch.ones(3), atol=1e-5)
+    ratio = blurred[0, 0, 10, 14] / blurred[0, 0, 10, 12]
+    assert float(ratio) == pytest.approx(math.exp(-(2**2) / (2 * 1.5**2)), rel=1e-4)
+    assert torch.allclose(blur(torch.full((1, 3, 9, 9), 0.3), [1.0]), torch.full((), 0.3))
+
+
+def test_grain_has_its_strength_and_is_that_of_its_seed() -> None:
+    images = torch.full((3, 3, 60, 60), 0.5)
+    noisy = grain(images, [0.05, 0.05, 0.0], [1, 2, 3])
+    assert float(noisy[0].std()) == pytest.approx(0.05, rel=0.05)
+    assert torch.equal(noisy[2], images[2]) and not torch.equal(noisy[0], noisy[1])
+    assert torch.equal(grain(images[:1], [0.05], [1]), noisy[:1])
+    assert grain(images, [2.0] * 3, [0] * 3).aminmax() == (0.0, 1.0)

@@ -12,16 +12,13 @@ from protoformer.data.augmentation import (
     Augmentation,
     Parameters,
     Placement,
-    apply_depth,
     apply_flow,
-    augment_depth,
     augment_flow,
-    draw,
 )
 from protoformer.data.augmentation_spatial import Resampling
 from protoformer.geometry import pixel_grid, warp_back
 from protoformer.geometry.warps import inside
-from protoformer.world import DepthSample, FlowSample, noise, random_scene
+from protoformer.world import FlowSample, random_scene
 
 SIZE = (60, 84)
 HEIGHT, WIDTH = SIZE
@@ -248,70 +245,6 @@ def test_a_sparse_vector_keeps_its_own_occlusion() -> None:
         carried = placed(sample, sparse=True, crop=(30, 42), scale=(scale, scale))
         inner = carried.valid & (F.pad(torch.ones(1, 1, 29, 41), (0, 1, 0, 1)) > 0)
         assert torch.equal(carried.occlusion[inner], (carried.flow[:, :1] > 1.5e-3 * scale)[inner])
-
-
-def spots(points: torch.Tensor, intrinsics: torch.Tensor) -> DepthSample:
-    """An image of soft spots where the points (K x 3, metres) project to, each spot in a channel of its own."""
-    pixels = points @ intrinsics.T
-    pixels = pixels[:, :2] / pixels[:, 2:]
-    gap = pixel_grid(*SIZE)[None] - pixels[:, :, None, None]
-    image = torch.exp(-gap.square().sum(dim=1) / (2 * 3.0**2))
-    depth = points[:, 2].view(-1, 1, 1, 1).expand(-1, 1, *SIZE).clone()
-    own = intrinsics.expand(len(points), 3, 3)
-    return DepthSample(image=image[:, None].expand(-1, 3, -1, -1), depth=depth, valid=depth > 0, intrinsics=own)
-
-
-def test_points_project_to_where_the_picture_shows_them() -> None:
-    intrinsics = torch.tensor([[70.0, 0.5, 40.5], [0.0, 65.0, 31.0], [0.0, 0.0, 1.0]])
-    points = torch.tensor([[0.1, 0.2, 4.0], [-0.4, 0.3, 5.0], [0.5, -0.4, 6.0], [0.0, 0.0, 3.0]])
-    sample, crop, looked_at = spots(points, intrinsics), (72, 92), 0
-    for epoch in range(8):
-        keys = [(0, epoch, index) for index in range(4)]
-        config = dataclasses.replace(SHAPES_ONLY, crop=crop, min_scale=-0.2)
-        changed = augment_depth(sample, config, keys)
-        assert changed.intrinsics is not None
-        for index, key in enumerate(keys):
-            flip = torch.tensor([-1.0 if mirrored else 1.0 for mirrored in draw(config, key, SIZE).placement.flip])
-            mirrored = points[index] * torch.cat((flip, torch.ones(1)))
-            x, y, z = (changed.intrinsics[index] @ mirrored).tolist()
-            if not (12 < x / z < crop[1] - 13 and 12 < y / z < crop[0] - 13):
-                continue
-            looked_at += 1
-            # The spot is symmetric, so its centre of mass is its middle.
-            mass = changed.image[index, 0] * (changed.image[index, 0] > 0.05)
-            middle = (pixel_grid(*crop) * mass).sum(dim=(1, 2)) / mass.sum()
-            torch.testing.assert_close(middle, torch.tensor([x / z, y / z]), atol=0.15, rtol=0)
-            assert (changed.intrinsics[index].diagonal() > 0).all()
-            assert torch.equal(changed.depth[index][changed.valid[index]].unique(), points[index, 2:])
-    assert looked_at >= 16
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_depths_are_never_mixed(sparse: bool) -> None:
-    generator = torch.Generator().manual_seed(1)
-    depth = torch.randint(1, 60, (2, 1, *SIZE), generator=generator).float()
-    valid = torch.rand(2, 1, *SIZE, generator=generator) < 0.7
-    image = noise(*SIZE, generator, coarsest=16).expand(2, -1, -1, -1)
-    sample = DepthSample(image=image, depth=depth * valid, valid=valid)
-    changed = augment_depth(sample, dataclasses.replace(SHAPES_ONLY, sparse=sparse), [(0, 0, 0), (0, 0, 1)])
-    assert torch.equal(changed.depth, changed.depth.round()) and torch.equal(changed.depth > 0, changed.valid)
-    assert 0.2 < float(changed.valid.float().mean()) < 0.95
-
-
-def test_halving_a_picture_halves_its_focal_length() -> None:
-    intrinsics = torch.tensor([[70.0, 0.0, 41.5], [0.0, 65.0, 29.5], [0.0, 0.0, 1.0]])[None]
-    sample = DepthSample(
-        image=torch.zeros(1, 3, *SIZE),
-        depth=torch.ones(1, 1, *SIZE),
-        valid=torch.ones(1, 1, *SIZE, dtype=torch.bool),
-        intrinsics=intrinsics,
-    )
-    half = apply_depth(sample, [Parameters(Placement(SIZE, (30, 42), (0.5, 0.5)))], sparse=False)
-    # The middle of the image stays its middle: 41.5 of 84 pixels, 20.5 of 42.
-    expected = torch.tensor([[35.0, 0.0, 20.5], [0.0, 32.5, 14.5], [0.0, 0.0, 1.0]])[None]
-    torch.testing.assert_close(half.intrinsics, expected)
-    mirrored = apply_depth(sample, [Parameters(Placement(SIZE, SIZE, flip=(True, False)))], sparse=False)
-    torch.testing.assert_close(mirrored.intrinsics, intrinsics)
 
 
 def test_placements_of_different_sizes_do_not_make_a_batch() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry import convex_upsample
+from protoformer.geometry import convex_upsample, doubled
 
 CERTAIN = 1000.0  # a logit beside which the other eight are exactly nothing in float32
 
@@ -61,3 +61,12 @@ def test_every_pixel_is_the_sum_written_out() -> None:
         ]
         expected[image, :, y, x] = sum(share * value for share, value in zip(shares, near, strict=True))
     torch.testing.assert_close(convex_upsample(field, weights, factor), expected)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 4), (5, 3)])
+def test_doubled_maps_are_torchs_own_with_the_same_gradient(size: tuple[int, int]) -> None:
+    maps = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    expected = torch.nn.functional.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
+    torch.testing.assert_close(doubled(maps), expected)
+    arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(*(torch.autograd.grad(found, maps, arriving)[0] for found in (doubled(maps), expected)))

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.training import FlowTask, Recipe, Trainer
+from protoformer.training import Recipe, Trainer
 from protoformer.training.checkpoints import load
 from protoformer.training.clock import Pace
 from protoformer.training.distributed import launched
 from protoformer.training.engine import Engine, build_engine
 from protoformer.training.graph import WARM_UP
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
+from protoformer.training.tasks import task_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -27,19 +28,22 @@ RECIPE = Recipe(
 STEPS = WARM_UP + 4
 
 
-def engine(**run: object) -> Engine:
-    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, **run))
-    return build_engine(launched("cuda"), recipe, FlowTask(recipe))
+def engine(task: str = "flow", **run: object) -> Engine:
+    recipe = dataclasses.replace(RECIPE, task=task, run=dataclasses.replace(RECIPE.run, **run))
+    return build_engine(launched("cuda"), recipe, task_of(recipe))
 
 
-def batches(count: int) -> list[dict[str, Tensor]]:
-    """As unlike one another as they can be: their motion grows, so a step on another's batch is another step."""
+def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
+    """As unlike one another as they can be: their truth grows, so a step on another's batch is another step."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for number in range(count):
         images = torch.rand(2, 2, 3, 64, 64, generator=generator)
         flow = (number + 1) * torch.randn(2, 2, 64, 64, generator=generator)
-        tensors = {"first": images[0], "second": images[1], "flow": flow}
+        if task == "flow":
+            tensors = {"first": images[0], "second": images[1], "flow": flow}
+        else:
+            tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
         tensors["valid"] = torch.rand(2, 1, 64, 64, generator=generator) < 0.7
         made.append({name: tensor.cuda() for name, tensor in tensors.items()})
     return made
@@ -69,10 +73,11 @@ def near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str,
     assert torch.allclose(found["guard.sums"], expected["guard.sums"], rtol=1e-2)
 
 
+@pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
-    data = batches(STEPS)
-    made = {speed: engine(speed=speed, precision=precision) for speed in ("eager", "graph")}
+def test_recorded_steps_are_the_steps_themselves(task: str, precision: str) -> None:
+    data = batches(STEPS, task)
+    made = {speed: engine(task, speed=speed, precision=precision) for speed in ("eager", "graph")}
     warm = {speed: trained(each, data[:WARM_UP]) for speed, each in made.items()}
     done = {speed: trained(each, data[WARM_UP:]) for speed, each in made.items()}
     near(done["graph"], done["eager"], start=warm["eager"])
@@ -95,9 +100,10 @@ def test_a_poisoned_batch_is_skipped_where_it_is_computed(speed: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("speed", ["eager", "graph"])
-def test_a_step_never_waits_for_the_device(speed: str) -> None:
-    data, made = batches(STEPS + 2), engine(speed=speed)
+def test_a_step_never_waits_for_the_device(task: str, speed: str) -> None:
+    data, made = batches(STEPS + 2, task), engine(task, speed=speed)
     trained(made, data[:STEPS])
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -121,7 +127,7 @@ def test_a_run_on_the_world_goes_on_where_it_stopped(speed: str, tmp_path: Path)
 
     def state(folder: str, steps: int) -> dict[str, Tensor]:
         chosen = recipe.changed([f"run.steps={steps}"])
-        ended = Trainer(chosen, FlowTask(chosen), tmp_path / folder, device="cuda").run()
+        ended = Trainer(chosen, task_of(chosen), tmp_path / folder, device="cuda").run()
         assert (ended.step, ended.why) == (steps, "steps")
         return load(ended.checkpoint).tensors
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.model import build_flow, preset
-from protoformer.training import flow_loss
+from protoformer.model import DepthNetwork, build_depth, build_flow, preset
+from protoformer.training import depth_loss, flow_loss
 from protoformer.training.frugal import compile_parts, recompute_activations
 
 SIZE = (64, 64)
@@ -22,6 +22,7 @@ def trained_once(network: nn.Module) -> tuple[dict[str, Tensor], int]:
     generator = torch.Generator().manual_seed(0)
     first, second = torch.rand(2, 1, 3, *SIZE, generator=generator)
     flow, valid = torch.ones(1, 2, *SIZE), torch.ones(1, 1, *SIZE, dtype=torch.bool)
+    depth, focal = torch.full((1, 1, *SIZE), 2.0), torch.tensor([60.0])
     weights = {parameter.data_ptr() for parameter in network.parameters()}
     kept: dict[int, int] = {}
 
@@ -31,15 +32,25 @@ def trained_once(network: nn.Module) -> tuple[dict[str, Tensor], int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = flow_loss(network(first, second, every=True), flow, valid).total
+        if isinstance(network, DepthNetwork):
+            loss = depth_loss(network(first, every=True), depth, valid, focal).total
+        else:
+            loss = flow_loss(network(first, second, every=True), flow, valid).total
     loss.backward()
     return {name: parameter.grad for name, parameter in network.named_parameters()}, sum(kept.values())
 
 
-@pytest.mark.parametrize("decoder", ["recurrent", "memory"])
-def test_gradients_are_the_same_and_less_is_kept(decoder: str) -> None:
+NETWORKS = {
+    "recurrent": lambda: build_flow(preset("tiny", decoder="recurrent")),
+    "memory": lambda: build_flow(preset("tiny", decoder="memory")),
+    "depth": lambda: build_depth(preset("tiny")),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_are_the_same_and_less_is_kept(name: str) -> None:
     torch.manual_seed(0)
-    plain = build_flow(preset("tiny", decoder=decoder)).train()
+    plain = NETWORKS[name]().train()
     frugal = copy.deepcopy(plain)
     recompute_activations(frugal)
     expected, all_of_it = trained_once(plain)
@@ -60,18 +71,29 @@ def test_a_network_in_use_is_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "parts"),
+    ("name", "parts"),
     [
         ("recurrent", ["features.stages.0", "features.stages.1", "decoder.update"]),
         ("memory", ["features.stages.0", "features.stages.1", "decoder.costs.memory", "decoder.update"]),
+        (
+            "depth",
+            [
+                "features.stages.0",
+                "features.stages.1",
+                "decoder.wide.0",
+                "decoder.wide.1",
+                "decoder.update",
+                "decoder.finish",
+            ],
+        ),
     ],
 )
 def test_stages_the_memory_of_costs_and_updates_are_compiled_for_their_shapes(
-    decoder: str, parts: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[tuple[nn.Module, dict[str, Any]]] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **options: compiled.append((module, options)))
-    network = build_flow(preset("tiny", decoder=decoder))
+    network = NETWORKS[name]()
     compile_parts(network)
     names = {module: name for name, module in network.named_modules()}
     assert [(names[module], options) for module, options in compiled] == [(part, {"dynamic": False}) for part in parts]

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from protoformer.data.augmentation import AUGMENTATIONS
+from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS
 from protoformer.errors import InputError
 from protoformer.model import PRESETS
+from protoformer.model.networks import NETWORKS
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 
 PUBLISHED = {
@@ -14,17 +16,21 @@ PUBLISHED = {
     "flow-things": (120_000, 1.25e-4, (432, 960)),
     "flow-mix": (120_000, 1.25e-4, (432, 960)),
     "flow-kitti": (50_000, 1.25e-4, (432, 960)),
+    # Of depth the paper names rate and crop; steps are those of flow's stages.
+    "depth-vkitti2": (120_000, 1.25e-4, (432, 960)),
+    "depth-kitti": (50_000, 1.25e-4, (432, 960)),
+    "depth-sintel": (50_000, 1.25e-4, (432, 960)),
 }
 
 
 def test_the_package_brings_the_published_stages_and_the_world() -> None:
-    assert packaged_recipes() == ("flow-chairs", "flow-kitti", "flow-mix", "flow-things", "flow-world")
+    assert {*PUBLISHED, "flow-world", "depth-world", "depth-nyu"} <= set(packaged_recipes())
 
 
 @pytest.mark.parametrize("name", packaged_recipes())
 def test_a_packaged_recipe_is_read_and_says_what_it_is(name: str) -> None:
     recipe = read_recipe(name)
-    assert recipe.task == "flow"
+    assert recipe.task == name.partition("-")[0]
     assert recipe.what
     assert Recipe.from_dict(recipe.as_dict()) == recipe
 
@@ -47,8 +53,9 @@ def test_the_mix_has_rafts_weights_and_scales() -> None:
     assert (hd1k.min_scale, hd1k.max_scale, hd1k.flip_vertical, hd1k.sparse) == (-0.5, 0.2, 0.0, True)
 
 
-def test_the_worlds_rate_never_falls_unless_it_is_told_to() -> None:
-    recipe = read_recipe("flow-world")
+@pytest.mark.parametrize("name", ["flow-world", "depth-world", "depth-nyu"])
+def test_the_worlds_rate_never_falls_unless_it_is_told_to(name: str) -> None:
+    recipe = read_recipe(name)
     assert (recipe.schedule.kind, recipe.schedule.decay) == ("constant", 0)
     assert recipe.run.steps is None  # so that another go can always follow
     assert sum(recipe.data.families.values()) == pytest.approx(1)
@@ -112,8 +119,16 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
         ("data.datasets.sintle.root=x", "there is no dataset of flow 'sintle'; the nearest known one is 'sintel'."),
         (
             "data.datasets.sintel.augmentation=chair",
-            f"there is no augmentation 'chair'; choose one of {', '.join(AUGMENTATIONS)}.",
+            f"there is no augmentation 'chair'; choose one of {', '.join((*AUGMENTATIONS, *DEPTH_AUGMENTATIONS))}.",
         ),
+        (
+            "data.datasets.sintel.augmentation=rooms",
+            "data.datasets.sintel.augmentation is 'rooms', but it must be one of flow, such as chairs.",
+        ),
+        ("data.world_share=1", "data.world_share is 1.0, but it must be a share between 0 and 1."),
+        ("data.source=mix", "data.datasets gives no dataset a weight; name one, such as sintel: {weight: 1}."),
+        ("loss.edges=-1", "loss.edges is -1.0, but it must be 0 or more."),
+        ("loss.nearest=90", "loss.nearest is 90.0, but it must be above 0 and below loss.farthest."),
         (
             "data.datasets.sintel.fields.crop=[4, 4]",
             "an augmentation has no field 'crop'; the nearest one is 'contrast'.",
@@ -141,7 +156,7 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
             "data.source=dataset",
             "data.datasets gives no dataset a weight; name one, such as sintel: {weight: 1}.",
         ),
-        ("task=dept", "there is no task 'dept'; choose one of flow."),
+        ("task=dept", f"there is no task 'dept'; choose one of {', '.join(NETWORKS)}."),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(setting: str, sentence: str) -> None:

@@ -18,7 +18,7 @@ from protoformer.data import open_dataset
 from protoformer.data.augmentation import augment_flow
 from protoformer.errors import InputError
 from protoformer.files import write_flo
-from protoformer.training.dataset_mix import DatasetMix, epoch_order
+from protoformer.training.dataset_mix import DatasetMix, epoch_order, varied_flow
 from protoformer.training.prefetch import one_ahead
 from protoformer.training.recipe import DataSection, DatasetSection
 from protoformer.training.sources import Source, dataset_source, open_source, world_source
@@ -244,7 +244,7 @@ def test_weights_say_how_often_an_epoch_shows_a_sample(tmp_path: Path) -> None:
             "sintel": DatasetSection(weight=0),  # left out, so nobody asks where it is
         },
     )
-    mix = DatasetMix(data, range(4))
+    mix = DatasetMix(data, range(4), varied_flow)
     assert len(mix) == 12
     batches = [mix.parcel(number).batch for number in range(3)]
     shown = [pair for batch in batches if batch for pair in zip(batch.names, batch.first, strict=True)]

@@ -56,7 +56,8 @@ def train(
         bool, typer.Option("--fresh", help="Start over; the run that lies in the folder is lost.")
     ] = False,
     validate: Annotated[
-        list[str] | None, typer.Option(help="Also score on a dataset, as NAME:ROOT. Repeat for several.")
+        list[str] | None,
+        typer.Option(help="Also score on a dataset, as NAME:ROOT or NAME/SPLIT:ROOT. Repeat for several."),
     ] = None,
     list_them: Annotated[bool, typer.Option("--list", help="Show the recipes, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended for programs.")] = False,
@@ -147,13 +148,14 @@ def _process_began() -> float:
 
 
 def _validator(text: str, task: str) -> Validator:
-    """A dataset to score on, from NAME:ROOT."""
-    name, colon, root = text.partition(":")
+    """A dataset to score on, from NAME:ROOT, or NAME/SPLIT:ROOT for another split than evaluation reads."""
+    chosen, colon, root = text.partition(":")
+    name, _, split = chosen.partition("/")
     if not (name and colon and root):
         raise InputError(f"--validate is {text!r}, but it is a dataset and its folder; write it as sintel:data/Sintel.")
     check_dataset_task(name, task)
     if not Path(root).is_dir():
         raise InputError(f"--validate is {text!r}, but there is no folder {root}; write the one that holds {name}.")
-    samples = open_dataset(name, Path(root))
+    samples = open_dataset(name, Path(root), split or None)
 
     return lambda network: Validated(name, TOOLS[task].score(network, samples, name, Path(root)))

@@ -1,11 +1,7 @@
 """Augmentation after RAFT: colours, erased patches, scale, stretch, flips and a crop.
 
-Two steps. `draw` takes the random numbers of one sample from its key alone; `apply_flow` and `apply_depth` use them
-on a batch, on whatever device it is. `augment_flow` and `augment_depth` do both.
-
-A key is (seed, epoch, index). Each random number of a sample has a name, and is the first 53 bits of the 8-byte BLAKE2b
-hash of "seed epoch index name" (decimal, a space between, ASCII), read as a little-endian number without its 11 lowest
-bits, as a fraction of 2^53. So it depends neither on worker nor batch nor device, nor on the other numbers drawn.
+Two steps. `draw` takes the random numbers of one sample from its key alone (see augmentation_numbers); `apply_flow`
+uses them on a batch, on whatever device it is. `augment_flow` does both.
 
 Unlike RAFT: the order of the colour changes is fixed, the picture is resampled once, and an image may be scaled to just
 the crop's size, without a margin of 8 pixels.
@@ -13,18 +9,18 @@ the crop's size, without a margin of 8 pixels.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from protoformer.data.augmentation_numbers import Draws, Key, check_settings, draw_boxes, draw_jitter
 from protoformer.data.augmentation_photometric import NEUTRAL, Box, Jitter, erase, jitter
 from protoformer.data.augmentation_spatial import Placement, Resampling
 from protoformer.errors import InputError
 from protoformer.geometry import pixel_grid
 from protoformer.geometry.warps import inside
-from protoformer.world.sample import DepthSample, FlowSample
+from protoformer.world.sample import FlowSample
 
 __all__ = [
     "AUGMENTATIONS",
@@ -33,14 +29,10 @@ __all__ = [
     "Key",
     "Parameters",
     "Placement",
-    "apply_depth",
     "apply_flow",
-    "augment_depth",
     "augment_flow",
     "draw",
 ]
-
-Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -79,47 +71,12 @@ class Augmentation:
     sparse: bool = False
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            wanted = _wanted(field.name, value)
-            if wanted:
-                raise InputError(f"the augmentation's {field.name} is {value!r}, but it must be {wanted}.")
-        if not self.min_scale <= self.max_scale:
-            raise InputError(f"the augmentation's min_scale {self.min_scale} is above its max_scale {self.max_scale}.")
-        if not self.erase_size[0] <= self.erase_size[1]:
-            raise InputError(f"the augmentation's erase_size {self.erase_size} must go from the least to the most.")
+        check_settings(self)
         if self.min_scale - self.stretch < -1:
             raise InputError(
                 f"the augmentation's min_scale {self.min_scale} less its stretch {self.stretch} is below -1, half the"
                 " size, where pixels would be passed over; raise one or lower the other."
             )
-
-
-_PROBABILITIES = {
-    "scale_probability",
-    "stretch_probability",
-    "flip_horizontal",
-    "flip_vertical",
-    "asymmetric",
-    "erase",
-}
-
-
-def _wanted(name: str, value: object) -> str:
-    """What a field's value must be, if it is not; else nothing."""
-    if name == "sparse":
-        return "" if isinstance(value, bool) else "true or false"
-    if name in ("crop", "erase_size"):
-        sides = value if isinstance(value, tuple) else ()
-        right = len(sides) == 2 and all(isinstance(side, int) and side >= 1 for side in sides)
-        return "" if right else "two whole numbers, 1 or more"
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return "a number"
-    if name in _PROBABILITIES:
-        return "" if 0 <= value <= 1 else "a probability, 0 to 1"
-    if name in ("min_scale", "max_scale"):
-        return ""
-    return "" if value >= 0 else "0 or more"
 
 
 AUGMENTATIONS: dict[str, Augmentation] = {
@@ -153,36 +110,15 @@ class Parameters:
     erased: tuple[Box, ...] = ()
 
 
-class _Draws:
-    """The random numbers of one key, by name."""
-
-    def __init__(self, key: Key) -> None:
-        self.key = " ".join(str(int(part)) for part in key)
-
-    def fraction(self, name: str) -> float:
-        digest = blake2b(f"{self.key} {name}".encode(), digest_size=8).digest()
-        return (int.from_bytes(digest, "little") >> 11) / 2**53
-
-    def between(self, name: str, low: float, high: float) -> float:
-        return low + (high - low) * self.fraction(name)
-
-    def whole(self, name: str, low: int, high: int) -> int:
-        """From low to high, both included."""
-        return low + int(self.fraction(name) * (high - low + 1))
-
-    def happens(self, name: str, probability: float) -> bool:
-        return self.fraction(name) < probability
-
-
 def draw(config: Augmentation, key: Key, size: tuple[int, int]) -> Parameters:
     """The parameters of the sample with this key, (seed, epoch, index), whose images have this (height, width)."""
-    draws = _Draws(key)
-    first = _draw_jitter(config, draws, "first")
-    second = _draw_jitter(config, draws, "second") if draws.happens("asymmetric", config.asymmetric) else first
-    return Parameters(_draw_placement(config, draws, size), first, second, _draw_boxes(config, draws, size))
+    draws = Draws(key)
+    first = draw_jitter(config, draws, "first")
+    second = draw_jitter(config, draws, "second") if draws.happens("asymmetric", config.asymmetric) else first
+    return Parameters(_draw_placement(config, draws, size), first, second, draw_boxes(config, draws, size))
 
 
-def _draw_placement(config: Augmentation, draws: _Draws, size: tuple[int, int]) -> Placement:
+def _draw_placement(config: Augmentation, draws: Draws, size: tuple[int, int]) -> Placement:
     across, down = 1.0, 1.0
     if draws.happens("scaled", config.scale_probability):
         across = down = 2 ** draws.between("scale", config.min_scale, config.max_scale)
@@ -204,33 +140,6 @@ def _draw_placement(config: Augmentation, draws: _Draws, size: tuple[int, int]) 
             draws.happens("flip vertical", config.flip_vertical),
         ),
         corner=(draws.whole("corner x", 0, room_x), draws.whole("corner y", 0, room_y)),
-    )
-
-
-def _draw_jitter(config: Augmentation, draws: _Draws, image: str) -> Jitter:
-    def factor(name: str, strength: float) -> float:
-        return draws.between(f"{image} {name}", max(0.0, 1 - strength), 1 + strength)
-
-    return Jitter(
-        brightness=factor("brightness", config.brightness),
-        contrast=factor("contrast", config.contrast),
-        saturation=factor("saturation", config.saturation),
-        hue=draws.between(f"{image} hue", -config.hue, config.hue),
-    )
-
-
-def _draw_boxes(config: Augmentation, draws: _Draws, size: tuple[int, int]) -> tuple[Box, ...]:
-    if not draws.happens("erase", config.erase):
-        return ()
-    (height, width), (least, most) = size, config.erase_size
-    return tuple(
-        (
-            draws.whole(f"box {box} x", 0, width - 1),
-            draws.whole(f"box {box} y", 0, height - 1),
-            draws.whole(f"box {box} width", least, most),
-            draws.whole(f"box {box} height", least, most),
-        )
-        for box in range(draws.whole("boxes", 1, 2))
     )
 
 
@@ -266,32 +175,6 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
     )
 
 
-def apply_depth(sample: DepthSample, parameters: Sequence[Parameters], sparse: bool) -> DepthSample:
-    """A batch of N images by N parameters, those of a pair's first image; depths stay as they are, metres.
-
-    A scaled image is that of a longer lens, a crop moves its centre, and a flip shows the mirrored world: so do the
-    intrinsics, whose focal lengths stay positive.
-    """
-    resampling = _resampling(sample.image, parameters)
-    if sparse:
-        valid, depth = resampling.carry(sample.valid, sample.depth)
-    else:
-        valid, depth = resampling.nearest(sample.valid) & resampling.inside, resampling.nearest(sample.depth)
-        depth = torch.where(valid, depth, torch.zeros_like(depth))
-    image = resampling.bilinear(jitter(sample.image, [each.first for each in parameters]))
-    intrinsics = None if sample.intrinsics is None else _placed_intrinsics(sample.intrinsics, resampling)
-    return replace(sample, image=image, depth=depth, valid=valid, intrinsics=intrinsics)
-
-
-def _placed_intrinsics(intrinsics: Tensor, resampling: Resampling) -> Tensor:
-    """Rows by the map of positions, columns by the sign of the flips, which mirror the world: N x 3 x 3."""
-    slope, shift = resampling.slope.to(intrinsics.dtype), resampling.shift.to(intrinsics.dtype)
-    one, zero = torch.ones_like(slope[:, :1]), torch.zeros_like(slope[:, :1])
-    slope, shift = torch.cat((slope, one), dim=1), torch.cat((shift, zero), dim=1)
-    placed = intrinsics * slope[:, :, None] + intrinsics[:, 2:] * shift[:, :, None]
-    return placed * slope.sign()[:, None, :]
-
-
 def _resampling(images: Tensor, parameters: Sequence[Parameters]) -> Resampling:
     if len(parameters) != len(images):
         raise ValueError(f"a batch of {len(images)} needs as many parameters, not {len(parameters)}")
@@ -305,9 +188,3 @@ def augment_flow(sample: FlowSample, config: Augmentation, keys: Sequence[Key]) 
     """The batch augmented, a key (seed, epoch, index) a sample: N pairs of the crop's size."""
     height, width = sample.first.shape[-2:]
     return apply_flow(sample, [draw(config, key, (height, width)) for key in keys], config.sparse)
-
-
-def augment_depth(sample: DepthSample, config: Augmentation, keys: Sequence[Key]) -> DepthSample:
-    """The batch augmented, a key (seed, epoch, index) a sample: N images of the crop's size."""
-    height, width = sample.image.shape[-2:]
-    return apply_depth(sample, [draw(config, key, (height, width)) for key in keys], config.sparse)

@@ -1,9 +1,10 @@
-"""Changes of colour, and patches erased: batched, each sample by numbers of its own.
+"""Changes of colour, blur, noise, and patches erased: batched, each sample by numbers of its own.
 
 Everything here is arithmetic pixel by pixel, and means are sums of whole numbers, which no order of summation changes:
 a sample comes out the same to the last bit whatever else is in its batch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,6 +81,47 @@ def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
     columns, rows = (x >= left) & (x < left + wide), (y >= top) & (y < top + high)
     erased = (rows[..., :, None] & columns[..., None, :]).any(dim=1, keepdim=True)
     return torch.where(erased, mean(images), images)
+
+
+def blur(images: Tensor, sigmas: Sequence[float]) -> Tensor:
+    """As out of focus: a Gaussian of so many pixels, one an image, cut at 3 of them; 0 leaves an image as it is.
+
+    images: N x 3 x H x W, repeated beyond their borders.
+    """
+    reach = math.ceil(3 * max(sigmas, default=0.0))
+    if not reach:
+        return images
+    away = range(-reach, reach + 1)
+    shares = [images.new_tensor([_gaussian(step, sigma) for sigma in sigmas]).view(-1, 1, 1, 1) for step in away]
+    whole = sum(shares[1:], shares[0])
+    for dim in (2, 3):
+        length = images.shape[dim]
+        place = torch.arange(length, device=images.device)
+        parts = [
+            share * images.index_select(dim, (place + step).clamp(0, length - 1))
+            for share, step in zip(shares, away, strict=True)
+        ]
+        images = sum(parts[1:], parts[0]) / whole
+    return images
+
+
+def _gaussian(step: int, sigma: float) -> float:
+    """How much a pixel so many steps away counts beside the one in the middle, which counts 1."""
+    if abs(step) > math.ceil(3 * sigma):
+        return 0.0
+    return math.exp(-0.5 * (step / sigma) ** 2) if step else 1.0
+
+
+def grain(images: Tensor, strengths: Sequence[float], seeds: Sequence[int]) -> Tensor:
+    """Gaussian noise of a standard deviation, one an image, from a seed of its own; kept to [0, 1].
+
+    images: N x 3 x H x W in [0, 1]. The noise is drawn on the CPU, so that it is the same on any device.
+    """
+    if not any(strengths):
+        return images
+    shape = images.shape[1:]
+    noise = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+    return (images + noise.to(images) * images.new_tensor(strengths).view(-1, 1, 1, 1)).clamp(0, 1)
 
 
 def mean(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Datasets of depth: NYUv2, KITTI by the Eigen lists, Sintel and Virtual KITTI 2."""
+"""Datasets of depth: NYUv2, depth cameras, KITTI by the Eigen lists, Sintel and Virtual KITTI 2."""
 
 import math
 import os
@@ -10,6 +10,7 @@ import torch
 
 from protoformer.data.depth_nyu import NyuV2
 from protoformer.data.depth_record import depth_record, pinhole
+from protoformer.data.depth_rgbd import Rgbd
 from protoformer.data.tree import (
     Dataset,
     choose,
@@ -27,7 +28,7 @@ from protoformer.files import read_cam, read_dpt, read_image, read_kitti_depth, 
 from protoformer.files.folders import natural_key
 from protoformer.world.sample import DepthSample
 
-__all__ = ["KittiEigen", "NyuV2", "SintelDepth", "Vkitti2Depth"]
+__all__ = ["KittiEigen", "NyuV2", "Rgbd", "SintelDepth", "Vkitti2Depth"]
 
 
 @dataclass(frozen=True)

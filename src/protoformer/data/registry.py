@@ -72,6 +72,7 @@ _ENTRIES = (
     _entry("middlebury", "flow", "all", "all", "flow:Middlebury", "indoor scenes with hidden texture"),
     _entry("own", "flow", "all", "all", "manifest:OwnFlow", "your pairs, listed in a csv or json file"),
     _entry("nyuv2", "depth", "train val test", "test", "depth:NyuV2", "indoor rooms, 480x640"),
+    _entry("rgbd", "depth", "all", "all", "depth:Rgbd", "scenes before a depth camera, in millimetres"),
     _entry("kitti-eigen", "depth", "train val test", "test", "depth:KittiEigen", "streets, the Eigen split"),
     _entry("sintel-depth", "depth", "train", "train", "depth:SintelDepth", "an animated film, 436x1024"),
     _entry("vkitti2-depth", "depth", "all", "all", "depth:Vkitti2Depth", "rendered streets, 375x1242"),

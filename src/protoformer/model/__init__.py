@@ -1,6 +1,7 @@
 """The paper: prototyping, synchronization, encoder, a decoder per task, presets."""
 
 from protoformer.model.config import PRESETS, ModelConfig, preset
+from protoformer.model.depth import DepthNetwork, DepthPrediction, build_depth
 from protoformer.model.encoder import Encoder, EncoderOutput
 from protoformer.model.flow import FlowNetwork, FlowPrediction, build_flow
 from protoformer.model.fused.plain import nearest_prototype
@@ -11,6 +12,8 @@ __all__ = [
     "PRESETS",
     "SYNCHRONIZATIONS",
     "UPDATE_RULES",
+    "DepthNetwork",
+    "DepthPrediction",
     "Encoder",
     "EncoderOutput",
     "FlowNetwork",
@@ -18,6 +21,7 @@ __all__ = [
     "ModelConfig",
     "Prototypes",
     "Prototyping",
+    "build_depth",
     "build_flow",
     "nearest_prototype",
     "preset",

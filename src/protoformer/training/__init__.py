@@ -1,5 +1,7 @@
 """Losses and training."""
 
+from protoformer.training.depth_losses import DepthLoss, depth_loss
+from protoformer.training.depth_task import DepthTask
 from protoformer.training.flow_task import FlowTask
 from protoformer.training.loop import Ended, Trainer
 from protoformer.training.losses import FlowLoss, flow_loss
@@ -8,6 +10,8 @@ from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 from protoformer.training.short import fit_flow
 
 __all__ = [
+    "DepthLoss",
+    "DepthTask",
     "Ended",
     "FlowLoss",
     "FlowTask",
@@ -15,6 +19,7 @@ __all__ = [
     "Progress",
     "Recipe",
     "Trainer",
+    "depth_loss",
     "fit_flow",
     "flow_loss",
     "packaged_recipes",

@@ -1,28 +1,22 @@
 """Optical flow as a task of the loop."""
 
-import dataclasses
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
-from protoformer.errors import InputError
 from protoformer.metrics import FlowMetric
-from protoformer.model import FlowNetwork, build_flow
+from protoformer.model import build_flow
 from protoformer.model.flow import normalised
 from protoformer.model.precision import full_precision
+from protoformer.training.held_out import HeldOutScenes
 from protoformer.training.losses import counted_pixels, flow_loss
-from protoformer.training.recipe import DataSection, Recipe
+from protoformer.training.recipe import Recipe
+from protoformer.training.sample_kind import FLOW
 from protoformer.training.sources import Source, open_source
-from protoformer.training.task import Example, TaskLoss, Validated
+from protoformer.training.starting import begin_with
+from protoformer.training.task import TaskLoss
 from protoformer.world import FlowSample
-
-HELD_OUT = 1_000_003
-"""Added to the data's seed for scenes that are never trained on."""
-TOGETHER = 4
-"""Held-out scenes that are looked at at once."""
-EXAMPLES = 3
 
 
 class FlowTask:
@@ -37,25 +31,16 @@ class FlowTask:
         """The network that the recipe describes."""
         network = build_flow(self.recipe.model.config())
         if self.start is not None:
-            if not isinstance(self.start, FlowNetwork) or self.start.config != network.config:
-                raise InputError(
-                    f"the weights {self.recipe.model.start} are of another network than the recipe's; "
-                    "set model.preset and model.fields to theirs."
-                )
-            network.load_state_dict(self.start.state_dict())
+            begin_with(network, self.start, self.recipe.model.start)
         return network
 
     def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[FlowSample]:
         """The recipe's pairs."""
         return open_source(self.recipe.data, device, rank=rank, ranks=ranks, told=told)
 
-    def held_out(self, device: torch.device) -> "HeldOutScenes":
-        """Scenes of the world from another seed, of the recipe's families and size."""
-        data = self.recipe.data
-        scenes = dataclasses.replace(
-            data, source="world", seed=(data.seed + HELD_OUT) % 2**31, batch=TOGETHER, workers=0
-        )
-        return HeldOutScenes(scenes, self.recipe.run.validation_scenes, device)
+    def held_out(self, device: torch.device) -> "HeldOutFlows":
+        """Scenes of the world that are never trained on."""
+        return HeldOutFlows(self.recipe, FLOW, device)
 
     def tensors(self, batch: FlowSample) -> dict[str, Tensor]:
         """Images, motion, and where it is known."""
@@ -74,52 +59,19 @@ class FlowTask:
         return TaskLoss(loss.total, (loss.epe, loss.distance, loss.surprise))
 
 
-class HeldOutScenes:
-    """The first scenes of a world, rendered when they are first asked for and then kept on the device."""
+class HeldOutFlows(HeldOutScenes[FlowSample]):
+    """What is predicted, and drawn, is motion in pixels: N x 2 x H x W."""
 
-    def __init__(self, data: DataSection, scenes: int, device: torch.device) -> None:
-        self.data, self.count, self.device = data, scenes, device
-        self._batches: tuple[FlowSample, ...] = ()
+    def predicted(self, network: nn.Module, batch: FlowSample) -> Tensor:
+        """Motion from the first images to the second."""
+        flow: Tensor = network(normalised(batch.first), normalised(batch.second)).flows[-1]
+        return flow.float().cpu()
 
-    def validate(self, network: nn.Module) -> Validated:
+    def scores(self, pairs: Iterable[tuple[FlowSample, Tensor]]) -> dict[str, float]:
         """End-point error (pixels), Fl and outliers at 1 px (percent) over all pixels that training counts."""
         metric = FlowMetric()
-        for batch in self._rendered():
-            flow = _flow_of(network, batch)
+        for batch, flow in pairs:
             truth, valid = batch.flow.cpu(), batch.valid.cpu()
             metric.update(flow, truth, counted_pixels(truth, valid))
-        scores = metric.compute()
-        return Validated("world", {"epe": scores.epe, "fl": scores.fl, "px1": scores.px1})
-
-    def examples(self, network: nn.Module) -> tuple[Example, ...]:
-        """The first scene of each of the first batches, which tend to be of different families."""
-        found = []
-        for batch in self._rendered()[:EXAMPLES]:
-            one = _first(1, batch, torch.device("cpu"))
-            found.append(Example(one.names[0], one, _flow_of(network, batch)[0]))
-        return tuple(found)
-
-    def _rendered(self) -> tuple[FlowSample, ...]:
-        if not self._batches and self.count:
-            wanted = -(-self.count // TOGETHER)
-            source = open_source(self.data, self.device)
-            *whole, last = islice(source.batches(0), wanted)
-            self._batches = (*whole, _first(self.count - TOGETHER * len(whole), last, self.device))
-        return self._batches
-
-
-def _first(count: int, batch: FlowSample, device: torch.device) -> FlowSample:
-    """The first samples of a batch, on a device."""
-    return FlowSample(
-        first=batch.first[:count].to(device),
-        second=batch.second[:count].to(device),
-        flow=batch.flow[:count].to(device),
-        valid=batch.valid[:count].to(device),
-        names=batch.names[:count],
-    )
-
-
-@torch.no_grad()
-def _flow_of(network: nn.Module, batch: FlowSample) -> Tensor:
-    flow: Tensor = network(normalised(batch.first), normalised(batch.second)).flows[-1]
-    return flow.float().cpu()
+        found = metric.compute()
+        return {"epe": found.epe, "fl": found.fl, "px1": found.px1}

@@ -7,11 +7,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from protoformer.model.cost_memory import CostMemory, CostTokens, MemoryLayer
+from protoformer.model.depth_decoder import DepthDecoder, DepthUpdate, Finish
 from protoformer.model.encoder import Block, Stage
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts
 from protoformer.model.update import UpdateBlock
 
-PARTS = (Stage, UpdateBlock, CostMemory)
+PARTS = (Stage, UpdateBlock, CostMemory, DepthUpdate, Finish)
 """What is large, and of one shape in a whole run.
 
 Look-ups and upsampling between them stay as they are: they gain little, and a graph of all takes minutes to make.
@@ -32,9 +33,9 @@ def recompute_activations(network: nn.Module) -> None:
     not touched by it, and neither are state dicts.
     """
     for module in network.modules():
-        if isinstance(module, Block | UpdateBlock | CostTokens | MemoryLayer):
+        if isinstance(module, Block | UpdateBlock | CostTokens | MemoryLayer | DepthUpdate):
             module.forward = _recomputed(module, module.forward)  # type: ignore[method-assign]
-        elif isinstance(module, FlowDecoder):
+        elif isinstance(module, FlowDecoder | DepthDecoder):
             module._upsample = _recomputed(module, module._upsample)  # type: ignore[method-assign]
         elif isinstance(module, CorrelationCosts | MemoryCosts):
             module.prepare = _with_recomputed_reader(module, module.prepare)  # type: ignore[method-assign]

@@ -26,12 +26,12 @@ class FlowLoss:
 
 
 def laplace_surprise(error: Tensor, log_scale: Tensor) -> Tensor:
-    """-log p of an error (N x 2 x H x W, pixels) whose components are Laplace distributed: N x 1 x H x W, nats.
+    """-log p of an error (N x C x H x W) whose components are Laplace distributed: N x 1 x H x W, nats.
 
     p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale), N x 1 x H x W.
     """
     deviation = error.abs().sum(dim=1, keepdim=True)
-    return deviation * torch.exp(-log_scale) + 2 * (log_scale + math.log(2))
+    return deviation * torch.exp(-log_scale) + error.shape[1] * (log_scale + math.log(2))
 
 
 def counted_pixels(flow: Tensor, valid: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
+from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS, DepthAugmentation
 from protoformer.data.registry import DATASETS
 from protoformer.errors import InputError, nearest
 from protoformer.files.reading import opened
@@ -45,7 +46,8 @@ class DatasetSection:
     """One dataset on disk.
 
     root, split, options: as `open_dataset` takes them. weight: how often an epoch shows each of its samples; 0 leaves
-    the dataset out. augmentation, fields: a named `Augmentation` and what of it is changed; the crop is the data's.
+    the dataset out. augmentation, fields: a named `Augmentation` (of depth, a `DepthAugmentation`) and what of it is
+    changed; the crop is the data's.
     """
 
     root: str | None = None
@@ -59,28 +61,29 @@ class DatasetSection:
         _expect(self.weight >= 0, "a dataset's weight", self.weight, "0 or more")
         self.augmented((1, 1))
 
-    def augmented(self, crop: tuple[int, int]) -> Augmentation:
+    def augmented(self, crop: tuple[int, int]) -> Augmentation | DepthAugmentation:
         """How its samples are varied, and cut to (height, width)."""
-        if self.augmentation not in AUGMENTATIONS:
-            raise InputError(
-                f"there is no augmentation {self.augmentation!r}; choose one of {', '.join(AUGMENTATIONS)}."
-            )
-        known = [each.name for each in dataclasses.fields(Augmentation) if each.name != "crop"]
+        named: Mapping[str, Augmentation | DepthAugmentation] = {**AUGMENTATIONS, **DEPTH_AUGMENTATIONS}
+        if self.augmentation not in named:
+            raise InputError(f"there is no augmentation {self.augmentation!r}; choose one of {', '.join(named)}.")
+        chosen = named[self.augmentation]
+        known = [each.name for each in dataclasses.fields(chosen) if each.name != "crop"]
         for name in self.fields:
             if name not in known:
                 raise InputError(f"an augmentation has no field {name!r}; the nearest one is {nearest(name, known)!r}.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.fields.items()
         }
-        return dataclasses.replace(AUGMENTATIONS[self.augmentation], **values, crop=crop)
+        return dataclasses.replace(chosen, **values, crop=crop)
 
 
 @dataclass(frozen=True)
 class DataSection:
     """What is learned from.
 
-    source: scenes of the "world", or a "dataset" on disk. seed: decides everything random about the data. batch:
-    samples of a step, over all processes. crop: (height, width) of the images, pixels.
+    source: scenes of the "world", a "dataset" on disk, or a "mix" of both, in which `world_share` of the batches are of
+    the world. seed: decides everything random about the data. batch: samples of a step, over all processes. crop:
+    (height, width) of the images, pixels.
     families: kinds of scenes, and the share of the batches that each has (their sum need not be 1). final: the share
     of the batches that are of the final pass. bank: textures, "procedural" or a folder of images, which are joined
     with them.
@@ -88,7 +91,8 @@ class DataSection:
     workers: processes that make batches; 0 is none. A GPU renders the world itself and needs none.
     """
 
-    source: Literal["world", "dataset"] = "world"
+    source: Literal["world", "dataset", "mix"] = "world"
+    world_share: float = 0.5
     seed: int = 0
     batch: int = 8
     crop: tuple[int, int] = (368, 496)
@@ -103,15 +107,16 @@ class DataSection:
         _expect(0 <= self.seed < 2**31, "data.seed", self.seed, "a whole number from 0 to 2147483647")
         _expect(self.batch >= 1, "data.batch", self.batch, "1 or more")
         _expect(min(self.crop) >= 16, "data.crop", list(self.crop), "two sides of at least 16 pixels")
+        _expect(0 < self.world_share < 1, "data.world_share", self.world_share, "a share between 0 and 1")
         _expect(0 <= self.final <= 1, "data.final", self.final, "a share, 0 to 1")
         _expect(self.broken >= 0, "data.broken", self.broken, "0 or more")
         _expect(self.workers >= 0, "data.workers", self.workers, "0 or more")
         _named("family of scenes", self.families, list(FAMILIES))
         for name, share in self.families.items():
             _expect(share >= 0, f"data.families.{name}", share, "0 or more")
-        if self.source == "world" and not sum(self.families.values()) > 0:
+        if self.source != "dataset" and not sum(self.families.values()) > 0:
             raise InputError("data.families gives no family a share; give one, such as objects: 1.")
-        if self.source == "dataset" and not sum(each.weight for each in self.datasets.values()) > 0:
+        if self.source != "world" and not sum(each.weight for each in self.datasets.values()) > 0:
             raise InputError("data.datasets gives no dataset a weight; name one, such as sintel: {weight: 1}.")
 
 
@@ -161,14 +166,23 @@ class ScheduleSection:
 
 @dataclass(frozen=True)
 class LossSection:
-    """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise."""
+    """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise.
+
+    Of depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
+    between which depths count.
+    """
 
     gamma: float = 0.8
     confidence: float = 0.1
+    edges: float = 1.0
+    nearest: float = 0.1
+    farthest: float = 80.0
 
     def __post_init__(self) -> None:
         _expect(0 < self.gamma <= 1, "loss.gamma", self.gamma, "above 0 and at most 1")
-        _expect(self.confidence >= 0, "loss.confidence", self.confidence, "0 or more")
+        for name in ("confidence", "edges"):
+            _expect(getattr(self, name) >= 0, f"loss.{name}", getattr(self, name), "0 or more")
+        _expect(0 < self.nearest < self.farthest, "loss.nearest", self.nearest, "above 0 and below loss.farthest")
 
 
 @dataclass(frozen=True)
@@ -222,6 +236,11 @@ class Recipe:
             raise InputError(f"there is no task {self.task!r}; choose one of {', '.join(NETWORKS)}.")
         known = [each.name for each in DATASETS.values() if each.task == self.task]
         _named(f"dataset of {self.task}", self.data.datasets, known)
+        fitting = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
+        for name, section in self.data.datasets.items():
+            wanted = f"one of {self.task}, such as {fitting[0]}"
+            place = f"data.datasets.{name}.augmentation"
+            _expect(section.augmentation in fitting, place, section.augmentation, wanted)
         if self.schedule.kind == "one_cycle" and self.run.steps is None:
             raise InputError("a schedule of one_cycle needs to know where it ends; give run.steps a number.")
 

@@ -4,6 +4,7 @@ Batch n of B samples is divided among R processes ("ranks"): each makes B / R th
 make just what one process would. So a run that goes on at batch n sees what it would have seen.
 """
 
+import math
 import os
 import signal
 import threading
@@ -15,12 +16,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from protoformer.errors import InputError
-from protoformer.training.dataset_mix import DatasetMix
+from protoformer.training.dataset_mix import DatasetMix, Vary, varied_flow
 from protoformer.training.parcel import BrokenSamples, Maker, Parcel
 from protoformer.training.prefetch import Batch, one_ahead
 from protoformer.training.recipe import DataSection
+from protoformer.training.sample_kind import FLOW, SampleKind
 from protoformer.training.world_mix import WorldMix
-from protoformer.world import FlowSample, Renderer
+from protoformer.world import Renderer
+from protoformer.world.sample import Sample
 from protoformer.world.tasks import flow_sample
 
 Batch_co = TypeVar("Batch_co", covariant=True)
@@ -40,15 +43,20 @@ class Source(Protocol[Batch_co]):
 def open_source(
     data: DataSection,
     device: torch.device | str = "cpu",
+    kind: SampleKind[Sample] = FLOW,  # type: ignore[assignment]
     *,
     rank: int = 0,
     ranks: int = 1,
     told: Callable[[str], None] | None = None,
-) -> Source[FlowSample]:
-    """Pairs of images and their motion, from where the recipe says. The rest is as in `dataset_source`."""
+) -> Source[Sample]:
+    """Samples of one kind, by default pairs of images, from where the recipe says. The rest as in `dataset_source`."""
+    if data.source == "dataset":
+        return dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
+    world = world_source(data, device, kind.render, rank=rank, ranks=ranks)
     if data.source == "world":
-        return world_source(data, device, rank=rank, ranks=ranks)
-    return dataset_source(data, device, rank=rank, ranks=ranks, told=told)
+        return world
+    read = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
+    return _Mixed(world, read, data.world_share)
 
 
 def world_source(
@@ -71,17 +79,18 @@ def world_source(
 def dataset_source(
     data: DataSection,
     device: torch.device | str = "cpu",
+    vary: Vary[Sample] = varied_flow,  # type: ignore[assignment]
     *,
     rank: int = 0,
     ranks: int = 1,
     told: Callable[[str], None] | None = None,
-) -> Source[FlowSample]:
-    """Augmented pairs of the recipe's datasets, read by its workers.
+) -> Source[Sample]:
+    """Varied samples of the recipe's datasets, read by its workers. vary: what makes them, by default pairs of flow.
 
     rank, ranks: which process this is, from 0 on, and of how many. told: called with one sentence for each sample that
     cannot be read and is replaced; one more than the recipe's `broken` is an `InputError` while batches are made.
     """
-    maker = DatasetMix(data, _places(data.batch, rank, ranks))
+    maker = DatasetMix(data, _places(data.batch, rank, ranks), vary)
     return _Made(maker, torch.device(device), workers=data.workers, budget=data.broken, told=told)
 
 
@@ -132,6 +141,31 @@ class _Made(Generic[Batch]):
         if parcel.batch is None:
             raise self.broken.too_many()
         return parcel.batch
+
+
+class _Mixed(Generic[Batch]):
+    """Batches of the world and of datasets by turns.
+
+    Both have numbers of their own: of the first n batches, floor(n share) are the world's, at any n, and they are its
+    first ones.
+    """
+
+    def __init__(self, world: Source[Batch], dataset: Source[Batch], share: float) -> None:
+        self.world, self.dataset, self.share = world, dataset, share
+
+    @property
+    def broken(self) -> BrokenSamples:
+        return self.dataset.broken
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        rendered = self._of_world(start)
+        world, dataset = self.world.batches(rendered), self.dataset.batches(start - rendered)
+        for number in count(start):
+            yield next(world if self._of_world(number + 1) > self._of_world(number) else dataset)
+
+    def _of_world(self, batches: int) -> int:
+        """How many of the first batches are the world's."""
+        return math.floor(batches * self.share)
 
 
 class _Parcels(Dataset[Parcel[Batch]]):

@@ -5,11 +5,12 @@ from typing import Any
 
 from torch import nn
 
+from protoformer.training.depth_task import DepthTask
 from protoformer.training.flow_task import FlowTask
 from protoformer.training.recipe import Recipe
 from protoformer.training.task import Task
 
-TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {"flow": FlowTask}
+TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {"flow": FlowTask, "depth": DepthTask}
 """By name: from a recipe, and a network whose weights it begins with (None: random ones)."""
 
 

@@ -1,0 +1,161 @@
+"""Depth as a task of the loop."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from protoformer.errors import InputError
+from protoformer.model import build_depth, build_flow, preset
+from protoformer.model.depth import focal_length, metric_depth
+from protoformer.training import DepthTask, FlowTask, Recipe, Trainer, depth_loss
+from protoformer.training.parcel import BrokenSamples
+from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
+from protoformer.training.schedule import one_cycle
+from protoformer.training.tasks import task_of
+from protoformer.world import DepthSample, World, depth_stream, procedural_bank
+from protoformer.world import world as world_module
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
+    return Recipe(
+        task="depth",
+        model=ModelSection("tiny"),
+        data=DataSection(batch=2, crop=(32, 48), families={"room": 1.0}),
+        schedule=ScheduleSection("constant", 0),
+        run=RunSection(validation_scenes=6),
+    )
+
+
+def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
+    settings = ["loss.gamma=0.5", "loss.confidence=0.3", "loss.edges=2", "loss.nearest=2", "loss.farthest=4"]
+    task = task_of(recipe.changed(settings))
+    assert isinstance(task, DepthTask)
+    network = task.build().train()
+    batch = next(task.source(0, 1, CPU, pytest.fail).batches(0))
+    tensors = task.tensors(batch)
+    counted = batch.valid & (batch.depth > 2) & (batch.depth < 4)
+    assert 0 < counted.sum() < batch.valid.sum() and torch.equal(task.weight(tensors), counted.sum())
+    focal = focal_length(batch.intrinsics)
+    prediction = network(2 * batch.image - 1, every=True)
+    expected = depth_loss(prediction, batch.depth, counted, focal, gamma=0.5, confidence=0.3, edges=2.0)
+    found = task.loss(network, tensors, task.weight(tensors))
+    assert torch.allclose(found.total, expected.total)
+    assert torch.allclose(task.loss(network, tensors, 2 * task.weight(tensors)).total, expected.total / 2)
+    named = dict(zip(task.metrics, found.metrics, strict=True))
+    assert all(torch.allclose(named[name], getattr(expected, name)) for name in task.metrics)
+
+
+def test_scenes_that_are_held_out_are_not_trained_on_and_are_judged_in_metres(recipe: Recipe) -> None:
+    task = DepthTask(recipe)
+    network = task.build().eval()
+    held_out = task.held_out(CPU)
+    first, second = held_out.validate(network), held_out.validate(network)
+    assert first == second and first.name == "world" and set(first.scores) == {"abs_rel", "delta1", "silog"}
+    examples = held_out.examples(network)
+    assert [example.name[-7:] for example in examples] == ["-000000", "-000004"]
+    for example in examples:
+        sample = example.sample
+        assert isinstance(sample, DepthSample) and len(sample.image) == 1 and example.predicted.shape == (1, 32, 48)
+        with torch.no_grad():
+            log = network(2 * sample.image - 1).logs[-1]
+        expected = metric_depth(log, focal_length(sample.intrinsics))[0]
+        assert torch.allclose(example.predicted, expected, rtol=1e-3)
+    seeds = {example.name.split("-")[1] for example in examples}
+    names = next(task.source(0, 1, CPU, pytest.fail).batches(0)).names
+    assert len(seeds) == 1 and not seeds & {name.split("-")[1] for name in names}
+
+
+def test_depth_begins_with_the_encoder_of_flow_and_flow_with_that_of_depth(recipe: Recipe) -> None:
+    torch.manual_seed(5)
+    flow = build_flow(preset("tiny"))
+    network = DepthTask(recipe, start=flow).build()
+    assert all(
+        torch.equal(tensor, network.features.state_dict()[key]) for key, tensor in flow.features.state_dict().items()
+    )
+    torch.manual_seed(0)
+    again = FlowTask(dataclasses.replace(recipe, task="flow"), start=network).build()
+    assert all(
+        torch.equal(tensor, again.features.state_dict()[key]) for key, tensor in flow.features.state_dict().items()
+    )
+
+
+def test_weights_to_begin_with_must_fit(recipe: Recipe) -> None:
+    given = build_depth(preset("tiny", depth_updates=9))
+    built = DepthTask(recipe, start=given).build()
+    assert all(torch.equal(tensor, given.state_dict()[name]) for name, tensor in built.state_dict().items())
+    with pytest.raises(InputError, match="are of another network than the recipe's"):
+        DepthTask(recipe, start=build_depth(preset("tiny", depth_widths=(32, 64)))).build()
+    for other in (preset("tiny", prototypes=4), preset("fast")):
+        with pytest.raises(InputError, match="are of another encoder than the recipe's"):
+            DepthTask(recipe, start=build_flow(other)).build()
+
+
+class NoiseDepths:
+    """Noise before a wall at some distance: batch n is a function of n alone."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch, self.broken = batch, BrokenSamples()
+
+    def batches(self, start: int) -> Iterator[DepthSample]:
+        number = start
+        while True:
+            generator = torch.Generator().manual_seed(number)
+            image = torch.rand(self.batch, 3, 64, 64, generator=generator)
+            depth = 1 + 5 * torch.rand(self.batch, 1, 64, 64, generator=generator)
+            camera = torch.tensor([[60.0, 0, 31.5], [0, 60.0, 31.5], [0, 0, 1]]).expand(self.batch, 3, 3)
+            yield DepthSample(image=image, depth=depth, valid=depth > 1.5, intrinsics=camera)
+            number += 1
+
+
+class NoiseTask(DepthTask):
+    """Depth of data that costs nothing."""
+
+    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> NoiseDepths:
+        return NoiseDepths(self.recipe.data.batch)
+
+
+def test_a_run_that_stops_and_goes_on_is_the_same_bit_by_bit(tmp_path: Path, noises, stored) -> None:
+    whole = Recipe(
+        task="depth",
+        model=ModelSection("tiny"),
+        data=DataSection(batch=2, crop=(64, 64)),
+        optimizer=OptimizerSection(rate=1e-3),
+        schedule=ScheduleSection("constant", 2),
+        run=RunSection(steps=6, validate_every=0, pictures_every=0, validation_scenes=0, log_every=2),
+    )
+    Trainer(whole, NoiseTask(whole), tmp_path / "whole").run()
+    for steps in (3, 6):
+        part = whole.changed([f"run.steps={steps}"])
+        Trainer(part, NoiseTask(part), tmp_path / "parts").run()
+    one, other = (noises.last(tmp_path / name) for name in ("whole", "parts"))
+    assert one.step == other.step == 6 and stored.same(one.tensors, other.tensors)
+
+
+@pytest.mark.long
+def test_the_smallest_network_learns_a_room_by_heart() -> None:
+    world = World("room", 0, (64, 96), bank=procedural_bank(side=64, each=2))
+    batch = next(iter(depth_stream(world, 2)))
+    steps = 90
+    task = DepthTask(Recipe(task="depth", model=ModelSection("tiny"), schedule=ScheduleSection("constant", 0)))
+    torch.manual_seed(0)
+    network = task.build().train()
+    tensors = task.tensors(batch)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1.5e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(network, tensors, task.weight(tensors)).total.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        log = network.eval()(2 * batch.image - 1).logs[-1]
+    depth = metric_depth(log, focal_length(batch.intrinsics))
+    assert float(((depth - batch.depth).abs() / batch.depth).mean()) < 0.05
