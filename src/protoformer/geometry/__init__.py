@@ -2,7 +2,7 @@
 
 from protoformer.geometry.grids import cell_of_pixel, cells, grid_shape, pixel_grid
 from protoformer.geometry.padding import Padding
-from protoformer.geometry.upsampling import convex_upsample
+from protoformer.geometry.upsampling import convex_upsample, doubled
 from protoformer.geometry.warps import carry_forward, occlusion_by_consistency, sample, warp_back
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "cell_of_pixel",
     "cells",
     "convex_upsample",
+    "doubled",
     "grid_shape",
     "occlusion_by_consistency",
     "pixel_grid",

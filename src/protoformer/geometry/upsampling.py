@@ -1,5 +1,6 @@
-"""Upsampling by learned weights."""
+"""Upsampling, smoothly or by learned weights."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,3 +17,17 @@ def convex_upsample(field: Tensor, weights: Tensor, factor: int = 8) -> Tensor:
     around = around.view(batch, channels, 9, 1, 1, height, width)
     fine = (shares * around).sum(dim=2)
     return fine.permute(0, 1, 4, 2, 5, 3).reshape(batch, channels, factor * height, factor * width)
+
+
+def doubled(maps: Tensor) -> Tensor:
+    """N x C x H x W to N x C x 2H x 2W, bilinear between the pixels' centres; the outermost values are repeated.
+
+    As torch's own, whose gradient is not the same twice on a GPU.
+    """
+    for dim in (2, 3):
+        length = maps.shape[dim]
+        before = torch.cat((maps.narrow(dim, 0, 1), maps.narrow(dim, 0, length - 1)), dim)
+        after = torch.cat((maps.narrow(dim, 1, length - 1), maps.narrow(dim, length - 1, 1)), dim)
+        near = 0.75 * maps
+        maps = torch.stack((near + 0.25 * before, near + 0.25 * after), dim + 1).flatten(dim, dim + 1)
+    return maps

@@ -1,6 +1,7 @@
 """What a network is made of, in one flat record, and the named records that people start from."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,10 @@ class ModelConfig:
         levels, radius: of the correlation pyramid's look-ups, (2 radius + 1)^2 costs a level.
         memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
         updates_training, updates: recurrent updates in training and in use.
+    Depth decoder
+        depth_widths: channels of the two further stages, at 1/16 and 1/32 of the image.
+        depth_updates: recurrent updates over all levels, whose state has the channels of hidden_width.
+        nearest, farthest: bounds of a depth, metres of the canonical camera.
     """
 
     embedding: str = "patches"
@@ -64,13 +69,19 @@ class ModelConfig:
     memory_layers: int = 3
     updates_training: int = 12
     updates: int = 32
+    depth_widths: tuple[int, int] = (256, 256)
+    depth_updates: int = 6
+    nearest: float = 0.05
+    farthest: float = 250.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             wanted = _wanted(field.name, getattr(self, field.name), field.default)
             if wanted:
                 raise InputError(f"{field.name} is {getattr(self, field.name)!r}, but it must be {wanted}.")
-        for width in (*self.widths, self.hidden_width, self.memory_width):
+        if not self.nearest < self.farthest:
+            raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
+        for width in (*self.widths, *self.depth_widths, self.hidden_width, self.memory_width):
             if width % self.head_width:
                 raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
         for name, unit in (("memory_width", 8), ("hidden_width", 2)):
@@ -100,6 +111,9 @@ def _wanted(name: str, value: object, default: object) -> str:
     if isinstance(default, tuple):
         right = isinstance(value, tuple) and len(value) == 2 and all(_whole(each, 1) for each in value)
         return "" if right else "two whole numbers, 1 or more"
+    if isinstance(default, float):
+        right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+        return "" if right else "a number above 0"
     least = 0 if name == "iterations" else 1
     return "" if _whole(value, least) else f"a whole number, {least} or more"
 
@@ -129,6 +143,7 @@ PRESETS: dict[str, ModelConfig] = {
         hidden_width=96,
         updates_training=8,
         updates=8,
+        depth_widths=(192, 256),
     ),
     "tiny": ModelConfig(
         embedding="convolutions",
@@ -148,6 +163,8 @@ PRESETS: dict[str, ModelConfig] = {
         memory_layers=1,
         updates_training=4,
         updates=4,
+        depth_widths=(64, 64),
+        depth_updates=3,
     ),
 }
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from torch import nn
 
 from protoformer.model.config import ModelConfig
+from protoformer.model.depth import build_depth
 from protoformer.model.flow import build_flow
 
-NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {"flow": build_flow}
+NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {"flow": build_flow, "depth": build_depth}
 """Every task there is, and what builds its network; a network keeps its configuration as `config`."""
 
 
