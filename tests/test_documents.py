@@ -17,19 +17,29 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
-@pytest.mark.parametrize("document", ["README.md", "docs/video.md"])
+@pytest.mark.parametrize(
+    ("document", "written"),
+    [
+        ("README.md", {"motion.flo", "motion.png"}),
+        ("docs/video.md", set()),
+        ("docs/depth.md", {"depth.npy", "colours.png", "room.ply"}),
+    ],
+)
 def test_the_example_of_a_document_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path], document: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_movie: Callable[..., Path],
+    document: str,
+    written: set[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frames = [np.random.default_rng(n).integers(0, 256, (70, 90, 3), dtype=np.uint8) for n in range(4)]
-    for name, frame in zip(("frame1.png", "frame2.png"), frames, strict=False):
+    for name, frame in zip(("frame1.png", "frame2.png", "room.jpg"), frames, strict=False):
         Image.fromarray(frame).save(name)
     make_movie(tmp_path / "clip.mp4", frames, rate=1)
     before = {path.name for path in tmp_path.iterdir()}
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     exec(compile(example, document, "exec"), {"pf": protoformer})
-    written = {"motion.flo", "motion.png"} if document == "README.md" else set()
     assert {path.name for path in tmp_path.iterdir()} == before | written
 
 

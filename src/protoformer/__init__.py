@@ -2,7 +2,19 @@
 
 from protoformer.app.batch_flow import batch_flow
 from protoformer.errors import InputError
-from protoformer.inference import FlowModel, FlowResult, FlowStep, FlowVideo, UntrainedWarning, load
+from protoformer.inference import (
+    DepthModel,
+    DepthResult,
+    DepthStep,
+    DepthVideo,
+    FlowModel,
+    FlowResult,
+    FlowStep,
+    FlowVideo,
+    PointCloud,
+    UntrainedWarning,
+    load,
+)
 from protoformer.inference.batch import BatchResult
 from protoformer.inference.export import Exported, ExportError, export
 from protoformer.model import PRESETS, ModelConfig, preset
@@ -12,6 +24,10 @@ __version__ = "0.1.0"
 __all__ = [
     "PRESETS",
     "BatchResult",
+    "DepthModel",
+    "DepthResult",
+    "DepthStep",
+    "DepthVideo",
     "ExportError",
     "Exported",
     "FlowModel",
@@ -20,6 +36,7 @@ __all__ = [
     "FlowVideo",
     "InputError",
     "ModelConfig",
+    "PointCloud",
     "UntrainedWarning",
     "batch_flow",
     "export",

@@ -20,6 +20,21 @@ def unmatched() -> pf.FlowModel:
 
 
 @pytest.fixture(scope="session")
+def tiny_depth() -> pf.DepthModel:
+    """The smallest depth network with random weights that say something: untouched ones say nearly the same everywhere.
+
+    From one pixel to the next and from frame to frame its depth varies by some per cent, as that of trained ones.
+    """
+    with pytest.warns(pf.UntrainedWarning):
+        model = pf.load("tiny", device="cpu", task="depth")
+    with torch.no_grad():
+        for name, weights in model.network.named_parameters():
+            if "change" in name and weights.std() < 0.01 and weights.dim() == 4:
+                weights.mul_(10)
+    return model
+
+
+@pytest.fixture(scope="session")
 def scene() -> FlowSample:
     """A pair of 61x37 images."""
     return random_scene((37, 61), seed=1, motion=4.0).render()

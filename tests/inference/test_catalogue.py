@@ -3,6 +3,7 @@
 import pytest
 
 from protoformer.inference.catalogue import ModelEntry, catalogue
+from protoformer.inference.loading import TASKS
 from protoformer.model import PRESETS, build_flow
 from protoformer.model.count import parameters
 
@@ -38,9 +39,10 @@ def test_smaller_models_cost_less(entries: dict[str, ModelEntry]) -> None:
     assert paper.gflops > fast.gflops > tiny.gflops > 0
 
 
-def test_flow_is_served_by_fast(entries: dict[str, ModelEntry]) -> None:
-    assert {name: entry.default_for for name, entry in entries.items()} == {"paper": (), "fast": ("flow",), "tiny": ()}
-    assert all(entry.tasks == ("flow",) and entry.licence == "Apache-2.0" for entry in entries.values())
+def test_every_task_is_served_by_one_preset(entries: dict[str, ModelEntry]) -> None:
+    served = [task for entry in entries.values() for task in entry.default_for]
+    assert sorted(served) == sorted(TASKS) and {"flow", "depth"} <= set(entries["fast"].default_for)
+    assert all(entry.tasks == tuple(TASKS) and entry.licence == "Apache-2.0" for entry in entries.values())
 
 
 def test_one_encoder_serves_both_images_and_context_in_the_small_models(entries: dict[str, ModelEntry]) -> None:

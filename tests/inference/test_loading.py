@@ -11,6 +11,7 @@ from safetensors.torch import save
 
 import protoformer as pf
 from protoformer.errors import InputError
+from protoformer.inference.loading import TASKS
 from protoformer.inference.weights import KEY, load_weights, packaged_weights, save_weights
 from protoformer.model import build_flow
 from protoformer.world import FlowSample
@@ -74,7 +75,8 @@ def test_an_unknown_field_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["huge", "", "Tiny", "tiny.pt", "flow/tiny"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(InputError, match=f"there is no model '{name}'; choose one of flow, paper, fast, tiny"):
+    known = ", ".join((*TASKS, "paper", "fast", "tiny"))
+    with pytest.raises(InputError, match=f"there is no model '{name}'; choose one of {known}"):
         pf.load(name)
 
 

@@ -54,10 +54,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         port = probe.getsockname()[1]
     temporary = tmp_path_factory.mktemp("served")
     limits = ["--max-mb", "1", "--max-pixels", "80000", "--max-frames", "6", "--max-seconds", "60"]
+    models = ["--model", "tiny", "--depth-model", "tiny"]
     log = temporary / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "protoformer", "serve", "--port", str(port), "--model", "tiny", *limits],
+            [sys.executable, "-m", "protoformer", "serve", "--port", str(port), *models, *limits],
             stdout=file,
             stderr=subprocess.STDOUT,
             env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},

@@ -9,6 +9,7 @@ import typer
 from protoformer.data import DATASETS
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS
+from protoformer.inference.depth_range import DepthRange
 from protoformer.inference.planning import Tile
 from protoformer.inference.tiles import LEAST_OVERLAP
 
@@ -47,6 +48,24 @@ def check_dataset_task(dataset: str, task: str) -> None:
     """Refuse a dataset of another task; one that nobody knows is refused where it is opened."""
     if dataset in DATASETS and DATASETS[dataset].task != task:
         raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {task}.")
+
+
+def near_and_far(text: str | None, what: str) -> tuple[float, float] | None:
+    """Two depths in metres, given as NEAR,FAR to the option `what`; None stays None."""
+    if text is None:
+        return None
+    try:
+        near, far = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{what} is {text!r}, but it takes NEAR,FAR in metres; write it such as 0.5,20.") from None
+    if not 0 < near < far < float("inf"):
+        raise InputError(f"{what} cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
+    return near, far
+
+
+def depth_range(text: str | None) -> DepthRange:
+    """A range of depth by its name, or as NEAR,FAR."""
+    return near_and_far(text, "--range") if text is not None and "," in text else text
 
 
 def byte_count(text: str | None) -> int | None:

@@ -5,6 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from protoformer.app.evaluate_depth import evaluate_depth_command
 from protoformer.app.evaluate_flow import evaluate_flow_command
 from protoformer.errors import InputError
 
@@ -29,3 +30,4 @@ def _by_task() -> None:
 
 
 evaluate.command("flow")(evaluate_flow_command)
+evaluate.command("depth")(evaluate_depth_command)

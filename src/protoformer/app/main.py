@@ -9,6 +9,7 @@ from rich.console import Console
 from protoformer.app.batch_command import batch
 from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
+from protoformer.app.depth_command import depth
 from protoformer.app.evaluate_command import evaluate
 from protoformer.app.export_command import export
 from protoformer.app.flow_command import flow
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command()(flow)
+app.command()(depth)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

@@ -8,9 +8,12 @@ from typing import Any
 from torch import nn
 
 from protoformer.data.tree import Dataset
-from protoformer.inference import FlowModel
+from protoformer.inference import DepthModel, FlowModel
+from protoformer.inference.depth_evaluation import depth_method, evaluate_depth
 from protoformer.inference.evaluation import evaluate_flow, model_method
 from protoformer.model import FlowNetwork
+from protoformer.model.depth import DepthNetwork
+from protoformer.show.depth_evaluation import depth_comparison
 from protoformer.show.evaluation import comparison
 from protoformer.training.task import Drawing
 
@@ -39,10 +42,22 @@ def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pat
     }
 
 
+def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
+    assert isinstance(network, DepthNetwork)
+    model = DepthModel(network, trained=True, device=next(network.parameters()).device)
+    found = evaluate_depth(samples, depth_method(model), names=(name, "run")).table.metric
+    return {metric: getattr(found, metric) for metric in ("abs_rel", "rmse", "delta1")}
+
+
 TOOLS: dict[str, TaskTools] = {
     "flow": TaskTools(
         draw=lambda example: comparison(example.sample, example.predicted),
         caption="scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)",
         score=_flow_scores,
-    )
+    ),
+    "depth": TaskTools(
+        draw=lambda example: depth_comparison(example.sample, example.predicted),
+        caption="scenes not trained on: image and true depth above, depth found and its error below (white is half)",
+        score=_depth_scores,
+    ),
 }

@@ -25,6 +25,7 @@ _FORMATS = (
 _JPEG_QUALITY = 95
 
 _EXIF_ORIENTATION = 0x0112
+_EXIF_IFD, _EXIF_FOCAL_IN_35MM = 0x8769, 0xA405
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES, _TIFF_EXTRA_SAMPLES = 258, 262, 284, 338
 
 FloatPixels = npt.NDArray[np.float32]
@@ -60,6 +61,20 @@ def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
     with quiet_pillow():
         image = _identified(read_image_bytes(path), path)
     return image.height, image.width
+
+
+def focal_in_35mm(source: str | os.PathLike[str] | Image.Image) -> float | None:
+    """The focal length, mm, that would show the same on 35 mm film, where the camera has noted it (EXIF); else None.
+
+    source: an image's file, or a picture of Pillow's.
+    """
+    with quiet_pillow():
+        image = source if isinstance(source, Image.Image) else _identified(read_image_bytes(source), source)
+        try:
+            focal = float(image.getexif().get_ifd(_EXIF_IFD).get(_EXIF_FOCAL_IN_35MM, 0))
+        except Exception:  # damaged metadata does not make the pixels unreadable
+            return None
+    return focal if 0 < focal < float("inf") else None
 
 
 def _decoded(path: str | os.PathLike[str]) -> FloatPixels:

@@ -1,8 +1,24 @@
 """Networks made into tools: any image size, units, devices, files."""
 
+from protoformer.inference.depth import DepthModel
+from protoformer.inference.depth_results import DepthResult
+from protoformer.inference.depth_video import DepthStep, DepthVideo
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.flow_video import FlowStep, FlowVideo
 from protoformer.inference.loading import UntrainedWarning, load
+from protoformer.inference.point_cloud import PointCloud
 from protoformer.inference.results import FlowResult
 
-__all__ = ["FlowModel", "FlowResult", "FlowStep", "FlowVideo", "UntrainedWarning", "load"]
+__all__ = [
+    "DepthModel",
+    "DepthResult",
+    "DepthStep",
+    "DepthVideo",
+    "FlowModel",
+    "FlowResult",
+    "FlowStep",
+    "FlowVideo",
+    "PointCloud",
+    "UntrainedWarning",
+    "load",
+]

@@ -18,9 +18,9 @@ SIZE = (440, 1024)
 class ModelEntry:
     """One preset.
 
-    tasks: what it does. default_for: the tasks that load it by their name. parameters: all, and of each part.
-    gflops: billions of floating-point operations for a pair of 440x1024 images at `updates` updates. weights: "none",
-    or the file in the package. licence: of code and weights.
+    tasks: what it does. default_for: the tasks that load it by their name. parameters: all, and of each part, of its
+    flow network. gflops: billions of floating-point operations for a pair of 440x1024 images at `updates` updates.
+    weights: "none", or the file in the package. licence: of code and weights.
     """
 
     name: str
@@ -52,7 +52,7 @@ def _entry(name: str) -> ModelEntry:
     stored = [path.name for task in serves if (path := packaged_weights(task)) is not None]
     return ModelEntry(
         name=name,
-        tasks=("flow",),
+        tasks=tuple(TASKS),
         default_for=serves,
         parameters=sum(counts.values()),
         parts=counts,

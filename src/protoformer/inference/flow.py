@@ -9,7 +9,8 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import Padding, occlusion_by_consistency
-from protoformer.inference.flow_video import FlowVideo, Source, VideoOptions
+from protoformer.inference.clip_frames import Source
+from protoformer.inference.flow_video import FlowVideo, VideoOptions
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, confidence_of
 from protoformer.inference.images import ImageLike, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes

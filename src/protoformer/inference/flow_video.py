@@ -1,8 +1,7 @@
 """The motion of a clip: frames are read, encoded and forgotten one after the other."""
 
 import itertools
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -10,10 +9,9 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.files import Movie, open_movie
-from protoformer.files.movie import USUAL_RATE, exact_rate
+from protoformer.files import Movie
+from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, takes_half
-from protoformer.inference.images import ImageLike, as_image
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow
 from protoformer.inference.results import FlowResult
 from protoformer.model import FlowNetwork
@@ -26,8 +24,6 @@ SAMPLED_LENGTHS = 20_000
 TYPICAL = 0.99
 LEAST_SCALE = 1.0
 """Pixels: a still clip stays pale, and its noise is not painted as motion."""
-
-Source = str | os.PathLike[str] | Movie | Iterable[ImageLike]
 
 
 @dataclass(frozen=True)
@@ -45,13 +41,9 @@ class FlowStep(FlowResult):
 
 
 @dataclass(frozen=True)
-class VideoOptions:
+class VideoOptions(Span):
     """What of a clip is taken, and how its flow is computed; see `FlowModel.flow_video`."""
 
-    start: float | Fraction | None = None
-    end: float | Fraction | None = None
-    every: int = 1
-    rate: float | Fraction = USUAL_RATE
     updates: int | None = None
     warm_start: bool = False
     tile: Tile = "auto"
@@ -59,29 +51,12 @@ class VideoOptions:
     batch: int | None = None
     precision: Precision = "auto"
 
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise InputError(f"one frame in {self.every} cannot be taken; give a whole number of 1 or more.")
-
-
-@dataclass(frozen=True, eq=False)
-class _Frame:
-    """Pixels, 3 x H x W, with their number and time."""
-
-    pixels: Tensor
-    number: int
-    time: Fraction
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.pixels.shape[1], self.pixels.shape[2]
-
 
 class FlowVideo:
     """Iterate over it for the `FlowStep` of every pair, as often as the source can be read.
 
-    movie: the open clip, or None where frames were handed in. plan: how the flow is computed; None until the size of
-    the frames is known.
+    clip: its frames. movie: the open clip, or None where frames were handed in. plan: how the flow is computed; None
+    until the size of the frames is known.
     """
 
     def __init__(
@@ -89,22 +64,19 @@ class FlowVideo:
     ) -> None:
         self.options = options
         self.plan: FlowPlan | None = None
-        self.movie: Movie | None = None
+        self.clip = ClipFrames(source, options)
+        self.movie = self.clip.movie
         self.half = takes_half(device, options.precision)
         self._network, self._trained, self._device = network, trained, device
         self._engine: WindowedFlow | None = None
-        self._frames: Iterable[ImageLike] = ()
-        if isinstance(source, (str, os.PathLike, Movie)):
-            self.movie = source if isinstance(source, Movie) else open_movie(source, options.rate)
+        if self.movie is not None:
             self._prepared(self.movie.info.size)
-        else:
-            self._frames = source
 
     def __iter__(self) -> Iterator[FlowStep]:
-        frames = self._read()
+        frames = iter(self.clip)
         before = next(frames, None)
         if before is None:
-            raise InputError(f"{self._name} has no frame in this span; flow needs two, so choose another.")
+            raise InputError(f"{self.clip.name} has no frame in this span; flow needs two, so choose another.")
         engine = self._prepared(before.size)
         (seen,) = engine.encode([before.pixels])
         at_once = 1 if engine.plan.tile or self.options.warm_start else engine.plan.batch
@@ -118,7 +90,7 @@ class FlowVideo:
                 yield latest
             before, seen = steps[-1], encoded[-1]
         if latest is None:
-            raise InputError(f"{self._name} has one frame in this span; flow needs two, so choose another.")
+            raise InputError(f"{self.clip.name} has one frame in this span; flow needs two, so choose another.")
 
     def typical_motion(self, progress: Progress | None = None) -> float:
         """The length, in pixels, under which 99 of 100 vectors lie in a few pairs all over the clip; at least 1.
@@ -127,7 +99,7 @@ class FlowVideo:
         """
         if self.movie is None:
             raise InputError("frames that are handed in are seen once; open them as a clip, or give a scale.")
-        instants = self._instants(self.movie)
+        instants = self.clip.instants(self.movie, SAMPLED_PAIRS)
         lengths: list[Tensor] = []
         for place, instant in enumerate(instants):
             lengths.extend(self._lengths(self.movie, instant))
@@ -137,45 +109,12 @@ class FlowVideo:
             lengths.extend(self._lengths(self.movie, self.options.start))
         return max(LEAST_SCALE, float(torch.cat(lengths).quantile(TYPICAL))) if lengths else LEAST_SCALE
 
-    @property
-    def _name(self) -> str:
-        return "the clip" if self.movie is None else str(self.movie.info.paths[0])
-
     def _prepared(self, size: tuple[int, int]) -> WindowedFlow:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
             self.plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch)
             self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)
         return self._engine
-
-    def _read(self) -> Iterator[_Frame]:
-        if self.movie is None:
-            yield from self._handed_in()
-            return
-        for frame in self.movie.frames(self.options.start, self.options.end, self.options.every):
-            yield _Frame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
-
-    def _handed_in(self) -> Iterator[_Frame]:
-        rate, size = exact_rate(self.options.rate, self._name), None
-        first, last = self.options.start or 0, self.options.end
-        taken = 0
-        for number, image in enumerate(self._frames):
-            time = number / rate
-            if last is not None and float(time) >= last:
-                return
-            if float(time) < first:
-                continue
-            taken += 1
-            if (taken - 1) % self.options.every:
-                continue
-            frame = _Frame(as_image(image, f"frame {number}")[0], number, time)
-            if size is not None and frame.size != size:
-                raise InputError(
-                    f"frame {number} is {frame.size[1]}x{frame.size[0]} where those before it are {size[1]}x{size[0]}; "
-                    "give frames of one size."
-                )
-            size = frame.size
-            yield frame
 
     def _start(self, latest: FlowStep | None, until: Fraction) -> Tensor | None:
         """The latest flow carried on; where frames are not evenly spaced, for as long as the next pair takes."""
@@ -184,7 +123,7 @@ class FlowVideo:
         span, before = until - latest.until, latest.until - latest.time
         return carried_start(latest.flow, self._device) * float(span / before)
 
-    def _step(self, found: Tensor, first: _Frame, second: _Frame) -> FlowStep:
+    def _step(self, found: Tensor, first: ClipFrame, second: ClipFrame) -> FlowStep:
         return FlowStep(
             flow=found[:2],
             confidence=found[2:],
@@ -195,27 +134,16 @@ class FlowVideo:
             image=first.pixels,
         )
 
-    def _instants(self, movie: Movie) -> list[float]:
-        """Seconds in the middle of equal parts of the span that is taken."""
-        first = float(self.options.start or 0)
-        length = movie.info.seconds
-        if length is None:
-            length = max((frame.time for frame in movie.frames(first)), default=Fraction(0))
-        last = min(float(length), float("inf") if self.options.end is None else float(self.options.end))
-        span = max(0.0, last - first)
-        count = max(1, min(SAMPLED_PAIRS, int(span * movie.info.rate / self.options.every) // 4))
-        return [first + span * (place + 0.5) / count for place in range(count)]
-
     def _lengths(self, movie: Movie, instant: float | Fraction | None) -> Iterator[Tensor]:
         """Some lengths of vectors, in pixels, of the pair at an instant; nothing where there is none."""
         end = self.options.end
         if instant is not None and end is not None and instant >= end:
             return
-        pair = list(itertools.islice(movie.frames(instant, end, self.options.every), 2))
+        pair = list(itertools.islice(self.clip.read(movie, instant), 2))
         if len(pair) < 2:
             return
         engine = self._prepared(movie.info.size)
-        one, two = engine.encode([torch.from_numpy(frame.image).permute(2, 0, 1) for frame in pair])
+        one, two = engine.encode([frame.pixels for frame in pair])
         (found,) = engine.flows([(one, two)])
         lengths = found[:2].norm(dim=0).flatten()
         yield lengths[:: max(1, lengths.numel() // SAMPLED_LENGTHS)]

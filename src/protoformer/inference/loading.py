@@ -9,14 +9,18 @@ from typing import Any, Literal, overload
 import torch
 
 from protoformer.errors import InputError
+from protoformer.inference.depth import DepthModel
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.weights import load_weights, packaged_weights
 from protoformer.model import PRESETS, preset
 from protoformer.model.networks import build_network
 
-TASKS = {"flow": "fast"}
+TASKS = {"flow": "fast", "depth": "fast"}
 """Each task, and the preset that serves it."""
-PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {"flow": FlowModel}
+PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {
+    "flow": FlowModel,
+    "depth": DepthModel,
+}
 """What makes each task's network usable: from the network, whether it is trained, and a device."""
 UNTRAINED = (
     "{name} has no trained weights in this version of the package: "
@@ -36,9 +40,19 @@ def load(name: Literal["flow"] = "flow", device: str | torch.device | None = Non
 
 
 @overload
+def load(name: Literal["depth"], device: str | torch.device | None = None) -> DepthModel: ...
+
+
+@overload
 def load(
     name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["flow"], **fields: Any
 ) -> FlowModel: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["depth"], **fields: Any
+) -> DepthModel: ...
 
 
 @overload
@@ -58,7 +72,7 @@ def load(
     task: str | None = None,
     **fields: Any,
 ) -> Any:
-    """A model by the name of a task ("flow"), of a preset ("paper", "fast", "tiny"), or by a path to its weights.
+    """A model by the name of a task ("flow", "depth"), of a preset ("paper", "fast", "tiny"), or by a path to weights.
 
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.

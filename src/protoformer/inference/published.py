@@ -55,6 +55,31 @@ PUBLISHED: dict[tuple[str, str], tuple[OtherRow, ...]] = {
 """By dataset and group: figures on the whole training set, all its pixels known, occluded ones too."""
 
 
+@dataclass(frozen=True)
+class DepthRow:
+    """Another system's depth: what it was measured on, and its figures, of metric depth (None: not given)."""
+
+    label: str
+    measured_on: str
+    abs_rel: float | None = None
+    sq_rel: float | None = None
+    rmse: float | None = None
+    delta1: float | None = None
+
+
+PUBLISHED_DEPTH: dict[str, tuple[DepthRow, ...]] = {
+    "kitti-eigen": (DepthRow("ProtoFormer, published", "697 images", abs_rel=0.062, rmse=2.716, delta1=0.949),),
+    "sintel-depth": (DepthRow("ProtoFormer, published", "training set", abs_rel=0.594, sq_rel=0.538, rmse=0.486),),
+    "nyuv2": (
+        DepthRow("Eigen 2014, published", "654 images", abs_rel=0.215, rmse=0.907, delta1=0.611),
+        DepthRow("FastDepth, published", "654 images", rmse=0.604, delta1=0.771),
+        DepthRow("P3Depth, published", "654 images", abs_rel=0.104, rmse=0.356, delta1=0.898),
+        DepthRow("AdaBins, published", "654 images", abs_rel=0.103, rmse=0.364, delta1=0.903),
+    ),
+}
+"""By dataset: figures on its test split, by its own rules."""
+
+
 def peers_beside(root: Path) -> dict[str, dict[str, dict[str, float]]]:
     """What known systems score on each sample, from `peers.json` in the dataset's folder or beside it; {} if none.
 

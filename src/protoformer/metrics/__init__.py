@@ -1,6 +1,7 @@
 """How good a motion is: flow, depth, tracking and stability, as `torchmetrics` classes and as plain functions."""
 
 from protoformer.metrics.depth import Crop, DepthMetric, DepthScores, DepthTable, crop_window, depth_scores
+from protoformer.metrics.depth_flicker import depth_flicker
 from protoformer.metrics.flow import FlowMetric, FlowScores, flow_scores
 from protoformer.metrics.stability import StabilityMetric, StabilityScores, stability_scores
 from protoformer.metrics.tracking import TrackMetric, TrackScores, track_scores
@@ -17,6 +18,7 @@ __all__ = [
     "TrackMetric",
     "TrackScores",
     "crop_window",
+    "depth_flicker",
     "depth_scores",
     "flow_scores",
     "stability_scores",

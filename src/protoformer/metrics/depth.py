@@ -106,6 +106,18 @@ class DepthMetric(Averages):
         return _table(self.total())
 
 
+def scale_and_shift(depth: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """The s and t that make sum (s depth + t - truth)^2 least; 0 and the truth's mean where the depth is constant.
+
+    depth, truth: N values each, in metres, of the pixels that count, at least one.
+    """
+    middle = depth.mean()
+    away = depth - middle
+    spread = away.square().sum()
+    scale = torch.where(spread > 0, (away * truth).sum() / spread, torch.zeros_like(spread))
+    return scale, truth.mean() - scale * middle
+
+
 def _tally(depth: Tensor, truth: Tensor, valid: Tensor, minimum: float, maximum: float, crop: Crop | None) -> Tally:
     """Metric, median-scaled and aligned scores of each image side by side: N x 24."""
     _check_options(minimum, maximum, crop)
@@ -133,7 +145,8 @@ def _image(depth: Tensor, truth: Tensor, index: int, minimum: float, maximum: fl
     middle = _median(depth)
     if middle <= 0:
         raise ValueError(f"the median depth of sample {index} is {middle.item():g} m; it must be above 0")
-    rows = (depth, depth * (_median(truth) / middle), _scale_and_shift(depth, truth))
+    scale, shift = scale_and_shift(depth, truth)
+    rows = (depth, depth * (_median(truth) / middle), scale * depth + shift)
     return torch.cat([_row(row.clamp(minimum, maximum), truth) for row in rows])
 
 
@@ -151,14 +164,6 @@ def _row(depth: Tensor, truth: Tensor) -> Tensor:
             *((ratio < 1.25**power).double().mean() for power in (1, 2, 3)),
         ]
     )
-
-
-def _scale_and_shift(depth: Tensor, truth: Tensor) -> Tensor:
-    """S depth + t nearest to the truth in least squares; the truth's mean where the depth is constant."""
-    away = depth - depth.mean()
-    spread = away.square().sum()
-    scale = torch.where(spread > 0, (away * truth).sum() / spread, torch.zeros_like(spread))
-    return scale * away + truth.mean()
 
 
 def _median(values: Tensor) -> Tensor:

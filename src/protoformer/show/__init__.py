@@ -1,5 +1,7 @@
 """Results as pictures and pages."""
 
+from protoformer.show.depth_frames import depth_frame
+from protoformer.show.depth_view import depth_view
 from protoformer.show.flow_frames import flow_frame
 from protoformer.show.flow_view import flow_view
 from protoformer.show.page import Figure, Page, Section
@@ -13,6 +15,8 @@ __all__ = [
     "Pixels",
     "Section",
     "assignment_picture",
+    "depth_frame",
+    "depth_view",
     "flow_frame",
     "flow_view",
     "grey_picture",

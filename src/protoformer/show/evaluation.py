@@ -1,18 +1,17 @@
 """What an evaluation found, as a table and as pictures of the worst."""
 
-import heapq
 import math
-from pathlib import Path
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.files import flow_to_color, write_image
+from protoformer.files import flow_to_color
 from protoformer.inference.evaluation import FlowEvaluation
 from protoformer.metrics import FlowScores
 from protoformer.show.prototypes import Pixels, grey_picture, picture
+from protoformer.show.worst import Worst
 from protoformer.world import FlowSample
 
 COLUMNS = {
@@ -55,32 +54,12 @@ def _shown(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
-class WorstPictures:
+class WorstPictures(Worst):
     """Keeps pictures of the samples with the largest end-point errors: first image, truth, estimate, error."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.kept: list[tuple[float, int, str, Pixels]] = []
-        self.seen = 0
 
     def keep(self, sample: FlowSample, flow: Tensor, scores: FlowScores) -> None:
         """Draw a sample if it is among the worst so far."""
-        self.seen += 1  # a number of its own for every sample decides between equal errors
-        if self.count and (len(self.kept) < self.count or scores.epe > self.kept[0][0]) and not math.isnan(scores.epe):
-            heapq.heappush(self.kept, (scores.epe, self.seen, sample.names[0], comparison(sample, flow)))
-            if len(self.kept) > self.count:
-                heapq.heappop(self.kept)
-
-    def write(self, folder: Path) -> list[Path]:
-        """Write them, the worst first, as worst-01-<name>.png and so on."""
-        written = []
-        for rank, (_, _, name, pixels) in enumerate(
-            sorted(self.kept, reverse=True, key=lambda each: each[:2]), start=1
-        ):
-            path = folder / f"worst-{rank:02d}-{name.replace('/', '-')}.png"
-            write_image(path, pixels)
-            written.append(path)
-        return written
+        self.offer(scores.epe, sample.names[0], lambda: comparison(sample, flow))
 
 
 def comparison(sample: FlowSample, flow: Tensor) -> Pixels:

@@ -24,7 +24,7 @@ def flow_frame(step: FlowStep, scale: float, side_by_side: bool = False, arrows:
     """
     if not (side_by_side or arrows):
         return painted(step.flow, scale)
-    frame = _frame(step)
+    frame = frame_pixels(step.image)
     if arrows:
         draw_arrows(frame, step.flow)
     return np.concatenate((frame, painted(step.flow, scale)), axis=1) if side_by_side else frame
@@ -54,10 +54,10 @@ def draw_arrows(frame: Pixels, flow: Tensor) -> None:
                 cv2.arrowedLine(frame, (x, y), tip, colour, pixels, cv2.LINE_AA, tipLength=0.3)
 
 
-def _frame(step: FlowStep) -> Pixels:
-    """The first frame of a step, uint8 H x W x 3, to draw on."""
-    if step.image is None:
+def frame_pixels(image: Tensor | None) -> Pixels:
+    """The frame of a step, 3 x H x W, as uint8 H x W x 3 to draw on."""
+    if image is None:
         raise ValueError("the step comes without its frame")
-    if step.image.is_floating_point():
-        return np.ascontiguousarray(picture(step.image))
-    return np.array(step.image.permute(1, 2, 0).numpy(), order="C", copy=True)
+    if image.is_floating_point():
+        return np.ascontiguousarray(picture(image))
+    return np.array(image.permute(1, 2, 0).numpy(), order="C", copy=True)

@@ -27,9 +27,9 @@ STYLE = """
 .pf-note { border-color: #3a7d44; background: #3a7d4417 }
 .pf-examples { align-items: center; flex-wrap: wrap; gap: 10px }
 .pf-examples > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
-#flow-clip button[aria-label="Trim video"] { display: none }
+#flow-clip button[aria-label="Trim video"], #depth-clip button[aria-label="Trim video"] { display: none }
 #flow-download { max-width: 260px }
-#flow-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
+#flow-prototypes img, #depth-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
 """
 
 
@@ -75,7 +75,7 @@ def _made(site: Site) -> Any:
     tabs = {name: make(site) for name, make in TABS.items()}
     with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(SWEEP_SECONDS, KEEP_SECONDS)) as page:
         gr.HTML(
-            "<h1>protoformer</h1><p>Motion in images and video. "
+            "<h1>protoformer</h1><p>Motion and depth in images and video. "
             f"{site.limits.describe()} Uploads and results are deleted after {KEEP_SECONDS // 60} minutes.</p>",
             elem_classes="pf-head",
         )

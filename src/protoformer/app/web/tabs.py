@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from protoformer.app.web.depth_tab import DepthTab
 from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.site import Site
 
@@ -14,5 +15,5 @@ class Tab(Protocol):
         """Make the components and say what they do; gradio is collecting them."""
 
 
-TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab}
+TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab, "Depth": DepthTab}
 """What each is called on the page, and what makes it."""

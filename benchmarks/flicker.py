@@ -1,0 +1,115 @@
+"""How much less the depth of a clip flickers when it is carried along the motion, and what that costs.
+
+    python benchmarks/flicker.py --json out/flicker.json
+
+Clips of the world, whose depth and motion are known. The depth that is steadied is the true one made to waver as a
+network's does: each frame by a level of its own, and each surface by a slow noise, 5 % both (one standard deviation).
+Flicker: mean |ln d_t+1(p + flow) - ln d_t(p)| along the true motion; error: mean |ln d - ln truth|, after 4 frames;
+lag: the error where the depth did not waver at all, over the image and over what moves by itself.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from protoformer.files import write_atomically
+from protoformer.inference.steady_depth import SteadyDepth
+from protoformer.metrics import depth_flicker
+from protoformer.world import World
+
+FAMILIES = ("room", "handheld", "chase", "objects", "drive")
+FARTHEST = 200.0
+"""Metres: the sky is put there."""
+SETTLED = 4
+"""Frames after which errors count."""
+
+
+@dataclass(frozen=True)
+class Flicker:
+    """Of one family of scenes, in shares of depth; milliseconds: a frame of steadying, without the network."""
+
+    family: str
+    truth: float
+    frame_by_frame: float
+    steady: float
+    error: float
+    steady_error: float
+    lag: float
+    moving_lag: float
+    milliseconds: float
+
+
+def measured(family: str, frames: int, size: tuple[int, int], number: int = 1) -> Flicker:
+    """One clip of a family."""
+    renderer = World(family, size=size).renderer([number])
+    views = [renderer.view(frame / renderer.scenes.rate) for frame in range(frames)]
+    images = torch.cat([renderer.clean(view) for view in views])
+    truth = torch.cat([view.depth for view in views]).clamp(max=FARTHEST).log()
+    motions = [renderer.motion(one, other) for one, other in itertools.pairwise(views)]
+    flows = torch.cat([torch.where(motion.valid, motion.flow, 0.0) for motion in motions])
+    visible = torch.cat([motion.valid & ~motion.occlusion for motion in motions])
+    moving = torch.cat([renderer.instances(view) > 0 for view in views])[SETTLED:]
+
+    def flicker(logs: Tensor) -> float:
+        return depth_flicker(logs.exp(), flows, visible)
+
+    def off(logs: Tensor) -> Tensor:
+        return (logs - truth).abs()[SETTLED:]
+
+    wavering = truth + _waver(truth)
+    began = time.perf_counter()
+    steady = _followed(images, wavering)
+    spent = 1000 * (time.perf_counter() - began) / frames
+    sure = off(_followed(images, truth))
+    return Flicker(
+        *(family, flicker(truth), flicker(wavering), flicker(steady)),
+        *(float(off(wavering).mean()), float(off(steady).mean())),
+        *(float(sure.mean()), float(sure[moving].mean()), spent),
+    )
+
+
+def _waver(truth: Tensor, amount: float = 0.05) -> Tensor:
+    chance = torch.Generator().manual_seed(0)
+    levels = torch.randn(len(truth), 1, 1, 1, generator=chance)
+    noise = F.interpolate(torch.randn(len(truth), 1, 6, 8, generator=chance), truth.shape[2:], mode="bilinear")
+    return amount * (levels + noise)
+
+
+def _followed(images: Tensor, logs: Tensor) -> Tensor:
+    steady, scale = SteadyDepth(), torch.full_like(logs[0], math.log(0.1))
+    return torch.stack([steady.follow(image, log, scale) for image, log in zip(images, logs, strict=True)])
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=24)
+    parser.add_argument("--size", type=int, nargs=2, default=(240, 320), metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    arguments = parser.parse_args()
+    found = [measured(family, arguments.frames, tuple(arguments.size)) for family in FAMILIES]
+    table = Table(title="Flicker of depth, per cent", box=None)
+    for column in asdict(found[0]):
+        table.add_column(column.replace("_", " "), justify="left" if column == "family" else "right")
+    for each in found:
+        family, *shares, spent = asdict(each).values()
+        cells = ("-" if math.isnan(share) else f"{100 * share:.1f}" for share in shares)
+        table.add_row(family, *cells, f"{spent:.0f}")
+    Console(width=140).print(table)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(arguments.json, json.dumps([asdict(each) for each in found], indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()

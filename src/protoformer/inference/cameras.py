@@ -1,0 +1,103 @@
+"""What camera took an image: as somebody says, as the image's file notes, or as most cameras are."""
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.files import focal_in_35mm
+from protoformer.inference.images import ImageLike
+
+ASSUMED_FOV = 60.0
+"""Degrees that the longer side of an image spans where nothing is known of its camera: about that of a phone."""
+FILM_DIAGONAL = math.hypot(36.0, 24.0)
+"""Millimetres, of 35 mm film."""
+
+CameraSource = Literal["given", "exif", "assumed"]
+"""Who says what the camera is: you, the image's file, or nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """A pinhole camera.
+
+    intrinsics: 3 x 3, pixels of the image, the centre of the first pixel being (0, 0). source: who says so.
+    """
+
+    intrinsics: Tensor
+    source: CameraSource
+
+    @property
+    def focal(self) -> float:
+        """The focal length, pixels: the geometric mean of both directions."""
+        return math.sqrt(float(self.intrinsics[0, 0]) * float(self.intrinsics[1, 1]))
+
+
+@dataclass(frozen=True)
+class CameraHint:
+    """What somebody says of a camera, at most one of: focal, pixels of the image; intrinsics, 3 x 3; fov, degrees
+    across the width of the image.
+    """
+
+    focal: float | None = None
+    intrinsics: Tensor | npt.NDArray[np.generic] | None = None
+    fov: float | None = None
+
+    def __post_init__(self) -> None:
+        said = [name for name in ("focal", "intrinsics", "fov") if getattr(self, name) is not None]
+        if len(said) > 1:
+            raise InputError(f"the camera is told by {' and by '.join(said)}; give one of these.")
+        if self.focal is not None and not 0 < self.focal < math.inf:
+            raise InputError(f"a focal length is a number of pixels over 0, not {self.focal:g}; give one, or none.")
+        if self.fov is not None and not 0 < self.fov < 180:
+            raise InputError(f"a field of view is between 0 and 180 degrees, not {self.fov:g}; give one, or none.")
+        if self.intrinsics is not None:
+            _checked(self.intrinsics)
+
+
+def camera_of(size: tuple[int, int], hint: CameraHint, image: ImageLike | None = None) -> Camera:
+    """The camera of an image of (height, width). image: as it was handed in; a file, or a picture, may know it."""
+    height, width = size
+    if hint.intrinsics is not None:
+        return Camera(_checked(hint.intrinsics), "given")
+    if hint.focal is not None:
+        return Camera(_pinhole(hint.focal, size), "given")
+    if hint.fov is not None:
+        return Camera(_pinhole(focal_of_fov(hint.fov, width), size), "given")
+    noted = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
+    if noted is not None:
+        return Camera(_pinhole(noted / FILM_DIAGONAL * math.hypot(height, width), size), "exif")
+    return Camera(_pinhole(focal_of_fov(ASSUMED_FOV, max(height, width)), size), "assumed")
+
+
+def focal_of_fov(degrees: float, length: int) -> float:
+    """The focal length, pixels, of a camera that sees `length` pixels under an angle."""
+    return length / 2 / math.tan(math.radians(degrees) / 2)
+
+
+def _pinhole(focal: float, size: tuple[int, int]) -> Tensor:
+    """A camera that looks at the middle of its image, 3 x 3."""
+    height, width = size
+    return torch.tensor([[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]])
+
+
+def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
+    """Intrinsics as a float tensor, or an `InputError`."""
+    try:
+        matrix = torch.as_tensor(given).detach().float().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        matrix = torch.empty(0)
+    if matrix.shape != (3, 3):
+        raise InputError("intrinsics are 3 x 3 numbers, (fx, 0, cx), (0, fy, cy), (0, 0, 1), in pixels; give these.")
+    if not matrix.isfinite().all():
+        raise InputError("the intrinsics contain NaN or infinite values; give numbers, or leave them out.")
+    if not (matrix[0, 0] > 0 and matrix[1, 1] > 0):
+        raise InputError("the intrinsics have a focal length that is not over 0; give fx and fy in pixels.")
+    return matrix

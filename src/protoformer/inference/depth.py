@@ -1,0 +1,123 @@
+"""Scene depth of images as people have them."""
+
+import os
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from protoformer.files.movie import USUAL_RATE
+from protoformer.inference.cameras import CameraHint, camera_of
+from protoformer.inference.clip_frames import Source
+from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged, metric_log
+from protoformer.inference.depth_range import DepthRange, checked_range, network_range
+from protoformer.inference.depth_results import DepthResult
+from protoformer.inference.depth_video import DepthVideo, DepthVideoOptions
+from protoformer.inference.flow import FlowModel
+from protoformer.inference.flow_windows import Precision, takes_half
+from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.weights import save_weights
+from protoformer.model.depth import DepthNetwork
+from protoformer.model.flow_decoder import Progress
+
+Matrix = Tensor | npt.NDArray[np.generic]
+
+
+class DepthModel:
+    """A depth network on a device. Images go in as paths, arrays or tensors, of any size; a DepthResult comes out.
+
+    network: the network; trained: whether its weights are, which every result repeats.
+    """
+
+    def __init__(self, network: DepthNetwork, trained: bool, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network = network.eval().to(self.device)
+        self.trained = trained
+
+    def depth(
+        self,
+        image: ImageLike,
+        *,
+        focal: float | None = None,
+        intrinsics: Matrix | None = None,
+        fov: float | None = None,
+        range: DepthRange = None,
+        updates: int | None = None,
+        prototypes: bool = False,
+        precision: Precision = "auto",
+        progress: Progress | None = None,
+    ) -> DepthResult:
+        """How far away everything in an image is, in metres.
+
+        One image tells depth only up to a scale, which the camera decides. Say which it is by one of: focal, its focal
+        length in pixels of this image; intrinsics, 3 x 3; fov, degrees across the width. Else what the image's file
+        notes (EXIF) is taken, and else a usual field of view, 60 degrees along the longer side; the result says which.
+
+        range: "indoor" (0.1 to 10 m), "driving" (1 to 80 m) or (nearest, farthest) in metres; None: all that the
+        network can say. updates: refinements. prototypes: return those of the image. precision: "full" is float32,
+        "half" computes products in bfloat16, "auto" does so where the device is made for it. progress: told of updates.
+        """
+        hint, bounds = CameraHint(focal, intrinsics, fov), checked_range(range)
+        half = takes_half(self.device, precision)
+        pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
+        size = (pixels.shape[1], pixels.shape[2])
+        camera = camera_of(size, hint, image)
+        engine = DepthEngine(self.network, self.device, size, updates, half)
+        found = engine.estimate(pixels, prototypes, progress)
+        working_focal = engine.working_focal(camera.focal)
+        bounds = bounds or network_range(self.network.config, working_focal)
+        return DepthResult(
+            depth=enlarged(metric_log(found, working_focal), size).exp().clamp(*bounds),
+            confidence=enlarged(confidence_in_depth(found.log_scale), size),
+            range=bounds,
+            intrinsics=camera.intrinsics,
+            camera=camera.source,
+            prototypes=found.prototypes,
+            trained=self.trained,
+        )
+
+    def depth_video(
+        self,
+        source: Source,
+        *,
+        start: float | Fraction | None = None,
+        end: float | Fraction | None = None,
+        every: int = 1,
+        rate: float | Fraction = USUAL_RATE,
+        focal: float | None = None,
+        intrinsics: Matrix | None = None,
+        fov: float | None = None,
+        range: DepthRange = None,
+        steady: bool = True,
+        flow: FlowModel | None = None,
+        updates: int | None = None,
+        batch: int | None = None,
+        precision: Precision = "auto",
+    ) -> DepthVideo:
+        """The depth of each frame of a clip, with its exact time; memory does not grow with the clip.
+
+        source: a video file, a folder of images, a pattern of their names, or frames as `depth` takes images. start,
+        end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
+        images, which have no times. focal, intrinsics, fov, range, updates, precision: as in `depth`.
+
+        steady: carry the depth along the motion from frame to frame, so that it does not flicker; False: each frame by
+        itself. flow: the model that finds this motion; None: OpenCV's dense inverse search, which needs no weights.
+        batch: frames at once (None: by the device); it changes the time taken, not the result.
+        """
+        options = DepthVideoOptions(
+            *(start, end, every, rate),
+            camera=CameraHint(focal, intrinsics, fov),
+            range=checked_range(range),
+            steady=steady,
+            flow=flow,
+            updates=updates,
+            batch=batch,
+            precision=precision,
+        )
+        return DepthVideo(self.network, self.trained, self.device, source, options)
+
+    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
+        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        save_weights(self.network, path, trained=self.trained, task="depth", half=half)

@@ -1,0 +1,154 @@
+"""A depth network on frames of one size: shrunk to the size it works at, some at a time."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.geometry import Padding
+from protoformer.inference.flow_windows import check_updates, confidence_of
+from protoformer.inference.graphs import Graphed
+from protoformer.inference.memory import free_bytes
+from protoformer.model.depth import CANONICAL_FOCAL, LEAST_SIDE, DepthNetwork
+from protoformer.model.depth_decoder import STRIDES
+from protoformer.model.flow import normalised
+from protoformer.model.flow_decoder import Progress
+from protoformer.model.prototyping import Prototypes
+
+WORKING_PIXELS = 480 * 640
+"""Larger images are shrunk to about so many pixels, so that a photograph has the same depth at every resolution."""
+WORKING_BYTES = 900
+"""Memory that the network takes for each pixel it works on: what was seen, and some to spare."""
+FRAME_BYTES = 60
+"""Main memory for each pixel of an image: the image, its depth and confidence at full size, and the picture."""
+RIGHT = 0.1
+"""Share of the true depth within which a depth counts as right."""
+MOST_AT_ONCE = 8
+"""Frames in a batch on a GPU; a CPU is no faster with more than one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """The depth of one image at the working size, on the CPU.
+
+    log: 1 x h x w, natural logarithm of metres for a camera of the canonical focal length. log_scale: 1 x h x w, that
+    of the Laplace scale of the error of `log`. prototypes: those of the image at the working size, if asked for.
+    """
+
+    log: Tensor
+    log_scale: Tensor
+    prototypes: tuple[tuple[Prototypes, ...], ...] = ()
+
+
+class DepthEngine:
+    """A network made ready for images of one (height, width).
+
+    working: the (height, width) it computes at. batch: how many at once.
+    """
+
+    def __init__(
+        self,
+        network: DepthNetwork,
+        device: torch.device,
+        size: tuple[int, int],
+        updates: int | None = None,
+        half: bool = False,
+        batch: int | None = None,
+    ) -> None:
+        check_updates(updates)
+        if batch is not None and batch < 1:
+            raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
+        self.size, self.working = size, working_size(size)
+        self.batch = batch or (MOST_AT_ONCE if device.type == "cuda" else 1)
+        self._network, self._device, self._updates, self._half = network, device, updates, half
+        self._compute: Callable[..., tuple[Tensor, ...]] = self._computed
+        if device.type == "cuda":
+            self._compute = Graphed(self._computed)
+        check_memory(size, device, self.batch)
+
+    def working_focal(self, focal: float) -> float:
+        """A focal length, pixels of the full image, in pixels of the working size."""
+        (height, width), (low, narrow) = self.size, self.working
+        return focal * math.sqrt(low / height * narrow / width)
+
+    def estimates(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
+        """Of frames, 3 x H x W each, uint8 or float in [0, 1]."""
+        for first in range(0, len(frames), self.batch):
+            log, log_scale = self._compute(self._images(frames[first : first + self.batch]))
+            for one in zip(log.cpu(), log_scale.cpu(), strict=True):
+                yield Estimate(*one)
+
+    @torch.no_grad()
+    def estimate(self, frame: Tensor, prototypes: bool = False, progress: Progress | None = None) -> Estimate:
+        """Of one frame, with its prototypes, or with somebody who is told of every update."""
+        with self._precision():
+            found = self._network(
+                self._images([frame]), updates=self._updates, prototypes=prototypes, progress=progress
+            )
+        kept = tuple(tuple(each.cpu() for each in stage) for stage in found.prototypes)
+        return Estimate(found.logs[-1][0].float().cpu(), found.log_scales[-1][0].float().cpu(), kept)
+
+    def _images(self, frames: Sequence[Tensor]) -> Tensor:
+        """As the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
+        images = torch.cat([shrunk(frame.to(self._device), self.working)[None] for frame in frames])
+        images = normalised(images)
+        return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
+
+    @torch.no_grad()
+    def _computed(self, images: Tensor) -> tuple[Tensor, ...]:
+        with self._precision():
+            found = self._network(images, updates=self._updates)
+        return found.logs[-1].float(), found.log_scales[-1].float()
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
+
+
+def working_size(size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) at which the depth of an image of a size is computed; no image is enlarged."""
+    height, width = size
+    scale = min(1.0, math.sqrt(WORKING_PIXELS / (height * width)))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def shrunk(frame: Tensor, size: tuple[int, int]) -> Tensor:
+    """A frame, 3 x H x W, uint8 or float in [0, 1], at a size not larger than its own: float32, every pixel heard."""
+    frame = frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
+    if (frame.shape[1], frame.shape[2]) == size:
+        return frame
+    return F.interpolate(frame[None], size, mode="bilinear", antialias=True)[0].clamp(0, 1)
+
+
+def metric_log(estimate: Estimate, focal: float) -> Tensor:
+    """The natural logarithm of metres, 1 x h x w, for a camera of this focal length, pixels of the working size."""
+    return estimate.log + math.log(focal / CANONICAL_FOCAL)
+
+
+def confidence_in_depth(log_scale: Tensor) -> Tensor:
+    """How likely a depth is right to 10 %, in [0, 1], by the logarithm of the Laplace scale of its logarithm."""
+    return confidence_of(log_scale - math.log(math.log1p(RIGHT)))
+
+
+def enlarged(field: Tensor, size: tuple[int, int]) -> Tensor:
+    """A map of the working size, 1 x h x w, at the size of the image: 1 x H x W, bilinear."""
+    if (field.shape[1], field.shape[2]) == size:
+        return field
+    return F.interpolate(field[None], size, mode="bilinear", align_corners=False)[0]
+
+
+def check_memory(size: tuple[int, int], device: torch.device, batch: int = 1) -> None:
+    """Refuse images whose depth would not fit the memory, before any of it is taken."""
+    height, width = size
+    padding = Padding.to_multiple(*working_size(size), STRIDES[0], LEAST_SIDE)
+    pixels = (padding.height + padding.bottom) * (padding.width + padding.right)
+    needed = WORKING_BYTES * pixels * batch + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"depth at {width}x{height} pixels takes about {needed / 2**30:.1f} GiB of memory "
+            f"and {free / 2**30:.1f} GiB are free; make the images smaller or close other programs."
+        )

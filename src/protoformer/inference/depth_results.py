@@ -1,0 +1,150 @@
+"""What a depth model returns: a frozen record in metres, which knows how to become files, pictures and points."""
+
+import io
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.files import (
+    checked_output,
+    depth_to_color,
+    encode_png,
+    write_atomically,
+    write_kitti_depth,
+    write_mm_depth,
+)
+from protoformer.inference.cameras import CameraSource
+from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.point_cloud import USUAL_JUMP, PointCloud, points_of
+from protoformer.metrics.depth import scale_and_shift
+from protoformer.model import Prototypes
+
+DEPTH_FORMATS = {"npy": ".npy", "mm": ".png", "kitti": ".png", "picture": ".png", "ply": ".ply"}
+"""What a depth can be written as, and the suffix of each."""
+_BY_SUFFIX = {".npy": "npy", ".png": "picture", ".ply": "ply"}
+
+
+def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
+    """What to write at a path: as named, or by its suffix, .npy, .png (a picture) or .ply."""
+    if named is not None and named not in DEPTH_FORMATS:
+        raise InputError(f"there is no depth format {named!r}; choose one of {', '.join(DEPTH_FORMATS)}.")
+    suffix = Path(path).suffix.lower()
+    chosen = _BY_SUFFIX.get(suffix) if named is None else named
+    if chosen is None or suffix != DEPTH_FORMATS[chosen]:
+        wanted = "one ending in .npy, .png or .ply" if chosen is None else f"one ending in {DEPTH_FORMATS[chosen]}"
+        raise InputError(f"depth cannot be written to {path} by that suffix; give {wanted}.")
+    return chosen
+
+
+@dataclass(frozen=True)
+class DepthResult:
+    """How far away everything in an image of H x W pixels is.
+
+    depth: 1 x H x W, metres along the optical axis. confidence: 1 x H x W in [0, 1], how likely the model holds it that
+    the depth is right to 10 %. range: (nearest, farthest) metres that it can say; what lies beyond is put there.
+    intrinsics: 3 x 3, pixels, the camera that metres were computed for; camera: who says so, "given", "exif" (noted in
+    the image's file) or "assumed" (nobody: then metres are as wrong as the guess). kind: "metric", as the model sees
+    it, or "aligned", scaled and shifted to a reference. prototypes: those of the image at the size the network works
+    at, per stage and block, or empty if not asked for. trained: whether the weights were; if not, the depth means
+    nothing. unit: of depth.
+    """
+
+    depth: Tensor
+    confidence: Tensor
+    range: tuple[float, float]
+    intrinsics: Tensor
+    camera: CameraSource = "assumed"
+    kind: Literal["metric", "aligned"] = "metric"
+    prototypes: tuple[tuple[Prototypes, ...], ...] = ()
+    trained: bool = True
+    unit: Literal["m"] = "m"
+
+    @property
+    def assumed(self) -> bool:
+        """Whether the camera is a guess."""
+        return self.camera == "assumed"
+
+    def save(self, path: str | os.PathLike[str], format: str | None = None, image: ImageLike | None = None) -> None:
+        """Write the depth, whole or not at all.
+
+        "npy": float32 H x W, metres. "mm": 16-bit png of millimetres; "kitti": 16-bit png of 1/256 m; in both 0 is
+        none, and so is what the format cannot hold, beyond 65.5 m and 255.9 m. "picture": colours, png. "ply": points,
+        without those at edges of depth, coloured if the image is given. Without a format the suffix decides: .npy,
+        .ply, or .png for a picture.
+        """
+        chosen, target = depth_format(path, format), checked_output(path)
+        if chosen == "npy":
+            file = io.BytesIO()
+            np.save(file, self.numpy())
+            write_atomically(target, file.getvalue())
+        elif chosen == "mm":
+            write_mm_depth(target, self.numpy())
+        elif chosen == "kitti":
+            write_kitti_depth(target, self.numpy())
+        elif chosen == "ply":
+            self.points(image, jump=USUAL_JUMP).save(target)
+        else:
+            write_atomically(target, encode_png(depth_to_color(self.numpy())))
+
+    def picture(self, range: tuple[float, float] | None = None) -> Image.Image:
+        """The depth in colours: near is light and warm, far is dark and cool, by the logarithm of depth.
+
+        range: metres of the first and the last colour; None: the 2nd and 98th percentile of this depth.
+        """
+        return Image.fromarray(depth_to_color(self.numpy(), *(range or (None, None))))
+
+    def points(self, image: ImageLike | None = None, *, jump: float | None = None) -> PointCloud:
+        """What was seen as points in space, with the colours of the image if it is given.
+
+        jump: leave out points beside a step of depth of more than this share (0.1 is a good one); None keeps all.
+        """
+        pixels = None if image is None else as_image(image)[0]
+        if pixels is not None and pixels.shape[1:] != self.depth.shape[1:]:
+            raise InputError(
+                f"the image is {pixels.shape[2]}x{pixels.shape[1]} pixels and its depth "
+                f"{self.depth.shape[2]}x{self.depth.shape[1]}; give the image that the depth is of."
+            )
+        return points_of(self.depth.float().cpu(), self.intrinsics, pixels, jump)
+
+    def aligned_to(self, reference: Tensor, valid: Tensor | None = None) -> "DepthResult":
+        """The depth as s depth + t, with the s and t that bring it nearest to a reference in least squares of metres.
+
+        The same as the "aligned" row of an evaluation. reference: 1 x H x W or H x W, metres. valid: bool, alike, where
+        it is known; None: where it is finite and over 0. Afterwards depths are put into the range again.
+        """
+        truth, known = _known(reference, valid, self.depth)
+        ours = self.depth.double().cpu()
+        scale, shift = scale_and_shift(ours[known], truth[known])
+        moved = (scale * ours + shift).clamp(*self.range).float()
+        return replace(self, depth=moved, kind="aligned")
+
+    def numpy(self) -> npt.NDArray[np.float32]:
+        """The depth as float32 H x W, metres."""
+        return np.ascontiguousarray(self.depth[0].detach().float().cpu().numpy())
+
+
+def _known(reference: Tensor, valid: Tensor | None, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """A reference, 1 x H x W, float64, and where it is known, bool; or an `InputError`."""
+    truth = torch.as_tensor(reference).double().cpu()
+    truth = truth[None] if truth.dim() == 2 else truth
+    if truth.shape != depth.shape:
+        raise InputError(
+            f"the reference has shape {tuple(truth.shape)} and the depth {tuple(depth.shape)}; give one of that shape."
+        )
+    known = truth.isfinite() & (truth > 0)
+    if valid is not None:
+        given = torch.as_tensor(valid).cpu()
+        if given.dtype != torch.bool or given.numel() != truth.numel():
+            raise InputError(f"valid is {given.dtype} of shape {tuple(given.shape)}; give bool, a value a pixel.")
+        known &= given.view_as(known)
+    if not known.any():
+        raise InputError("the reference has no known depth to align to; give one that has.")
+    return truth, known

@@ -1,0 +1,118 @@
+"""The tab for depth, without a browser and in one."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import protoformer
+from protoformer.app.web.depth_work import DepthAsked, depth_of_clip, depth_of_image
+from protoformer.app.web.kept_views import kept_view
+from protoformer.app.web.limits import Limits
+from protoformer.errors import InputError
+from protoformer.files import open_movie, read_mm_depth
+
+pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+ROOM = Limits(megabytes=10, pixels=10_000, frames=5, seconds=60, jobs=1)
+READOUT = re.compile(r"pixel \((\d+), (\d+)\)\s+depth = ([\d.]+) m\s+confidence ([\d.]+)")
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """An image of 96x72 pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (18, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    return tmp_path / "image.png"
+
+
+@pytest.fixture(scope="module")
+def model() -> protoformer.DepthModel:
+    return protoformer.load("tiny", "cpu", task="depth")
+
+
+def test_the_files_of_an_image_hold_what_the_model_says(
+    image: Path, tmp_path: Path, model: protoformer.DepthModel
+) -> None:
+    told: list[float] = []
+    asked = DepthAsked(fov=70.0, range="indoor")
+    answer = depth_of_image(model, ROOM, image, tmp_path, asked, lambda share, _: told.append(share))
+    expected = model.depth(image, fov=70.0, range="indoor")
+    assert np.array_equal(np.load(answer.downloads[".npy"]), expected.numpy())
+    np.testing.assert_allclose(read_mm_depth(answer.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
+    assert answer.downloads[".ply"].read_bytes().startswith(b"ply")
+    assert answer.frames == 1 and told[-1] == 1 and answer.prototypes.startswith("data:image/png;base64,")
+    assert "(as you said)" in answer.summary and (answer.view["width"], answer.view["height"]) == (96, 72)
+
+
+def test_every_frame_of_a_clip_is_kept_for_the_slider(
+    tmp_path: Path, model: protoformer.DepthModel, make_movie: Callable[..., Path]
+) -> None:
+    clip = make_movie(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
+    answer = depth_of_clip(model, ROOM, clip, tmp_path, DepthAsked())
+    assert answer.frames == 4 and answer.view == kept_view(tmp_path, 0) and kept_view(tmp_path, 3)
+    movie = open_movie(answer.downloads[".mp4"])
+    assert (movie.info.size, len(list(movie.frames()))) == ((64, 144), 4)
+    with pytest.raises(InputError, match="more than 3 frames"):
+        depth_of_clip(model, Limits(10, 10_000, 3, 60, 1), clip, tmp_path, DepthAsked())
+
+
+def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: protoformer.DepthModel) -> None:
+    with pytest.raises(InputError, match="stopped after 0 seconds"):
+        depth_of_image(model, Limits(10, 10_000, 5, 0.0, 1), image, tmp_path, DepthAsked())
+
+
+@pytest.mark.web
+def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path) -> None:
+    page.get_by_role("tab", name="Depth").click()
+    assert "was not trained" in page.inner_text("#depth-untrained")
+    page.click("#depth-compute-image")
+    page.get_by_text("Choose an image first.").wait_for()
+    page.set_input_files("#depth-image input[type=file]", str(image))
+    page.wait_for_selector("#depth-image img")
+    page.fill("#depth-fov input", "70")
+    page.click("#depth-compute-image")
+    page.wait_for_selector("#depth-viewer img.depth")
+    page.wait_for_selector("#depth-message .pf-note")
+    expected = protoformer.load("tiny", task="depth").depth(image, fov=70.0)
+    with page.expect_download() as downloading:
+        page.click("#depth-download-npy")
+    downloading.value.save_as(tmp_path / "depth.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "depth.npy"), expected.numpy(), rtol=1e-3)
+    box = page.locator("#depth-viewer img.depth").bounding_box()
+    page.mouse.move(box["x"] + 0.26 * box["width"], box["y"] + 0.51 * box["height"])
+    found = READOUT.search(page.inner_text("#depth-viewer .readout"))
+    assert found, page.inner_text("#depth-viewer .readout")
+    x, y, metres, sure = (float(part) for part in found.groups())
+    assert (x, y) == (24, 36)
+    assert metres == pytest.approx(float(expected.depth[0, 36, 24]), rel=2e-3)
+    assert sure == pytest.approx(float(expected.confidence[0, 36, 24]), abs=0.008)
+    assert page.is_visible("#depth-download-png") and page.is_visible("#depth-download-ply")
+    assert not page.is_visible("#depth-download-mp4")
+    page.get_by_text("Prototypes of the image").click()
+    page.wait_for_selector("#depth-prototypes img")
+
+
+@pytest.mark.web
+def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Path], tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
+    clip = make_movie(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(3)])
+    page.get_by_role("tab", name="Depth").click()
+    page.get_by_role("tab", name="A clip").locator("visible=true").click()
+    page.set_input_files("#depth-clip input[type=file]", str(clip))
+    page.wait_for_selector("#depth-clip video")
+    page.click("#depth-compute-clip")
+    page.wait_for_selector("#depth-viewer img.depth")
+    first = page.get_attribute("#depth-viewer img.first", "src")
+    slider = page.locator("#depth-slider input[type=range]")
+    assert (slider.get_attribute("min"), slider.get_attribute("max")) == ("1", "3")
+    slider.focus()
+    slider.press("ArrowRight")
+    page.wait_for_function("old => document.querySelector('#depth-viewer img.first').src !== old", arg=first)
+    with page.expect_download() as downloading:
+        page.click("#depth-download-mp4")
+    downloading.value.save_as(tmp_path / "depth.mp4")
+    assert open_movie(tmp_path / "depth.mp4").info.size == (64, 192)
