@@ -41,7 +41,7 @@ def test_smaller_models_cost_less(entries: dict[str, ModelEntry]) -> None:
 
 def test_every_task_is_served_by_one_preset(entries: dict[str, ModelEntry]) -> None:
     served = [task for entry in entries.values() for task in entry.default_for]
-    assert sorted(served) == sorted(TASKS) and {"flow", "depth"} <= set(entries["fast"].default_for)
+    assert sorted(served) == sorted(TASKS) and {"flow", "depth", "track"} <= set(entries["fast"].default_for)
     assert all(entry.tasks == tuple(TASKS) and entry.licence == "Apache-2.0" for entry in entries.values())
 
 

@@ -49,3 +49,10 @@ def test_pictures_stand_below_in_their_own_shape() -> None:
 def test_a_run_without_a_figure_is_drawn_too() -> None:
     assert training_summary([], [], "nothing yet", "").shape[1] == 1600
     assert training_summary([step(1, None, 1.0)], [np.zeros((8, 8, 3), np.uint8)], "one", "").shape[0] > 900
+
+
+def test_the_metric_that_is_shown_is_the_tasks_first() -> None:
+    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": {"iou": 0.4, "right": 0.9}, "rate": 1e-3}]
+    judged = {"event": "validation", "step": 10, "on": "world", "iou": 0.5, "right": 0.8}
+    error = np.split(training_summary([*records, judged], [], "a run", ""), (540, 1060), axis=1)[1]
+    assert has(error, (31, 111, 178)) and has(error, (200, 85, 61))  # training and world

@@ -24,7 +24,8 @@ PUBLISHED = {
 
 
 def test_the_package_brings_the_published_stages_and_the_world() -> None:
-    assert {*PUBLISHED, "flow-world", "depth-world", "depth-nyu"} <= set(packaged_recipes())
+    others = {"flow-world", "depth-world", "depth-nyu", "track-lasot", "track-world"}
+    assert {*PUBLISHED, *others} <= set(packaged_recipes())
 
 
 @pytest.mark.parametrize("name", packaged_recipes())

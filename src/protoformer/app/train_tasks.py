@@ -8,13 +8,15 @@ from typing import Any
 from torch import nn
 
 from protoformer.data.tree import Dataset
-from protoformer.inference import DepthModel, FlowModel
+from protoformer.inference import DepthModel, FlowModel, TrackModel
 from protoformer.inference.depth_evaluation import depth_method, evaluate_depth
 from protoformer.inference.evaluation import evaluate_flow, model_method
-from protoformer.model import FlowNetwork
+from protoformer.metrics import TrackMetric
+from protoformer.model import FlowNetwork, TrackNetwork
 from protoformer.model.depth import DepthNetwork
 from protoformer.show.depth_evaluation import depth_comparison
 from protoformer.show.evaluation import comparison
+from protoformer.show.track_pairs import pair_picture
 from protoformer.training.task import Drawing
 
 Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]
@@ -49,6 +51,20 @@ def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
     return {metric: getattr(found, metric) for metric in ("abs_rel", "rmse", "delta1")}
 
 
+def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
+    assert isinstance(network, TrackNetwork)
+    model = TrackModel(network, trained=True, device=next(network.parameters()).device)
+    metric = TrackMetric()
+    for clip in samples:
+        known = clip.present.nonzero()[:, 0]
+        if len(known) > 1:  # else there is nothing to compare with
+            first = int(known[0])
+            (found,) = model.track(clip.frames[first:], clip.boxes[first])
+            metric.update(found.boxes, clip.boxes[first:], clip.present[first:])
+    scores = metric.compute()
+    return {figure: getattr(scores, figure) for figure in ("success", "precision", "normalised_precision")}
+
+
 TOOLS: dict[str, TaskTools] = {
     "flow": TaskTools(
         draw=lambda example: comparison(example.sample, example.predicted),
@@ -59,5 +75,10 @@ TOOLS: dict[str, TaskTools] = {
         draw=lambda example: depth_comparison(example.sample, example.predicted),
         caption="scenes not trained on: image and true depth above, depth found and its error below (white is half)",
         score=_depth_scores,
+    ),
+    "track": TaskTools(
+        draw=lambda example: pair_picture(example.sample, example.predicted),
+        caption="targets not trained on: known (white, left); true box (green), found box and score (red, right)",
+        score=_track_scores,
     ),
 }

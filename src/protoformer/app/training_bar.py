@@ -45,13 +45,18 @@ class TrainingBar(Observer):
         parts = [f"step {progress.step}" + (f" of {self.steps}" if self.steps else "")]
         if progress.loss is not None:
             parts.append(f"loss {progress.loss:.3f}")
-            parts.append(f"EPE {progress.metrics['epe']:.2f} px")
+            parts.append(_watched(*next(iter(progress.metrics.items()))))
         parts.append(f"{progress.samples_per_second:.1f} pairs/s")
         if progress.skipped or progress.broken:
             parts.append(f"{progress.skipped} steps and {progress.broken} samples skipped")
         if progress.left is not None:
             parts.append(f"{duration(progress.left)} left")
         return ", ".join(parts)
+
+
+def _watched(metric: str, value: float) -> str:
+    """The first of a task's metrics, with its unit."""
+    return f"EPE {value:.2f} px" if metric == "epe" else f"{metric} {value:.3f}"
 
 
 class LastPictures(Observer):

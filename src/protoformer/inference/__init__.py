@@ -8,6 +8,8 @@ from protoformer.inference.flow_video import FlowStep, FlowVideo
 from protoformer.inference.loading import UntrainedWarning, load
 from protoformer.inference.point_cloud import PointCloud
 from protoformer.inference.results import FlowResult
+from protoformer.inference.track import Tracker, TrackModel
+from protoformer.inference.track_results import TrackedBox, TrackResult
 
 __all__ = [
     "DepthModel",
@@ -19,6 +21,10 @@ __all__ = [
     "FlowStep",
     "FlowVideo",
     "PointCloud",
+    "TrackModel",
+    "TrackResult",
+    "TrackedBox",
+    "Tracker",
     "UntrainedWarning",
     "load",
 ]

@@ -7,6 +7,7 @@ from protoformer.model.flow import FlowNetwork, FlowPrediction, build_flow
 from protoformer.model.fused.plain import nearest_prototype
 from protoformer.model.prototyping import UPDATE_RULES, Prototypes, Prototyping
 from protoformer.model.synchronization import SYNCHRONIZATIONS
+from protoformer.model.tracking import TrackNetwork, TrackPrediction, build_track
 
 __all__ = [
     "PRESETS",
@@ -21,8 +22,11 @@ __all__ = [
     "ModelConfig",
     "Prototypes",
     "Prototyping",
+    "TrackNetwork",
+    "TrackPrediction",
     "build_depth",
     "build_flow",
+    "build_track",
     "nearest_prototype",
     "preset",
 ]

@@ -19,27 +19,30 @@ _TITLE, _HEAD, _LABEL = 30, 18, 14
 _PANEL, _HIGHEST = 320, 640
 """Height of a panel, and the most that a row of pictures may have."""
 _PAPER, _INK, _SOFT, _LINE = (250, 250, 248), (29, 39, 51), (92, 107, 122), (217, 224, 231)
+_METRICS = {"epe": "end-point error, pixels", "iou": "overlap with the true box"}
+"""What stands over the panel of a metric."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 44, 30
 """What is around the lines of a panel, pixels."""
 
 
 def training_summary(records: Sequence[dict[str, Any]], pictures: Sequence[Pixels], title: str, caption: str) -> Pixels:
-    """Loss, end-point error with its validations, and rate over the steps, and pictures below: uint8 H x 1600 x 3.
+    """Loss, the task's first metric with its validations, and rate over the steps, pictures below: uint8 H x 1600 x 3.
 
     records: of the run's log. pictures: of any sizes, shown side by side, with a caption if there are any.
     """
     steps = [record for record in records if record.get("event") == "step"]
     loss = Curve("loss", _points(steps, lambda record: record.get("loss")))
-    trained = Curve("training", _points(steps, lambda record: record.get("metrics", {}).get("epe")))
+    metric = next((name for record in steps for name in record.get("metrics", {})), "epe")
+    trained = Curve("training", _points(steps, lambda record: record.get("metrics", {}).get(metric)))
     rate = Curve("rate", _points(steps, lambda record: record.get("rate")))
     judged: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         for key, value in record.items() if record.get("event") == "validation" else ():
-            if key.split()[-1:] == ["epe"] and value is not None:  # "epe", or of a part of the dataset, "clean epe"
-                name = f"{record['on']} {key.removesuffix('epe')}".strip()
+            if key.split()[-1:] == [metric] and value is not None:  # "epe", or of a part of the dataset, "clean epe"
+                name = f"{record['on']} {key.removesuffix(metric)}".strip()
                 judged.setdefault(name, []).append((float(record["step"]), float(value)))
     curves = [trained, *(Curve(name, tuple(points)) for name, points in judged.items())]
-    panels = (("loss", [loss], True), ("end-point error, pixels", curves, True), ("learning rate", [rate], False))
+    panels = (("loss", [loss], True), (_METRICS.get(metric, metric), curves, True), ("learning rate", [rate], False))
     across = (WIDTH - 2 * _MARGIN - (len(panels) - 1) * _GAP) // len(panels)
     shown = _fitted(pictures)
     below = _PANEL + (2 * _GAP + _HEAD + shown.shape[0] if shown is not None else 0)

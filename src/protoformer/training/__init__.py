@@ -8,6 +8,8 @@ from protoformer.training.losses import FlowLoss, flow_loss
 from protoformer.training.observer import Observer, Progress
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 from protoformer.training.short import fit_flow
+from protoformer.training.track_losses import TrackLoss, track_loss
+from protoformer.training.track_task import TrackTask
 
 __all__ = [
     "DepthLoss",
@@ -18,10 +20,13 @@ __all__ = [
     "Observer",
     "Progress",
     "Recipe",
+    "TrackLoss",
+    "TrackTask",
     "Trainer",
     "depth_loss",
     "fit_flow",
     "flow_loss",
     "packaged_recipes",
     "read_recipe",
+    "track_loss",
 ]

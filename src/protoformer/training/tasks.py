@@ -9,8 +9,13 @@ from protoformer.training.depth_task import DepthTask
 from protoformer.training.flow_task import FlowTask
 from protoformer.training.recipe import Recipe
 from protoformer.training.task import Task
+from protoformer.training.track_task import TrackTask
 
-TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {"flow": FlowTask, "depth": DepthTask}
+TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {
+    "flow": FlowTask,
+    "depth": DepthTask,
+    "track": TrackTask,
+}
 """By name: from a recipe, and a network whose weights it begins with (None: random ones)."""
 
 

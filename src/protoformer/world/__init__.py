@@ -11,6 +11,7 @@ from protoformer.world.sample import (
     StabilityClip,
     StabilityPair,
     TrackClip,
+    TrackPairs,
     TrackSequence,
     join,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "StabilityPair",
     "TextureBank",
     "TrackClip",
+    "TrackPairs",
     "TrackSequence",
     "View",
     "World",

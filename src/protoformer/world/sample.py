@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-Sample = TypeVar("Sample", "FlowSample", "DepthSample")
+Sample = TypeVar("Sample", "FlowSample", "DepthSample", "TrackPairs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,24 @@ class TrackClip:
     frames: Tensor
     boxes: Tensor
     visible: Tensor
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackPairs:
+    """Targets, and crops in which they are to be found.
+
+    reference: N x 3 x R x R; reference_boxes: N x 4, (x, y, w, h) of the targets in it, pixels; a pixel i reaches from
+    i to i + 1. search: N x 3 x S x S; boxes: N x 4, of the same targets there. located: N, bool, whether the target is
+    there and its box known. judged: N, bool, whether it is there or surely not; a target may be seen by a tenth.
+    """
+
+    reference: Tensor
+    reference_boxes: Tensor
+    search: Tensor
+    boxes: Tensor
+    located: Tensor
+    judged: Tensor
     names: tuple[str, ...] = ()
 
 

@@ -1,5 +1,7 @@
 """What each task learns from: batches of one world, with their truth."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -69,9 +71,14 @@ def targets(renderer: Renderer, view: View) -> Tensor:
 
 def track_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
     """Frames, `step` apart, and one instance in each scene, by `targets` of the first frame."""
+    return track_frames(renderer, look, [number / renderer.scenes.rate for number in range(0, frames * step, step)])
+
+
+def track_frames(renderer: Renderer, look: str, times: Sequence[float | Tensor]) -> TrackClip:
+    """The frames of these times, seconds (one for all scenes, or B), and an instance, by `targets` of the first."""
     pictures, boxes, visible, target = [], [], [], None
-    for number in range(0, frames * step, step):
-        view = renderer.view(number / renderer.scenes.rate)
+    for time in times:
+        view = renderer.view(time)
         target = targets(renderer, view) if target is None else target
         pictures.append(picture(renderer, view, look))
         whole = renderer.whole(view.frame, target)

@@ -1,0 +1,70 @@
+"""Tracking on a GPU: nothing waits for it, a recorded step is the step itself, and boxes are those of a CPU."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.inference import TrackModel
+from protoformer.model import build_track, preset
+from protoformer.training import Recipe, TrackTask
+from protoformer.training.distributed import launched
+from protoformer.training.engine import build_engine
+from protoformer.training.graph import WARM_UP
+from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+RECIPE = Recipe(
+    task="track",
+    model=ModelSection("tiny", {"search_side": 64, "reference_side": 48}),
+    data=DataSection(batch=4, crop=(48, 64), families={"chase": 1.0}),
+    schedule=ScheduleSection("constant", warm_up=4),
+)
+
+
+def batches(count: int) -> list[dict[str, Tensor]]:
+    task = TrackTask(RECIPE)
+    source = task.source(0, 1, torch.device("cuda"), pytest.fail).batches(0)
+    return [task.tensors(next(source)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
+    data, weights = batches(WARM_UP + 4), {}
+    for speed in ("eager", "graph"):
+        recipe = dataclasses.replace(RECIPE, run=RunSection(speed=speed, precision=precision))
+        engine = build_engine(launched("cuda"), recipe, TrackTask(recipe))
+        start = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+        for tensors in data:
+            engine.step(tensors, rate=1e-4)
+        weights[speed] = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+    moved = (weights["eager"] - start).norm()
+    assert moved > 0 and (weights["graph"] - weights["eager"]).norm() < 0.3 * moved
+
+
+def test_the_loss_waits_for_nothing() -> None:
+    task, (tensors,) = TrackTask(RECIPE), batches(1)
+    network = task.build().cuda().train()
+    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        weight = task.weight(tensors).float().clamp_min(1)
+        task.loss(network, tensors, weight).total.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_targets_are_where_a_cpu_finds_them() -> None:
+    torch.manual_seed(0)
+    network = build_track(preset("tiny", search_side=64, reference_side=48))
+    frames = np.random.default_rng(0).integers(0, 256, (5, 60, 90, 3), dtype=np.uint8)
+    found = [
+        TrackModel(network, False, torch.device(device)).track(frames, (20, 12, 16, 14), precision="full")[0]
+        for device in ("cpu", "cuda")
+    ]
+    assert torch.allclose(found[0].boxes, found[1].boxes, atol=0.1)
+    assert torch.allclose(found[0].scores, found[1].scores, atol=1e-2)
