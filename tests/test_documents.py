@@ -17,9 +17,20 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
-@pytest.mark.parametrize("document", ["README.md", "docs/video.md"])
+@pytest.mark.parametrize(
+    ("document", "written"),
+    [
+        ("README.md", {"motion.flo", "motion.png"}),
+        ("docs/video.md", set()),
+        ("docs/tracking.md", {"track.csv"}),
+    ],
+)
 def test_the_example_of_a_document_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path], document: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_movie: Callable[..., Path],
+    document: str,
+    written: set[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frames = [np.random.default_rng(n).integers(0, 256, (70, 90, 3), dtype=np.uint8) for n in range(4)]
@@ -29,7 +40,6 @@ def test_the_example_of_a_document_runs(
     before = {path.name for path in tmp_path.iterdir()}
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     exec(compile(example, document, "exec"), {"pf": protoformer})
-    written = {"motion.flo", "motion.png"} if document == "README.md" else set()
     assert {path.name for path in tmp_path.iterdir()} == before | written
 
 

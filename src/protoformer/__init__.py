@@ -2,9 +2,21 @@
 
 from protoformer.app.batch_flow import batch_flow
 from protoformer.errors import InputError
-from protoformer.inference import FlowModel, FlowResult, FlowStep, FlowVideo, UntrainedWarning, load
+from protoformer.inference import (
+    FlowModel,
+    FlowResult,
+    FlowStep,
+    FlowVideo,
+    TrackedBox,
+    Tracker,
+    TrackModel,
+    TrackResult,
+    UntrainedWarning,
+    load,
+)
 from protoformer.inference.batch import BatchResult
 from protoformer.inference.export import Exported, ExportError, export
+from protoformer.inference.track_table import save_tracks
 from protoformer.model import PRESETS, ModelConfig, preset
 
 __version__ = "0.1.0"
@@ -20,9 +32,14 @@ __all__ = [
     "FlowVideo",
     "InputError",
     "ModelConfig",
+    "TrackModel",
+    "TrackResult",
+    "TrackedBox",
+    "Tracker",
     "UntrainedWarning",
     "batch_flow",
     "export",
     "load",
     "preset",
+    "save_tracks",
 ]

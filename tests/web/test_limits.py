@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from protoformer import load
-from protoformer.app.web.flow_work import flow_of_clip, flow_of_pair, kept_view
+from protoformer.app.web.flow_work import flow_of_clip, flow_of_pair
+from protoformer.app.web.kept_views import kept_view
 from protoformer.app.web.limits import Deadline, Limits
 from protoformer.app.web.site import Site, notice, sentence
 from protoformer.errors import InputError

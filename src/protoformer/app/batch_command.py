@@ -14,7 +14,7 @@ import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
 from protoformer.app.batch_flow import batch_flow
-from protoformer.app.flow_clip import INTERRUPTED
+from protoformer.app.clips import INTERRUPTED
 from protoformer.app.progress import videos_bar
 from protoformer.inference.batch import BatchResult, Job, Report, Told
 

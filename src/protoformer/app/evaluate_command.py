@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from protoformer.app.evaluate_flow import evaluate_flow_command
+from protoformer.app.evaluate_track import evaluate_track_command
 from protoformer.errors import InputError
 
 
@@ -29,3 +30,4 @@ def _by_task() -> None:
 
 
 evaluate.command("flow")(evaluate_flow_command)
+evaluate.command("track")(evaluate_track_command)

@@ -1,10 +1,8 @@
 """`protoformer evaluate flow`."""
 
-import dataclasses
 import json
-import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,6 +22,7 @@ from protoformer.app.arguments import (
     key_values,
     tile_sides,
 )
+from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import progress_bar
 from protoformer.data import open_dataset
 from protoformer.errors import InputError
@@ -99,10 +98,10 @@ def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None,
     """Write what was asked for, and print the table or its json."""
     if output is not None:
         write_atomically(output / "samples.csv", csv_of(found).encode())
-        write_atomically(output / "scores.json", json.dumps(_plain(found), indent=1).encode())
+        write_atomically(output / "scores.json", json.dumps(plain_json(found), indent=1).encode())
         pictures.write(output)
     if as_json:
-        print(json.dumps(_plain(found), indent=1))
+        print(json.dumps(plain_json(found), indent=1))
         return
     Console(width=max(200, Console().width)).print(evaluation_table(found))
     if found.without_truth:
@@ -134,17 +133,3 @@ def _tile(text: str | None) -> tuple[int, int] | None:
             "give one of these."
         )
     return sides
-
-
-def _plain(found: FlowEvaluation) -> dict[str, Any]:
-    """For json, which has no NaN: what was not measured is null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        if isinstance(value, dict):
-            return {key: plain(each) for key, each in value.items()}
-        return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
-
-    result: dict[str, Any] = plain(dataclasses.asdict(found))
-    return result

@@ -1,7 +1,6 @@
 """`protoformer flow` of a clip: a video in, a video of its motion out."""
 
 import json
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, cast
 
 import typer
 
+from protoformer.app.clips import INTERRUPTED, check_not_read, expected_frames, tell_damage, tell_interrupted
 from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter, open_movie
@@ -19,9 +19,6 @@ from protoformer.inference import FlowVideo, load
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.planning import Tile
 from protoformer.show import flow_frame
-
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +91,7 @@ def _target(outputs: list[Path], movie: Movie, options: ClipOptions) -> Path | N
     if not outputs and options.save_flo is not None:
         return None
     target = outputs[0] if outputs else Path("motion.mp4")
-    if target.exists() and any(target.samefile(path) for path in movie.info.paths):
-        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
+    check_not_read(target, movie)
     return target
 
 
@@ -128,20 +124,16 @@ def _run(
 
 def _expected(video: FlowVideo) -> int | None:
     """About how many flows there will be; None where the clip does not say."""
-    info = cast(Movie, video.movie).info
-    length = info.seconds if info.frames is None else info.frames / info.rate
-    if length is None:
-        return None
-    last = min(float(length), float("inf") if video.options.end is None else float(video.options.end))
-    frames = int((last - float(video.options.start or 0)) * info.rate / video.options.every)
-    return max(1, frames - 1)
+    options = video.options
+    frames = expected_frames(cast(Movie, video.movie), options.start, options.end, options.every)
+    return None if frames is None else max(1, frames - 1)
 
 
 def _tell_interrupted(writer: MovieWriter | None, options: ClipOptions, tally: _Tally) -> None:
     kept = [str(writer.kept)] if writer is not None and writer.kept is not None else []
     if options.save_flo is not None and tally.flows:
         kept.append(str(options.save_flo))
-    print(f"\nprotoformer: stopped after {_flows(tally)}; kept {' and '.join(kept) or 'nothing'}.", file=sys.stderr)
+    tell_interrupted(_flows(tally), kept)
 
 
 def _tell(
@@ -156,10 +148,7 @@ def _tell(
     movie = cast(Movie, video.movie)
     (height, width), plan = movie.info.size, video.plan
     written = [str(path) for path in (target, options.save_flo) if path is not None]
-    if movie.skipped:
-        print(f"note: {movie.skipped} damaged frames of {movie.info.paths[0]} were left out", file=sys.stderr)
-    if movie.torn:
-        print(f"note: {movie.info.paths[0]} is cut short; its whole frames were used", file=sys.stderr)
+    tell_damage(movie)
     if as_json:
         summary: dict[str, Any] = {
             "flows": tally.flows,

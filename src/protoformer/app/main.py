@@ -15,6 +15,7 @@ from protoformer.app.flow_command import flow
 from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.models_command import models
 from protoformer.app.serve_command import serve
+from protoformer.app.track_command import track
 from protoformer.app.train_command import train
 from protoformer.app.world_command import world
 from protoformer.errors import InputError
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.command()(flow)
+app.command()(track)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

@@ -21,6 +21,9 @@ def serve(
     model: Annotated[
         str, typer.Option(help="The flow model: a task, a preset or a .safetensors file; see `protoformer models`.")
     ] = "flow",
+    track_model: Annotated[
+        str, typer.Option(help="The tracking model likewise; without weights in the package, a baseline by default.")
+    ] = "track",
     max_mb: Annotated[float, typer.Option(help="Megabytes of a file.", min=0.001)] = 200,
     max_pixels: Annotated[int, typer.Option(help="Pixels of an image or a frame.", min=1)] = 2**21,
     max_frames: Annotated[int, typer.Option(help="Frames of a clip.", min=2)] = 120,
@@ -39,7 +42,7 @@ def serve(
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     print("note: loading the model and rendering the examples takes some seconds", file=sys.stderr, flush=True)
     try:
-        page, address = serve_page(Site(model, folder, limits), host, port)
+        page, address = serve_page(Site(model, folder, limits, track_model), host, port)
         print(f"protoformer is at {address}; Ctrl-C ends it", flush=True)
         try:
             threading.Event().wait()

@@ -9,6 +9,30 @@ def box_centres(boxes: Tensor) -> Tensor:
     return boxes[..., :2] + boxes[..., 2:] / 2
 
 
+def box_edges(boxes: Tensor) -> Tensor:
+    """... x 4 boxes to ... x 4 (left, top, right, bottom), pixels."""
+    return torch.cat((boxes[..., :2], boxes[..., :2] + boxes[..., 2:]), dim=-1)
+
+
+def box_of_edges(edges: Tensor) -> Tensor:
+    """The inverse of `box_edges`."""
+    return torch.cat((edges[..., :2], edges[..., 2:] - edges[..., :2]), dim=-1)
+
+
+def enlarged(boxes: Tensor, factor: float | Tensor) -> Tensor:
+    """Boxes of the same centres, their sides times a factor (or one of ... x 1 each)."""
+    size = boxes[..., 2:] * factor
+    return torch.cat((box_centres(boxes) - size / 2, size), dim=-1)
+
+
+def clipped(boxes: Tensor, width: float, height: float) -> Tensor:
+    """What of the boxes lies on an image; of one that lies beside it, an empty box at the border."""
+    x, y = boxes[..., 0::2], boxes[..., 1::2]
+    left, right = (each.clamp(0, width) for each in (x[..., 0], x.sum(dim=-1)))
+    top, bottom = (each.clamp(0, height) for each in (y[..., 0], y.sum(dim=-1)))
+    return torch.stack((left, top, right - left, bottom - top), dim=-1)
+
+
 def box_overlap(first: Tensor, second: Tensor) -> Tensor:
     """Intersection over union, 0 .. 1, of the boxes of two lists taken pair by pair: ... x 4 and ... x 4 to ...
 
@@ -21,3 +45,18 @@ def box_overlap(first: Tensor, second: Tensor) -> Tensor:
     union = size.prod(dim=-1) + other_size.prod(dim=-1) - shared
     # Rounding of x + w - x may make a box larger than itself.
     return torch.where(union > 0, shared / union, torch.zeros_like(union)).clamp_max(1)
+
+
+def generalised_overlap(first: Tensor, second: Tensor) -> Tensor:
+    """Intersection over union less the share of the smallest box around both that neither covers: -1 .. 1.
+
+    It grows as boxes that do not meet come nearer (Rezatofighi et al., 2019). Boxes as in `box_overlap`: ... x 4 and
+    ... x 4 to ...; two that have no extent together give -1.
+    """
+    size, other_size = first[..., 2:].clamp_min(0), second[..., 2:].clamp_min(0)
+    end, other_end = first[..., :2] + size, second[..., :2] + other_size
+    shared = (torch.minimum(end, other_end) - torch.maximum(first[..., :2], second[..., :2])).clamp_min(0).prod(dim=-1)
+    union = size.prod(dim=-1) + other_size.prod(dim=-1) - shared
+    around = (torch.maximum(end, other_end) - torch.minimum(first[..., :2], second[..., :2])).prod(dim=-1)
+    least = torch.finfo(union.dtype).eps
+    return shared / union.clamp_min(least) + union / around.clamp_min(least) - 1

@@ -10,13 +10,14 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.inference.flow import FlowModel
+from protoformer.inference.track import TrackModel
 from protoformer.inference.weights import load_weights, packaged_weights
 from protoformer.model import PRESETS, preset
 from protoformer.model.networks import build_network
 
-TASKS = {"flow": "fast"}
+TASKS = {"flow": "fast", "track": "fast"}
 """Each task, and the preset that serves it."""
-PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {"flow": FlowModel}
+PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {"flow": FlowModel, "track": TrackModel}
 """What makes each task's network usable: from the network, whether it is trained, and a device."""
 UNTRAINED = (
     "{name} has no trained weights in this version of the package: "
@@ -42,6 +43,16 @@ def load(
 
 
 @overload
+def load(name: Literal["track"], device: str | torch.device | None = None) -> TrackModel: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["track"], **fields: Any
+) -> TrackModel: ...
+
+
+@overload
 def load(
     name: str | os.PathLike[str],
     device: str | torch.device | None = None,
@@ -58,7 +69,7 @@ def load(
     task: str | None = None,
     **fields: Any,
 ) -> Any:
-    """A model by the name of a task ("flow"), of a preset ("paper", "fast", "tiny"), or by a path to its weights.
+    """A model by the name of a task ("flow", "track"), a preset ("paper", "fast", "tiny"), or the path of its weights.
 
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.

@@ -6,6 +6,7 @@ from protoformer.model.flow import FlowNetwork, FlowPrediction, build_flow
 from protoformer.model.fused.plain import nearest_prototype
 from protoformer.model.prototyping import UPDATE_RULES, Prototypes, Prototyping
 from protoformer.model.synchronization import SYNCHRONIZATIONS
+from protoformer.model.tracking import TrackNetwork, TrackPrediction, build_track
 
 __all__ = [
     "PRESETS",
@@ -18,7 +19,10 @@ __all__ = [
     "ModelConfig",
     "Prototypes",
     "Prototyping",
+    "TrackNetwork",
+    "TrackPrediction",
     "build_flow",
+    "build_track",
     "nearest_prototype",
     "preset",
 ]

@@ -39,6 +39,15 @@ class ModelConfig:
         levels, radius: of the correlation pyramid's look-ups, (2 radius + 1)^2 costs a level.
         memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
         updates_training, updates: recurrent updates in training and in use.
+    Tracking
+        search_side, reference_side: pixels of a side of the crops in which the target is looked for, and from which it
+            is known; of both a pixel is as large.
+        surroundings: the side of what is searched, in units of the root of the area of the target's box.
+        track_width, track_layers: channels and layers of the decoder.
+        target_grid: 1 knows the target by one token, the mean of its box (the paper's); n adds n x n tokens of its
+            parts, and as many of what is around it.
+        stages: boxes that are found one after the other, the first from heat maps of corners, each next one by
+            looking into the one before.
     """
 
     embedding: str = "patches"
@@ -66,16 +75,23 @@ class ModelConfig:
     memory_layers: int = 3
     updates_training: int = 12
     updates: int = 32
+    search_side: int = 352
+    reference_side: int = 352
+    surroundings: int = 6
+    track_width: int = 256
+    track_layers: int = 3
+    target_grid: int = 1
+    stages: int = 3
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             wanted = _wanted(field.name, getattr(self, field.name), field.default)
             if wanted:
                 raise InputError(f"{field.name} is {getattr(self, field.name)!r}, but it must be {wanted}.")
-        for width in (*self.widths, self.hidden_width, self.memory_width):
+        for width in (*self.widths, self.hidden_width, self.memory_width, self.track_width):
             if width % self.head_width:
                 raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
-        for name, unit in (("memory_width", 8), ("hidden_width", 2)):
+        for name, unit in (("memory_width", 8), ("hidden_width", 2), ("search_side", 8), ("reference_side", 8)):
             if getattr(self, name) % unit:
                 raise InputError(f"{name} is {getattr(self, name)}, but it must be a multiple of {unit}.")
 
@@ -132,6 +148,12 @@ PRESETS: dict[str, ModelConfig] = {
         hidden_width=96,
         updates_training=8,
         updates=8,
+        search_side=192,
+        reference_side=128,
+        surroundings=4,
+        track_width=128,
+        track_layers=2,
+        target_grid=4,
     ),
     "tiny": ModelConfig(
         embedding="convolutions",
@@ -152,6 +174,13 @@ PRESETS: dict[str, ModelConfig] = {
         memory_layers=1,
         updates_training=4,
         updates=4,
+        search_side=128,
+        reference_side=96,
+        surroundings=4,
+        track_width=64,
+        track_layers=1,
+        target_grid=3,
+        stages=2,
     ),
 }
 

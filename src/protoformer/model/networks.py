@@ -6,8 +6,9 @@ from torch import nn
 
 from protoformer.model.config import ModelConfig
 from protoformer.model.flow import build_flow
+from protoformer.model.tracking import build_track
 
-NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {"flow": build_flow}
+NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {"flow": build_flow, "track": build_track}
 """Every task there is, and what builds its network; a network keeps its configuration as `config`."""
 
 

@@ -1,21 +1,18 @@
 """A flow as a browser can show it: two pictures, and the vector under every pixel."""
 
-import base64
 import math
 from typing import Any
 
-import cv2
 import numpy as np
 
-from protoformer.files import encode_png
 from protoformer.inference import FlowResult
+from protoformer.show.addresses import base64_text, jpeg_address, png_address
 from protoformer.show.flow_frames import painted
 from protoformer.show.prototypes import Pixels
 
 MOST_CELLS = 2**20
 """Vectors that go to the browser: of larger images, those of every second pixel each way, or third, and so on."""
 _LEVELS = 2**15 - 1
-_JPEG_QUALITY = 92
 
 
 def flow_view(result: FlowResult, image: Pixels, scale: float, most_cells: int = MOST_CELLS) -> dict[str, Any]:
@@ -39,23 +36,7 @@ def flow_view(result: FlowResult, image: Pixels, scale: float, most_cells: int =
         "columns": vectors.shape[2],
         "rows": vectors.shape[1],
         "unit": unit,
-        "vectors": _text((vectors / unit).round().astype("<i2").tobytes()),
-        "confidence": _text((confidence * 255).round().astype(np.uint8).tobytes()),
+        "vectors": base64_text((vectors / unit).round().astype("<i2").tobytes()),
+        "confidence": base64_text((confidence * 255).round().astype(np.uint8).tobytes()),
         "scale": scale,
     }
-
-
-def png_address(pixels: Pixels) -> str:
-    """A picture, uint8 H x W x 3, as an address that holds it whole and exactly."""
-    return f"data:image/png;base64,{_text(encode_png(pixels))}"
-
-
-def jpeg_address(pixels: Pixels) -> str:
-    """As `png_address`, in fewer bytes and not exactly."""
-    ordered = np.ascontiguousarray(pixels[..., ::-1])
-    _, data = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    return f"data:image/jpeg;base64,{_text(data.tobytes())}"
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()

@@ -46,7 +46,7 @@ CLIPS = (("A walk by hand", "handheld", 1),)
 def render_examples(folder: Path) -> Examples:
     """Render all of them into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Examples(tuple(_pair(folder, *each) for each in PAIRS), tuple(_clip(folder, *each) for each in CLIPS))
+    return Examples(tuple(_pair(folder, *each) for each in PAIRS), tuple(render_clip(folder, *each) for each in CLIPS))
 
 
 def _pair(folder: Path, name: str, family: str, number: int) -> PairExample:
@@ -57,10 +57,12 @@ def _pair(folder: Path, name: str, family: str, number: int) -> PairExample:
     return PairExample(name, *paths)
 
 
-def _clip(folder: Path, name: str, family: str, number: int) -> ClipExample:
+def render_clip(folder: Path, name: str, family: str, number: int, frames: int = CLIP_FRAMES) -> ClipExample:
+    """Render a clip of a scene into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     renderer = World(family, size=SIZE, bank=procedural_bank(SIDE, TEXTURES)).renderer([number])
     path = folder / f"{family}.mp4"
     with MovieWriter(path, rate=float(renderer.scenes.rate)) as writer:
-        for frame in range(CLIP_FRAMES):
+        for frame in range(frames):
             writer.write(picture(renderer.clean(renderer.view(frame / renderer.scenes.rate))[0]))
     return ClipExample(name, path)

@@ -5,16 +5,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.web.examples import Examples, render_examples
 from protoformer.app.web.flow_viewer import flow_viewer
-from protoformer.app.web.flow_work import FlowAnswer, flow_of_clip, flow_of_pair, kept_view
+from protoformer.app.web.flow_work import FlowAnswer, flow_of_clip, flow_of_pair
 from protoformer.app.web.gradio_package import require_gradio
-from protoformer.app.web.site import KEEP_SECONDS, Site, notice, sentence
+from protoformer.app.web.kept_views import kept_view
+from protoformer.app.web.site import GONE, KEEP_SECONDS, Site, notice, path_of, refusal
 from protoformer.errors import InputError
 from protoformer.files import color_wheel_legend
 from protoformer.inference import FlowModel, UntrainedWarning, load
-from protoformer.show.flow_view import png_address
+from protoformer.show.addresses import png_address
 
 UNTRAINED = (
     "The weights of this model are random: it was not trained, so the motion and the prototypes shown here mean "
@@ -22,8 +22,6 @@ UNTRAINED = (
 )
 NO_PROTOTYPES = "The image was computed in windows, which have no prototypes of its own: make it smaller to see them."
 PROTOTYPES = "Each colour is one prototype, and the pixels of the first image that it stands for."
-NO_MEMORY = "The memory of this machine ran out; give smaller images."
-GONE = "This result was deleted in the meantime; compute it again."
 
 
 class FlowTab:
@@ -92,7 +90,7 @@ class FlowTab:
         """A box for a clip, and the button."""
         gr = require_gradio()
         clip = gr.Video(label="Clip", sources=["upload"], elem_id="flow-clip", height=260)
-        clip.preprocess = _path_of
+        clip.preprocess = path_of
         with gr.Row(elem_classes="pf-examples"):
             gr.HTML("<span>Examples:</span>")
             for example in self.examples.clips:
@@ -108,13 +106,7 @@ class FlowTab:
             answer = self._computed(paths, wanted, folder, lambda share, what: progress(share, desc=what))
         except Exception as error:
             self.site.forget(folder)
-            if isinstance(error, InputError):
-                told = sentence(error, paths)
-            elif is_out_of_memory(error):
-                told = NO_MEMORY
-            else:
-                raise
-            return old, notice(told), *(gr.skip() for _ in range(5))
+            return old, notice(refusal(error, paths)), *(gr.skip() for _ in range(5))
         self.site.forget(old)
         suffix = answer.download.suffix
         return (
@@ -155,13 +147,8 @@ def _image_box(place: str) -> Any:
         buttons=[],
         elem_id=f"flow-{place.lower()}",
     )
-    box.preprocess = _path_of
+    box.preprocess = path_of
     return box
-
-
-def _path_of(payload: Any) -> str | None:
-    """The upload as it is: gradio would decode it before any limit is checked, and change what it holds."""
-    return None if payload is None else payload.path
 
 
 def _given(*paths: str | None) -> tuple[Path, ...]:

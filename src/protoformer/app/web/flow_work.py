@@ -1,28 +1,21 @@
 """The flow of what people upload, within limits, as files and as what the viewer shows; gradio has no part in it."""
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from protoformer.app.web.limits import Deadline, Limits
-from protoformer.files import MovieWriter, open_movie
+from protoformer.app.web.kept_views import CLIP_CELLS, keep_view, kept_view
+from protoformer.app.web.limits import Deadline, Limits, Told
+from protoformer.files import MovieWriter
 from protoformer.inference import FlowModel, FlowStep, FlowVideo
 from protoformer.inference.images import image_pair
 from protoformer.inference.planning import plan_flow
 from protoformer.model.encoder import STRIDES
 from protoformer.model.flow import normalised
 from protoformer.show import assignment_picture, flow_frame, flow_view, picture
-from protoformer.show.flow_view import png_address
-
-CLIP_CELLS = 2**18
-"""Vectors of each frame of a clip that the viewer gets; see `flow_view`."""
-
-Told = Callable[[float, str], None]
-"""Called with the share that is done, 0 to 1, and what is being done."""
+from protoformer.show.addresses import png_address
 
 
 @dataclass(frozen=True)
@@ -78,12 +71,7 @@ def flow_of_clip(
 ) -> FlowAnswer:
     """The flow of every pair of a clip; motion.mp4 and what `kept_view` reads go into the folder."""
     deadline = Deadline(limits.seconds)
-    limits.check_clip_file(path)
-    movie = open_movie(path)
-    limits.check_clip(movie, path)
-    for count, _ in enumerate(movie.frames(), 1):  # a head may be wrong, or say nothing
-        deadline.check()
-        limits.check_frames(count, path)
+    movie, count = limits.opened_clip(path, deadline)
     video = model.flow_video(movie)
 
     def looking(done: int, total: int) -> None:
@@ -100,7 +88,7 @@ def flow_of_clip(
             beside = flow_frame(step, scale, side_by_side=True)
             writer.write(beside, step.time)
             image = beside[:, : step.flow.shape[2]]
-            _view_file(folder, pairs).write_text(json.dumps(flow_view(step, image, scale, CLIP_CELLS)))
+            keep_view(folder, pairs, flow_view(step, image, scale, CLIP_CELLS))
             pairs, motion = pairs + 1, motion + float(step.flow.norm(dim=0).mean())
             told(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
     height, width = movie.info.size
@@ -114,16 +102,6 @@ def flow_of_clip(
             f"colours are full at {scale:.1f} px."
         ),
     )
-
-
-def kept_view(folder: Path, pair: int) -> dict[str, Any]:
-    """What the viewer shows of a pair of a clip, by its number from 0."""
-    view: dict[str, Any] = json.loads(_view_file(folder, pair).read_text())
-    return view
-
-
-def _view_file(folder: Path, pair: int) -> Path:
-    return folder / f"{pair:06d}.json"
 
 
 @torch.no_grad()

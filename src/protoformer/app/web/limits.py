@@ -1,11 +1,12 @@
 """What the page lets one person ask for, and the sentence that says so when it is too much."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from protoformer.errors import InputError
-from protoformer.files import Movie, checked_input, image_size
+from protoformer.files import Movie, checked_input, image_size, open_movie
 
 _HEADS = (
     *((4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, mov
@@ -14,6 +15,9 @@ _HEADS = (
     (0, b"\x30\x26\xb2\x75"),  # wmv
 )
 """What a video begins with, and where. A playlist, which could name other files of this machine, begins with text."""
+
+Told = Callable[[float, str], None]
+"""Called with the share that is done, 0 to 1, and what is being done."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,17 @@ class Limits:
         """Refuse a clip of too many frames."""
         if count > self.frames:
             raise InputError(f"{path} has more than {self.frames} frames, the limit of this page; cut it shorter.")
+
+    def opened_clip(self, path: Path, deadline: "Deadline") -> tuple[Movie, int]:
+        """A clip that keeps to the limits, and how many frames it has."""
+        self.check_clip_file(path)
+        movie = open_movie(path)
+        self.check_clip(movie, path)
+        count = 0
+        for count, _ in enumerate(movie.frames(), 1):  # a head may be wrong, or say nothing
+            deadline.check()
+            self.check_frames(count, path)
+        return movie, count
 
     def _check_pixels(self, path: Path, height: int, width: int) -> None:
         if height * width > self.pixels:

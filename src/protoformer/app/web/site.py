@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
+from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.web.limits import Limits
 from protoformer.errors import InputError
 
 KEEP_SECONDS = 1800
 """How long uploads and results are kept at most, while the page runs; all go when it ends."""
+NO_MEMORY = "The memory of this machine ran out; give smaller images."
+GONE = "This result was deleted in the meantime; compute it again."
 
 
 @dataclass(frozen=True)
@@ -19,11 +23,13 @@ class Site:
     """One running page.
 
     model: the name of the flow model, as given. folder: the only one it writes to. limits: of what people may ask for.
+    track_model: the name of the model that follows boxes, as given.
     """
 
     model: str
     folder: Path
     limits: Limits
+    track_model: str = "track"
 
     @property
     def served(self) -> Path:
@@ -50,6 +56,20 @@ def sentence(error: InputError, paths: Sequence[Path] = ()) -> str:
     for path in paths:
         text = text.replace(str(path), path.name)
     return text
+
+
+def refusal(error: Exception, paths: Sequence[Path] = ()) -> str:
+    """The sentence for what people can do something about; any other error is raised again."""
+    if isinstance(error, InputError):
+        return sentence(error, paths)
+    if is_out_of_memory(error):
+        return NO_MEMORY
+    raise error
+
+
+def path_of(payload: Any) -> str | None:
+    """An upload as it is: gradio would decode it before any limit is checked, and change what it holds."""
+    return None if payload is None else payload.path
 
 
 def notice(text: str, kind: str = "error") -> str:

@@ -1,0 +1,35 @@
+"""What following a target returns: frozen records in plain units."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TrackedBox:
+    """Where a target is in a frame.
+
+    box: (x, y, w, h) in pixels, top-left, the centre of the first pixel being (0, 0). score: in [0, 1]. lost: whether
+    the target is not seen; the box is then the last one that was.
+    """
+
+    box: tuple[float, float, float, float]
+    score: float
+    lost: bool
+
+
+@dataclass(frozen=True)
+class TrackResult:
+    """One target through a clip of T frames.
+
+    boxes: T x 4, float, (x, y, w, h) in pixels. scores: T in [0, 1]. lost: T, bool. times: T, seconds, exact. numbers:
+    of the frames, from 0 in the whole clip. trained: whether the weights were.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    lost: Tensor
+    times: tuple[Fraction, ...]
+    numbers: tuple[int, ...]
+    trained: bool = True

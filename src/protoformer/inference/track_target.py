@@ -1,0 +1,89 @@
+"""What is remembered of one target from frame to frame, where to look next, and what to believe."""
+
+import math
+from dataclasses import dataclass, replace
+
+from protoformer.inference.track_boxes import Box
+
+LOST, FOUND, FOUND_AFAR = 0.3, 0.6, 0.8
+"""Scores: a target whose score falls below the first is lost; one that is lost is found again from the second on, and
+from the third on in a window away from where it was."""
+GROWTH, MOST_GROWTH = 1.08, 2.5
+"""A window grows by the first from frame to frame while the target is lost, up to the second."""
+PATIENCE = 10
+"""Frames a lost target is waited for where it was; then every other frame looks elsewhere, window by window."""
+APART = 2 / 3
+"""From one window to the next, in their sides, at most."""
+FIRMNESS = 2.0
+"""Nats by which a corner is less likely that lies as far from where it was as the window is wide."""
+SWIFTNESS = 0.8
+"""Share of a change of size, as a logarithm, that a frame is believed."""
+SMALLEST = 2.0
+"""Pixels a side of the smallest box."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A square to look into: its centre and side, pixels; and whether it is away from where the target was."""
+
+    x: float
+    y: float
+    side: float
+    afar: bool = False
+
+
+@dataclass(frozen=True)
+class Target:
+    """One target. box: the last that was sure, (x, y, w, h), pixels. lost_for: frames since then."""
+
+    box: Box
+    lost_for: int = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was not seen in the last frame."""
+        return self.lost_for > 0
+
+    @property
+    def firmness(self) -> float:
+        """How firmly it is expected where it was."""
+        return 0.0 if self.lost else FIRMNESS
+
+    def window(self, surroundings: float, size: tuple[int, int]) -> Window:
+        """Where to look in the next frame, of (height, width) pixels; surroundings: sides of a box's root area."""
+        x, y, width, height = self.box
+        side = surroundings * math.sqrt(width * height) * min(GROWTH**self.lost_for, MOST_GROWTH)
+        turn = self.lost_for - PATIENCE
+        if turn <= 0 or turn % 2 == 0:
+            return Window(x + width / 2, y + height / 2, side)
+        columns, rows = (max(1, math.ceil(length / (APART * side))) for length in (size[1], size[0]))
+        row, column = divmod(turn // 2 % (columns * rows), columns)
+        return Window((column + 0.5) * size[1] / columns, (row + 0.5) * size[0] / rows, side, afar=True)
+
+    def after(self, found: Box, score: float, afar: bool, size: tuple[int, int]) -> "Target":
+        """The target once a window of a frame, of (height, width) pixels, was looked into. afar: as in `Window`."""
+        wanted = (FOUND_AFAR if afar else FOUND) if self.lost else LOST
+        believed = on_frame(found if self.lost else self._calmed(found), size)
+        if not score >= wanted or believed is None:
+            return replace(self, lost_for=self.lost_for + 1)
+        return Target(believed)
+
+    def _calmed(self, found: Box) -> Box:
+        """The box that was found, with a size that changed less."""
+        x, y, *sides = found
+        middle = (x + sides[0] / 2, y + sides[1] / 2)
+        width, height = (
+            before * (max(now, SMALLEST) / before) ** SWIFTNESS for before, now in zip(self.box[2:], sides, strict=True)
+        )
+        return middle[0] - width / 2, middle[1] - height / 2, width, height
+
+
+def on_frame(box: Box, size: tuple[int, int]) -> Box | None:
+    """What of a box lies on a frame of (height, width) pixels; None if next to nothing does."""
+    if not all(math.isfinite(value) for value in box):
+        return None
+    x, y, width, height = box
+    left, top, right, bottom = max(0.0, x), max(0.0, y), min(size[1], x + width), min(size[0], y + height)
+    if right - left < SMALLEST or bottom - top < SMALLEST:
+        return None
+    return left, top, right - left, bottom - top
