@@ -70,3 +70,22 @@ def make_movie() -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def moving_pattern() -> Callable[..., list[np.ndarray]]:
+    """A clip of 128x96 pixels, uint8: a pattern of 24x24 that starts at (20, 30) and moves, on ground that it hides."""
+
+    def frames(count: int, right: int = 3, down: int = 0) -> list[np.ndarray]:
+        generator = np.random.default_rng(0)
+        ground = np.kron(generator.integers(90, 150, (12, 16, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+        pattern = np.kron(generator.integers(0, 256, (6, 6, 3)), np.ones((4, 4, 1))).astype(np.uint8)
+        found = []
+        for number in range(count):
+            frame = ground.copy()
+            x, y = 20 + right * number, 30 + down * number
+            frame[y : y + 24, x : x + 24] = pattern
+            found.append(frame)
+        return found
+
+    return frames

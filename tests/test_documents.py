@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
         ("README.md", {"motion.flo", "motion.png"}),
         ("docs/video.md", set()),
         ("docs/depth.md", {"depth.npy", "colours.png", "room.ply"}),
+        ("docs/tracking.md", {"track.csv"}),
     ],
 )
 def test_the_example_of_a_document_runs(

@@ -21,6 +21,7 @@ from protoformer.inference import (
 )
 from protoformer.inference.batch import BatchResult
 from protoformer.inference.export import Exported, ExportError, export
+from protoformer.inference.track_table import save_tracks
 from protoformer.model import PRESETS, ModelConfig, preset
 
 __version__ = "0.1.0"
@@ -50,4 +51,5 @@ __all__ = [
     "export",
     "load",
     "preset",
+    "save_tracks",
 ]

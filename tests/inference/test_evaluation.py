@@ -249,10 +249,12 @@ def test_others_stand_aside_where_they_were_measured_on_another_truth(root: Path
 
 def test_without_peers_there_are_none(root: Path) -> None:
     assert peers_beside(root) == {}
+    (root / "peers.json").write_text('{"tracking": {}}')
+    assert peers_beside(root) == {}
     assert evaluated(InMemory([sample("x")]), (0, 0), root=root).others == {"all": ()}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"tracking": {}}', "\x00", '["flow"]'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"flow": 3}', "\x00", '["flow"]'])
 def test_a_damaged_table_of_peers_is_refused_by_its_name(root: Path, text: str) -> None:
     (root / "peers.json").write_text(text)
     with pytest.raises(InputError, match=r"Set/peers\.json is not a table of peers; mend it or take it away\.$"):

@@ -5,6 +5,8 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from protoformer.metrics import TrackMetric, TrackScores, track_scores
 
@@ -99,6 +101,42 @@ def test_the_first_frame_counts_as_given() -> None:
 
 def test_a_first_frame_without_the_object_does_not_count() -> None:
     assert track_scores(still(), still(), seen() & (torch.arange(10) > 0)).frames == 9
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=st.lists(st.tuples(*[st.integers(-30, 30)] * 2, *[st.integers(1, 60)] * 2), min_size=1, max_size=12),
+    right=st.integers(-500, 500),
+    seed=st.integers(0, 99),
+)
+def test_neither_place_nor_order_of_frames_changes_a_score(
+    steps: list[tuple[int, int, int, int]], right: int, seed: int
+) -> None:
+    predicted = torch.cat((still(1), torch.tensor(steps) + torch.tensor([100.0, 50.0, 0.0, 0.0])))
+    truth, present = still(len(predicted)), seen(len(predicted))
+    scores = track_scores(predicted, truth, present)
+    assert track_scores(moved(predicted, right, 0), moved(truth, right, 0), present) == scores
+    order = torch.cat((torch.zeros(1, dtype=torch.long), 1 + torch.randperm(len(steps), generator=_seeded(seed))))
+    assert same(track_scores(predicted[order], truth, present), scores)
+    assert 0 <= scores.success <= 20 / 21 + 1e-12
+    assert list(scores.success_curve) == sorted(scores.success_curve, reverse=True)
+    assert list(scores.precision_curve) == sorted(scores.precision_curve)
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@settings(max_examples=20, deadline=None)
+@given(lost_from=st.integers(1, 20), hidden=st.integers(0, 19))
+def test_success_is_the_share_of_frames_before_the_loss(lost_from: int, hidden: int) -> None:
+    predicted, present = still(20), seen(20)
+    predicted[lost_from:] = moved(predicted[lost_from:], 300, 0)
+    present[hidden] = False
+    kept = lost_from - (hidden < lost_from)
+    scores = track_scores(predicted, still(20), present)
+    assert scores.success == pytest.approx(kept / 19 * 20 / 21)
+    assert scores.precision == pytest.approx(kept / 19)
 
 
 def sequences() -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:

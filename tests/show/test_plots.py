@@ -86,3 +86,15 @@ def test_zero_has_a_place_on_a_logarithmic_axis() -> None:
 def test_curves_differ_in_colour() -> None:
     plot = drawn(*(Curve(str(n), ((0.0, float(n)), (1.0, float(n)))) for n in range(5)))
     assert len({line.attrib["stroke"] for line in plot.iter("polyline")}) == 5
+
+
+def test_shares_stand_between_nothing_and_all() -> None:
+    curves = [Curve(name, ((0.0, 0.25), (1.0, 0.75))) for name in ("one", "two")]
+    plot = ElementTree.fromstring(line_plot(curves, "pixels", "share", y_span=(0.0, 1.0), names_below=True))
+    (_, low), (_, high) = lines(plot)[0]
+    assert low == pytest.approx(TOP + (HEIGHT - TOP - BOTTOM) * 0.75) and high == pytest.approx(
+        TOP + (HEIGHT - TOP - BOTTOM) * 0.25
+    )
+    assert texts(plot)[:5] == ["0", "0.25", "0.5", "0.75", "1"]
+    names = [float(text.attrib["y"]) for text in plot.iter("text") if text.text in ("one", "two")]
+    assert HEIGHT / 2 < names[0] < names[1] <= HEIGHT - BOTTOM

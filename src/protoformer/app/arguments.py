@@ -21,6 +21,9 @@ DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default 
 TileOption = Annotated[
     str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
 ]
+PrecisionOption = Annotated[
+    str | None, typer.Option(help="full, half (bfloat16) or auto (half where it is fast). [default: auto]")
+]
 DatasetOption = Annotated[str, typer.Option(help="The dataset's name; `protoformer data list` shows them.")]
 RootOption = Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")]
 SplitOption = Annotated[str | None, typer.Option(help="train, val, test, ...; by default the one usually evaluated.")]
@@ -108,3 +111,15 @@ def height_and_width(text: str) -> tuple[int, int]:
     if height * width > MAX_PIXELS:
         raise InputError(f"--size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
     return height, width
+
+
+def box_numbers(text: str) -> list[float]:
+    """A box, given as X,Y,W,H; what the numbers may be, the frame decides."""
+    parts = text.split(",")
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 4:
+        raise InputError(f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}; write it so.")
+    return numbers

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
+from protoformer.app.demo_tracking import tracking_sections
 from protoformer.app.progress import progress_bar
 from protoformer.files import checked_output, color_wheel_legend, flow_to_color, write_atomically, write_image
 from protoformer.files.folders import made_folder
@@ -76,6 +77,7 @@ def demo(
             _prototypes(scene, result),
             _em(features),
             *_depth(),
+            *tracking_sections(),
             _world(),
             _models(),
         ),

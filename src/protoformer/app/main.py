@@ -16,6 +16,7 @@ from protoformer.app.flow_command import flow
 from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.models_command import models
 from protoformer.app.serve_command import serve
+from protoformer.app.track_command import track
 from protoformer.app.train_command import train
 from protoformer.app.world_command import world
 from protoformer.errors import InputError
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(flow)
 app.command()(depth)
+app.command()(track)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

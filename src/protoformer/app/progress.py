@@ -1,6 +1,6 @@
 """The one progress bar."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -43,8 +43,15 @@ class RateColumn(ProgressColumn):
         return Text("" if speed is None else f"{speed:.2f} frames/s")
 
 
+class FramesShown(Protocol):
+    """What to call when frames are done."""
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Show how many are done, and of how many if that is known better by now."""
+
+
 @contextmanager
-def frames_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def frames_bar(what: str, total: int | None = None) -> Iterator[FramesShown]:
     """As `progress_bar`, with frames, frames a second and the time left; yields what to call with how many are done.
 
     total: how many there will be, as far as one can tell.
@@ -58,7 +65,7 @@ def frames_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60
     ) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
 class VideosShown(Protocol):

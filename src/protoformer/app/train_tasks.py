@@ -11,7 +11,7 @@ from protoformer.data.tree import Dataset
 from protoformer.inference import DepthModel, FlowModel, TrackModel
 from protoformer.inference.depth_evaluation import depth_method, evaluate_depth
 from protoformer.inference.evaluation import evaluate_flow, model_method
-from protoformer.metrics import TrackMetric
+from protoformer.inference.track_evaluation import evaluate_track
 from protoformer.model import FlowNetwork, TrackNetwork
 from protoformer.model.depth import DepthNetwork
 from protoformer.show.depth_evaluation import depth_comparison
@@ -54,14 +54,8 @@ def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
 def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     assert isinstance(network, TrackNetwork)
     model = TrackModel(network, trained=True, device=next(network.parameters()).device)
-    metric = TrackMetric()
-    for clip in samples:
-        known = clip.present.nonzero()[:, 0]
-        if len(known) > 1:  # else there is nothing to compare with
-            first = int(known[0])
-            (found,) = model.track(clip.frames[first:], clip.boxes[first])
-            metric.update(found.boxes, clip.boxes[first:], clip.present[first:])
-    scores = metric.compute()
+    found = evaluate_track(samples, {"run": model.tracker}, name=name, root=root, compare=False)
+    scores = found.methods["run"].scores
     return {figure: getattr(scores, figure) for figure in ("success", "precision", "normalised_precision")}
 
 

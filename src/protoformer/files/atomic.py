@@ -63,6 +63,18 @@ def opened_whole(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def kept_apart(temporary: Path, path: Path) -> Path:
+    """Give the unfinished file for `path` a name of its own, NAME.partial.SUFFIX, or with a number if that is taken.
+
+    What was written before an interruption is then there, and what stood under the final name is as it was.
+    """
+    name, number = f"{path.stem}.partial{path.suffix}", 1
+    while temporary.with_name(name).exists():  # an earlier one, or even what is being read
+        number += 1
+        name = f"{path.stem}.partial-{number}{path.suffix}"
+    return temporary.replace(temporary.with_name(name))
+
+
 def _destination(target: Path) -> Path:
     """Follow symbolic links, so that the link stays a link and its target is replaced."""
     return Path(os.path.realpath(target)) if target.is_symlink() else target

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from protoformer.errors import InputError
-from protoformer.files.atomic import checked_output, opened_whole
+from protoformer.files.atomic import checked_output, kept_apart, opened_whole
 from protoformer.files.av_package import require_av
 from protoformer.files.movie import USUAL_RATE, Movie, Picture, exact_rate
 from protoformer.files.movie_clip import Clip, Plan
@@ -107,11 +107,7 @@ class MovieWriter:
     def _keep(self, clip: Clip, temporary: Path) -> None:
         with suppress(require_av().error.FFmpegError, OSError):
             clip.finish()
-            name, number = f"{self.path.stem}.partial{self.path.suffix}", 1
-            while temporary.with_name(name).exists():  # an earlier one, or even what is being read
-                number += 1
-                name = f"{self.path.stem}.partial-{number}{self.path.suffix}"
-            self.kept = temporary.replace(temporary.with_name(name))
+            self.kept = kept_apart(temporary, self.path)
 
     def _second(self, time: float | Fraction | None) -> Fraction:
         """When a frame is shown."""

@@ -80,20 +80,40 @@ PUBLISHED_DEPTH: dict[str, tuple[DepthRow, ...]] = {
 """By dataset: figures on its test split, by its own rules."""
 
 
-def peers_beside(root: Path) -> dict[str, dict[str, dict[str, float]]]:
+@dataclass(frozen=True)
+class TrackRow:
+    """Another tracker's row: what it was measured on, and its figures as shares, 0 to 1 (None: not given)."""
+
+    label: str
+    measured_on: str
+    success: float | None = None
+    precision: float | None = None
+
+
+PUBLISHED_TRACKING: dict[str, tuple[TrackRow, ...]] = {
+    "lasot": (TrackRow("ProtoFormer, published (with UTT)", "whole test split", 0.648, 0.674),),
+    "trackingnet": (TrackRow("ProtoFormer, published (with UTT)", "whole test split", 0.800, 0.772),),
+}
+"""By dataset: figures on its test split."""
+
+
+def peers_beside(
+    root: Path, task: str = "flow", fields: tuple[str, ...] = ("epe", "fl")
+) -> dict[str, dict[str, dict[str, float]]]:
     """What known systems score on each sample, from `peers.json` in the dataset's folder or beside it; {} if none.
 
-    Systems by name, then samples by "<folder of the dataset>/<name of the sample>", then "epe" and "fl".
+    Systems by name, then samples by "<folder of the dataset>/<name of the sample>" (of tracking, by the name alone),
+    then the fields: those of flow are "epe" and "fl", those of tracking "success" and "precision".
     """
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():
             try:
                 return {
                     str(system): {
-                        str(sample): {field: float(scores[field]) for field in ("epe", "fl")}
+                        str(sample): {field: float(scores[field]) for field in fields}
                         for sample, scores in samples.items()
                     }
-                    for system, samples in json.loads(path.read_text())["flow"].items()
+                    for system, samples in json.loads(path.read_text()).get(task, {}).items()
                 }
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{path} is not a table of peers; mend it or take it away.") from None

@@ -7,6 +7,7 @@ from protoformer.show.flow_view import flow_view
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
 from protoformer.show.prototypes import Pixels, assignment_picture, grey_picture, picture
+from protoformer.show.track_frames import draw_targets
 
 __all__ = [
     "Curve",
@@ -17,6 +18,7 @@ __all__ = [
     "assignment_picture",
     "depth_frame",
     "depth_view",
+    "draw_targets",
     "flow_frame",
     "flow_view",
     "grey_picture",

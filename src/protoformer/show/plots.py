@@ -17,15 +17,23 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
 
-def line_plot(curves: list[Curve], x_name: str, y_name: str, log_y: bool = False) -> str:
-    """An svg picture of curves over common axes; their names stand in it if there are several.
+def line_plot(
+    curves: list[Curve],
+    x_name: str,
+    y_name: str,
+    log_y: bool = False,
+    y_span: tuple[float, float] | None = None,
+    names_below: bool = False,
+) -> str:
+    """An svg picture of curves over common axes; their names stand in it, to the right, if there are several.
 
-    log_y: the vertical axis is logarithmic (positive values only).
+    log_y: the vertical axis is logarithmic (positive values only). y_span: lowest and highest value of a linear one,
+    as of shares, which end at 1; by default those of the curves. names_below: at the foot, where curves rise.
     """
     scaled = [Curve(curve.name, tuple((x, _height(y, log_y)) for x, y in curve.points)) for curve in curves]
     xs = [x for curve in scaled for x, _ in curve.points]
     ys = [y for curve in scaled for _, y in curve.points]
-    (x_low, x_high), (y_low, y_high) = _span(xs), _span(ys)
+    (x_low, x_high), (y_low, y_high) = _span(xs), y_span or _span(ys)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
@@ -41,13 +49,14 @@ def line_plot(curves: list[Curve], x_name: str, y_name: str, log_y: bool = False
     for value in sorted(set(xs)) if len(set(xs)) <= 12 else [x_low, (x_low + x_high) / 2, x_high]:
         across, _ = place(value, y_low)
         parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
+    first_name = HEIGHT - BOTTOM - 14 * len(curves) + 4 if names_below else TOP + 4
     for index, curve in enumerate(scaled):
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in curve.points)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(curves) > 1:
             parts.append(
-                f'<text x="{WIDTH - RIGHT}" y="{TOP + 14 * index + 4}" text-anchor="end" style="fill: {colour}">'
+                f'<text x="{WIDTH - RIGHT}" y="{first_name + 14 * index}" text-anchor="end" style="fill: {colour}">'
                 f"{escape(curve.name)}</text>"
             )
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')

@@ -27,9 +27,12 @@ STYLE = """
 .pf-note { border-color: #3a7d44; background: #3a7d4417 }
 .pf-examples { align-items: center; flex-wrap: wrap; gap: 10px }
 .pf-examples > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
-#flow-clip button[aria-label="Trim video"], #depth-clip button[aria-label="Trim video"] { display: none }
-#flow-download { max-width: 260px }
 #flow-prototypes img, #depth-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
+#flow-clip button[aria-label^="Trim video"], #depth-clip button[aria-label^="Trim video"],
+#track-clip button[aria-label^="Trim video"] { display: none }
+#flow-download { max-width: 260px }
+#track-frame img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 } #track-video { max-width: 760px }
+#track-frame pre { margin: .5rem 0 0; font-family: var(--font-mono); white-space: pre-wrap }
 """
 
 

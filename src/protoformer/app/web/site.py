@@ -24,12 +24,14 @@ class Site:
 
     model: the name of the flow model, as given. folder: the only one it writes to. limits: of what people may ask for.
     depth_model: the name of the depth model, as given.
+    track_model: the name of the model that follows boxes, as given.
     """
 
     model: str
     folder: Path
     limits: Limits
     depth_model: str = "depth"
+    track_model: str = "track"
 
     @property
     def served(self) -> Path:

@@ -6,6 +6,7 @@ from typing import Protocol
 from protoformer.app.web.depth_tab import DepthTab
 from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.site import Site
+from protoformer.app.web.track_tab import TrackTab
 
 
 class Tab(Protocol):
@@ -15,5 +16,5 @@ class Tab(Protocol):
         """Make the components and say what they do; gradio is collecting them."""
 
 
-TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab, "Depth": DepthTab}
+TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab, "Depth": DepthTab, "Tracking": TrackTab}
 """What each is called on the page, and what makes it."""

@@ -1,0 +1,93 @@
+"""Targets through a clip that people upload, within limits, as files and as what the page shows; gradio has no part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protoformer.app.track_methods import NamedMethod
+from protoformer.app.web.kept_views import keep_view
+from protoformer.app.web.limits import Deadline, Limits, Told
+from protoformer.errors import InputError
+from protoformer.files import Movie, MovieWriter, open_movie
+from protoformer.files.table import TableWriter
+from protoformer.inference.track_boxes import checked_boxes
+from protoformer.inference.track_steps import TrackStep, track_steps
+from protoformer.inference.track_table import HEAD, table_rows
+from protoformer.show.addresses import jpeg_address
+from protoformer.show.track_frames import draw_targets
+
+MOST_TARGETS = 20
+
+
+@dataclass(frozen=True)
+class TrackAnswer:
+    """What was followed.
+
+    movie, table: the files to take away. frames: how many there are to look at. summary: a sentence about it.
+    """
+
+    movie: Path
+    table: Path
+    frames: int
+    summary: str
+
+
+def first_picture(limits: Limits, path: Path) -> dict[str, Any]:
+    """The first frame of a clip for the page to draw boxes on: its address, width and height."""
+    limits.check_clip_file(path)
+    movie = open_movie(path)
+    limits.check_clip(movie, path)
+    height, width = movie.info.size
+    return {"image": jpeg_address(next(movie.frames()).image), "width": width, "height": height}
+
+
+def track_of_clip(
+    method: NamedMethod,
+    limits: Limits,
+    path: Path,
+    boxes: Sequence[Sequence[float]],
+    folder: Path,
+    told: Told = lambda *_: None,
+) -> TrackAnswer:
+    """Follow boxes through a clip; track.mp4, track.csv and a view of every frame go into the folder."""
+    deadline = Deadline(limits.seconds)
+    if not boxes:
+        raise InputError("draw a box around something in the first frame; press the mouse, drag, and let go.")
+    if len(boxes) > MOST_TARGETS:
+        raise InputError(f"there are {len(boxes)} boxes and the limit is {MOST_TARGETS}; take some away.")
+    movie, count = limits.opened_clip(path, deadline)
+    checked_boxes(boxes, movie.info.size)
+    lost, frames = [0] * len(boxes), 0
+    with (
+        MovieWriter(folder / "track.mp4", movie, movie.info.rate) as writer,
+        TableWriter(folder / "track.csv", HEAD) as table,
+    ):
+        for step in track_steps(movie, boxes, method.begin):
+            deadline.check()
+            drawn = draw_targets(step.image, step.targets)
+            writer.write(drawn, step.time)
+            for row in table_rows(step.number, step.time, step.targets):
+                table.write(*row)
+            keep_view(folder, frames, {"image": jpeg_address(drawn), "lines": _lines(step)})
+            lost = [before + target.lost for before, target in zip(lost, step.targets, strict=True)]
+            frames += 1
+            told(frames / count, f"frame {frames} of {count}")
+    return TrackAnswer(folder / "track.mp4", folder / "track.csv", frames, _summary(movie, frames, lost))
+
+
+def _lines(step: TrackStep) -> list[str]:
+    """What the page says of every target in a frame."""
+    lines = []
+    for place, target in enumerate(step.targets, 1):
+        x, y, width, height = target.box
+        state = "lost" if target.lost else f"score {target.score:.2f}"
+        lines.append(f"target {place}  x = {x:.1f}  y = {y:.1f}  w = {width:.1f}  h = {height:.1f} px  {state}")
+    return lines
+
+
+def _summary(movie: Movie, frames: int, lost: list[int]) -> str:
+    height, width = movie.info.size
+    many = "1 target" if len(lost) == 1 else f"{len(lost)} targets"
+    how = f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost"
+    return f"{frames} frames of {width}x{height} pixels, {many}, {how}."

@@ -1,0 +1,224 @@
+"""Trackers on a dataset, by the benchmark's rules: one pass over every sequence, from its first box on."""
+
+import csv
+import io
+import math
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from protoformer.data.tree import Dataset
+from protoformer.errors import InputError
+from protoformer.files.atomic import opened_whole
+from protoformer.files.movie import USUAL_RATE
+from protoformer.files.movie_images import ImageMovie
+from protoformer.inference.published import PUBLISHED_TRACKING, TrackRow, peers_beside
+from protoformer.inference.track_steps import TrackMethod, track_steps
+from protoformer.metrics import TrackMetric, TrackScores, track_scores
+from protoformer.model.flow_decoder import Progress
+from protoformer.world import TrackSequence
+
+SUBMISSIONS = ("trackingnet",)
+"""Benchmarks whose servers take files that can be written here."""
+FIELDS = ("success", "precision", "normalised_precision", "normalised_precision_auc", "frames")
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class SequenceScore:
+    """One method's scores on one sequence. frames_a_second: of the method alone, without reading images."""
+
+    name: str
+    method: str
+    scores: TrackScores
+    frames_a_second: float
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """One method's scores over all sequences, each weighed alike, and its frames a second."""
+
+    scores: TrackScores
+    frames_a_second: float
+
+
+@dataclass(frozen=True)
+class TrackEvaluation:
+    """Everything that was measured.
+
+    methods: by their names. sequences: each method's on each sequence. others: rows to compare with. without_truth: how
+    many sequences were passed over because only their first box is known.
+    """
+
+    dataset: str
+    methods: dict[str, MethodScore]
+    sequences: tuple[SequenceScore, ...]
+    others: tuple[TrackRow, ...]
+    without_truth: int
+
+
+@dataclass
+class _Run:
+    """What one method did so far."""
+
+    metric: TrackMetric
+    frames: int = 0
+    seconds: float = 0.0
+
+    def score(self) -> MethodScore:
+        return MethodScore(self.metric.compute(), self.frames / max(self.seconds, 1e-9))
+
+
+def evaluate_track(
+    dataset: Dataset[TrackSequence],
+    methods: Mapping[str, TrackMethod],
+    *,
+    name: str,
+    root: Path,
+    compare: bool = True,
+    keep: Callable[[TrackSequence, str, Tensor], None] | None = None,
+    progress: Progress | None = None,
+) -> TrackEvaluation:
+    """Run methods, by their names, over every sequence of a dataset that has truth after its first frame.
+
+    name: of the dataset. root: its folder, beside which peers may lie. compare: whether others were measured on this
+    split. keep: handed every sequence with a method's name and boxes, T x 4. progress: told of frames. Nothing is
+    begun anew when a target is lost, and the first frame counts as given.
+    """
+    counts = [_frames_with_truth(sequence) for sequence in dataset]
+    if not any(counts):
+        advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"
+        raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
+    told = _Told(progress, sum(counts) * len(methods))
+    runs = {label: _Run(TrackMetric()) for label in methods}
+    scored: list[SequenceScore] = []
+    for index in (index for index, count in enumerate(counts) if count):
+        sequence = dataset[index]
+        for label, method in methods.items():
+            boxes, seconds = follow(sequence, method, told)
+            scored.append(_score(sequence, label, boxes, seconds, runs[label]))
+            if keep:
+                keep(sequence, label, boxes)
+    return TrackEvaluation(
+        dataset=name,
+        methods={label: run.score() for label, run in runs.items()},
+        sequences=tuple(scored),
+        others=other_rows(name, root, scored) if compare else (),
+        without_truth=counts.count(0),
+    )
+
+
+def follow(
+    sequence: TrackSequence, method: TrackMethod, told: Callable[[], None] | None = None
+) -> tuple[Tensor, float]:
+    """A method's boxes of a sequence, T x 4, the first being the true one, and the seconds it took for them."""
+    if not sequence.boxes[0].isfinite().all():
+        raise InputError(f"the first box of {sequence.name} is not known, and tracking begins with it; leave it out.")
+    found, seconds = [], 0.0
+    try:
+        movie = ImageMovie(sequence.frames, USUAL_RATE)
+        for step in track_steps(movie, sequence.boxes[:1], method):
+            found.append(step.targets[0].box)
+            seconds += step.seconds
+            if told:
+                told()
+    except InputError as error:
+        raise InputError(f"{sequence.name} cannot be followed: {error}") from None
+    return torch.tensor(found, dtype=torch.float32), seconds
+
+
+class _Told:
+    """Counts frames."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self) -> None:
+        self._done += 1
+        if self._progress:
+            self._progress(self._done, self._total)
+
+
+def _frames_with_truth(sequence: TrackSequence) -> int:
+    """How many frames are run through; 0 where there is nothing to score after the first."""
+    return len(sequence.frames) if bool(sequence.present[1:].any()) else 0
+
+
+def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, run: _Run) -> SequenceScore:
+    """The scores of one sequence, which also enter its method's run."""
+    try:
+        run.metric.update(boxes, sequence.boxes, sequence.present)
+    except ValueError as error:  # a box that is not finite, say
+        raise InputError(f"the track of {sequence.name} cannot be scored ({error}); try another method.") from None
+    run.frames, run.seconds = run.frames + len(boxes), run.seconds + seconds
+    scores = track_scores(boxes, sequence.boxes, sequence.present)
+    return SequenceScore(sequence.name, label, scores, len(boxes) / max(seconds, 1e-9))
+
+
+def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[TrackRow, ...]:
+    """The peers' means over those of our sequences that they were measured on, and the published rows.
+
+    Where the peers know only some of our sequences, our own means over these come first.
+    """
+    peers = peers_beside(root.resolve(), "tracking", ("success", "precision"))
+    names = {score.name for score in scored}
+    known = {name for name in names if any(name in sequences for sequences in peers.values())}
+    rows = []
+    if known and len(known) < len(names):
+        for label in dict.fromkeys(score.method for score in scored):
+            ours = [score.scores for score in scored if score.method == label and score.name in known]
+            rows.append(_mean_row(label, [{"success": each.success, "precision": each.precision} for each in ours]))
+    for label, sequences in peers.items():
+        shared = [sequences[name] for name in sorted(known) if name in sequences]
+        if shared:
+            rows.append(_mean_row(label, shared))
+    return (*rows, *PUBLISHED_TRACKING.get(dataset, ()))
+
+
+def _mean_row(label: str, scores: list[dict[str, float]]) -> TrackRow:
+    success, precision = (math.fsum(each[field] for each in scores) / len(scores) for field in ("success", "precision"))
+    return TrackRow(label, f"{len(scores)} of these", success, precision)
+
+
+def csv_of_tracks(evaluation: TrackEvaluation) -> str:
+    """A row a sequence and method, with every score."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["name", "method", *FIELDS, "frames_a_second"])
+    for score in evaluation.sequences:
+        cells = (getattr(score.scores, field) for field in FIELDS)
+        writer.writerow([score.name, score.method, *cells, round(score.frames_a_second, 2)])
+    return text.getvalue()
+
+
+def boxes_as_text(boxes: Tensor) -> str:
+    """T x 4 boxes as benchmarks take them: x,y,w,h a line, to the hundredth of a pixel."""
+    return "".join(",".join(f"{value:.2f}" for value in box) + "\n" for box in boxes.tolist())
+
+
+def check_track_submission(benchmark: str, path: Path) -> None:
+    """Refuse a benchmark whose server takes no files that can be written here, and a file that is no archive."""
+    if benchmark not in SUBMISSIONS:
+        raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
+    if path.suffix.lower() != ".zip":
+        raise InputError(f"{path} does not end in .zip, as what {benchmark}'s server takes does; give such a name.")
+
+
+def write_track_submission(
+    dataset: Dataset[TrackSequence], method: TrackMethod, path: Path, progress: Progress | None = None
+) -> int:
+    """Write the boxes of every sequence as TrackingNet's server wants them; returns how many sequences.
+
+    A zip of text files, <sequence>.txt, each with x,y,w,h a line for every frame, the first being as given.
+    """
+    told = _Told(progress, sum(len(sequence.frames) for sequence in dataset))
+    with opened_whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for sequence in dataset:
+            boxes, _ = follow(sequence, method, told)
+            # Without the time of writing, the same boxes make the same file.
+            archive.writestr(zipfile.ZipInfo(f"{sequence.name}.txt", _ZIP_DATE), boxes_as_text(boxes))
+    return len(dataset)

@@ -1,0 +1,69 @@
+"""Targets through a clip: frames are read, looked at and forgotten one after the other."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from protoformer.errors import InputError
+from protoformer.files import Movie
+from protoformer.files.movie import Picture
+from protoformer.inference.images import ImageLike
+from protoformer.inference.track_boxes import Boxes, checked_boxes
+from protoformer.inference.track_results import TrackedBox
+
+
+class Following(Protocol):
+    """What follows targets that it was shown once: a model's `Tracker`, or a baseline."""
+
+    def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
+        """Where each target is in the next frame."""
+
+
+TrackMethod = Callable[[Picture, Boxes], Following]
+"""Begins with the first frame, uint8 H x W x 3, and the boxes in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrackStep:
+    """One frame of a clip, and where the targets are in it.
+
+    image: uint8 H x W x 3, yours to change. number: from 0 in the whole clip. time: seconds, exact. seconds: what the
+    method itself took.
+    """
+
+    image: Picture
+    number: int
+    time: Fraction
+    targets: tuple[TrackedBox, ...]
+    seconds: float
+
+
+def track_steps(
+    movie: Movie,
+    boxes: Boxes,
+    method: TrackMethod,
+    start: float | None = None,
+    end: float | None = None,
+    every: int = 1,
+) -> Iterator[TrackStep]:
+    """Every frame of a clip that is taken, with its targets; in the first they are where the boxes say.
+
+    Less than two frames are an `InputError`, which comes after the first step.
+    """
+    given = checked_boxes(boxes, movie.info.size)
+    following: Following | None = None
+    taken = 0
+    for frame in movie.frames(start, end, every):
+        began = time.perf_counter()
+        if following is None:
+            following = method(frame.image, given)
+            targets = tuple(TrackedBox(box, 1.0, False) for box in given)
+        else:
+            targets = following.update(frame.image)
+        taken += 1
+        yield TrackStep(frame.image, frame.number, frame.time, targets, time.perf_counter() - began)
+    if taken < 2:
+        found = "one frame" if taken else "no frame"
+        raise InputError(f"{movie.info.paths[0]} has {found} in this span; tracking needs two, so choose another.")
