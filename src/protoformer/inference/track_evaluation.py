@@ -5,7 +5,7 @@ import io
 import math
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -87,7 +87,7 @@ def evaluate_track(
 
     name: of the dataset. root: its folder, beside which peers may lie. compare: whether others were measured on this
     split. keep: handed every sequence with a method's name and boxes, T x 4. progress: told of frames. Nothing is
-    begun anew when a target is lost, and the first frame counts as given.
+    begun anew when a target is lost, and the first frame counts as given: that of the first box that is known.
     """
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
@@ -97,7 +97,7 @@ def evaluate_track(
     runs = {label: _Run(TrackMetric()) for label in methods}
     scored: list[SequenceScore] = []
     for index in (index for index, count in enumerate(counts) if count):
-        sequence = dataset[index]
+        sequence = from_first_box(dataset[index])
         for label, method in methods.items():
             boxes, seconds = follow(sequence, method, told)
             scored.append(_score(sequence, label, boxes, seconds, runs[label]))
@@ -109,6 +109,15 @@ def evaluate_track(
         sequences=tuple(scored),
         others=other_rows(name, root, scored) if compare else (),
         without_truth=counts.count(0),
+    )
+
+
+def from_first_box(sequence: TrackSequence) -> TrackSequence:
+    """A sequence without the frames before its first known box; as it is where no box is known."""
+    known = sequence.boxes.isfinite().all(dim=1).nonzero()[:, 0]
+    begin = int(known[0]) if len(known) else 0
+    return replace(
+        sequence, frames=sequence.frames[begin:], boxes=sequence.boxes[begin:], present=sequence.present[begin:]
     )
 
 
@@ -145,7 +154,8 @@ class _Told:
 
 def _frames_with_truth(sequence: TrackSequence) -> int:
     """How many frames are run through; 0 where there is nothing to score after the first."""
-    return len(sequence.frames) if bool(sequence.present[1:].any()) else 0
+    begun = from_first_box(sequence)
+    return len(begun.frames) if bool(begun.present[1:].any()) else 0
 
 
 def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, run: _Run) -> SequenceScore:
