@@ -72,7 +72,7 @@ def test_what_cannot_be_followed_is_a_sentence(
 
 def test_without_weights_the_tab_runs_a_baseline_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track_tab, "EXAMPLE", ("A chase", "chase", 1, 1))  # of one frame, to be quick
-    own = track_tab.TrackTab(Site("tiny", tmp_path, ROOM, "tiny"))
+    own = track_tab.TrackTab(Site("tiny", tmp_path, ROOM, track_model="tiny"))
     assert own.method.label == "tiny (untrained)" and own.notice == track_tab.UNTRAINED
     tab = track_tab.TrackTab(Site("tiny", tmp_path, ROOM))
     if packaged_weights("track") is None:
