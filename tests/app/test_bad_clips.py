@@ -114,6 +114,7 @@ def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
     assert "such as 4GB, not 'much'" in refuse("clip.mp4", "--memory", "much")
     assert "GiB are left for it" in refuse("clip.mp4", "--memory", "1MB")
     assert "--format is for two images; leave it out" in refuse("clip.mp4", "--format", "flo")
+    assert "--rate is for images, and clip.mp4 is a video" in refuse("clip.mp4", "--rate", "10")
 
 
 @pytest.mark.parametrize("option", [("--arrows",), ("--start", "1"), ("--scale", "2"), ("--precision", "full")])

@@ -92,7 +92,7 @@ def test_memory_that_runs_out_all_the_same(
         raise error
 
     monkeypatch.setattr(FlowModel, "flow", fail)
-    assert "the memory ran out; make the images smaller" in flow(protoformer)
+    assert "the memory ran out; give --memory, such as 2GB" in flow(protoformer)
 
 
 def test_a_missing_file(folder: Path, protoformer) -> None:

@@ -5,10 +5,20 @@ from fractions import Fraction
 from pathlib import Path
 
 from protoformer.errors import InputError
-from protoformer.files import Movie
+from protoformer.files import Movie, open_movie
+from protoformer.files.movie import USUAL_RATE
+from protoformer.files.movie_images import ImageMovie
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
+
+
+def opened_clip(source: str, rate: float | None) -> Movie:
+    """The clip at a path or pattern; rate: frames a second that were asked for, which images alone have to be told."""
+    movie = open_movie(source, USUAL_RATE if rate is None else rate)
+    if rate is not None and not isinstance(movie, ImageMovie):
+        raise InputError(f"--rate is for images, and {source} is a video with times of its own; leave it out.")
+    return movie
 
 
 def check_not_read(target: Path, movie: Movie) -> None:

@@ -10,12 +10,18 @@ from typing import Any, cast
 import typer
 
 from protoformer.app.camera_words import told_camera
-from protoformer.app.clips import INTERRUPTED, check_not_read, expected_frames, tell_damage, tell_interrupted
+from protoformer.app.clips import (
+    INTERRUPTED,
+    check_not_read,
+    expected_frames,
+    opened_clip,
+    tell_damage,
+    tell_interrupted,
+)
 from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, open_movie
+from protoformer.files import Movie, MovieWriter
 from protoformer.files.folders import made_folder
-from protoformer.files.movie import USUAL_RATE
 from protoformer.inference import DepthVideo, load
 from protoformer.inference.cameras import Camera, CameraHint
 from protoformer.inference.flow_windows import Precision
@@ -55,7 +61,7 @@ def depth_of_clip(
     source: str, outputs: list[Path], named: tuple[str, str | None], options: DepthClipOptions, as_json: bool
 ) -> None:
     """Write the depth of a clip as a video, as .npy files, or both. named: the model and the device, as given."""
-    movie = open_movie(source, USUAL_RATE if options.rate is None else options.rate)
+    movie = opened_clip(source, options.rate)
     target = _target(outputs, movie, options)
     writer = None
     if target is not None:

@@ -9,12 +9,18 @@ from typing import Any, cast
 
 import typer
 
-from protoformer.app.clips import INTERRUPTED, check_not_read, expected_frames, tell_damage, tell_interrupted
+from protoformer.app.clips import (
+    INTERRUPTED,
+    check_not_read,
+    expected_frames,
+    opened_clip,
+    tell_damage,
+    tell_interrupted,
+)
 from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, open_movie
+from protoformer.files import Movie, MovieWriter, checked_output
 from protoformer.files.folders import made_folder
-from protoformer.files.movie import USUAL_RATE
 from protoformer.inference import FlowVideo, load
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.planning import Tile
@@ -56,10 +62,12 @@ def flow_of_clip(
     as_json: bool,
 ) -> None:
     """Write the motion of a clip as a video, as .flo files, or both. named: the model and the device, as given."""
-    movie = open_movie(source, USUAL_RATE if options.rate is None else options.rate)
+    movie = opened_clip(source, options.rate)
     target = _target(outputs, movie, options)
     if options.scale is not None and not 0 < options.scale < float("inf"):
         raise InputError(f"colours cannot be full at {options.scale:g} pixels; give a --scale over 0.")
+    if options.save_flo is not None:
+        checked_output(made_folder(options.save_flo) / "000000.flo")  # before any time is spent
     writer = None
     if target is not None:
         writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
@@ -116,7 +124,7 @@ def _run(
             if writer is not None:
                 writer.write(flow_frame(step, scale or 1.0, options.side_by_side, options.arrows), step.time)
             if options.save_flo is not None:
-                step.save(made_folder(options.save_flo) / f"{step.number:06d}.flo")
+                step.save(options.save_flo / f"{step.number:06d}.flo")
             tally.flows += 1
             tally.motion += float(step.flow.norm(dim=0).mean())
             told(tally.flows)

@@ -79,4 +79,6 @@ def _advice(arguments: list[str]) -> str:
     """What makes a command need less memory."""
     if arguments[:1] == ["train"]:
         return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
+    if arguments[:1] in (["flow"], ["batch"]):
+        return "give --memory, such as 2GB, within which large images go in windows, or close other programs"
     return "make the images smaller or close other programs"

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import typer
 
-from protoformer.app.clips import INTERRUPTED, check_not_read, expected_frames, tell_damage, tell_interrupted
+from protoformer.app.clips import (
+    INTERRUPTED,
+    check_not_read,
+    expected_frames,
+    opened_clip,
+    tell_damage,
+    tell_interrupted,
+)
 from protoformer.app.live_window import LiveWindow
 from protoformer.app.progress import frames_bar
 from protoformer.app.track_methods import NamedMethod, named_method
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, open_movie
-from protoformer.files.movie import USUAL_RATE
+from protoformer.files import Movie, MovieWriter
 from protoformer.files.table import TableWriter
 from protoformer.inference.track_boxes import checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
@@ -98,7 +104,7 @@ def track_clip(
     """
     if not boxes:
         raise InputError("there is nothing to follow; give a --box X,Y,W,H around it in the first frame.")
-    movie = open_movie(source, USUAL_RATE if options.rate is None else options.rate)
+    movie = opened_clip(source, options.rate)
     checked_boxes(boxes, movie.info.size)
     if options.every < 1:
         raise InputError(f"one frame in {options.every} cannot be taken; give a whole number of 1 or more.")

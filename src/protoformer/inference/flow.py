@@ -1,6 +1,7 @@
 """Optical flow of images as people have them."""
 
 import os
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -64,9 +65,10 @@ class FlowModel:
             plan = plan_flow(size, self.network.config, self.device, tile, memory)
             if plan.tile is not None and prototypes:
                 raise InputError("an image in windows has no prototypes of its own; leave them or the windows out.")
-            if plan.tile is not None or (occlusion and not prototypes):
-                return self._in_windows(images, plan, updates, occlusion, previous, progress)
             low_memory = plan.low_memory if low_memory is None else low_memory
+            if plan.tile is not None or (occlusion and not prototypes):
+                plan = replace(plan, low_memory=low_memory)
+                return self._in_windows(images, plan, updates, occlusion, previous, progress)
         else:
             self._check_memory(images[0], pairs=2 if occlusion else 1)
         images = (images[0].to(self.device), images[1].to(self.device))

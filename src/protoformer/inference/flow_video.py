@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -79,7 +79,7 @@ class FlowVideo:
             raise InputError(f"{self.clip.name} has no frame in this span; flow needs two, so choose another.")
         engine = self._prepared(before.size)
         (seen,) = engine.encode([before.pixels])
-        at_once = 1 if engine.plan.tile or self.options.warm_start else engine.plan.batch
+        at_once = 1 if engine.plan.tile else engine.plan.batch
         latest: FlowStep | None = None
         while group := list(itertools.islice(frames, at_once)):
             steps = [before, *group]
@@ -112,7 +112,9 @@ class FlowVideo:
     def _prepared(self, size: tuple[int, int]) -> WindowedFlow:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
-            self.plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch)
+            plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch)
+            # A pair that begins with the one before has to wait for it; windows of one pair need not.
+            self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
             self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)
         return self._engine
 
