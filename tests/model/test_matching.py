@@ -23,6 +23,15 @@ def test_what_has_moved_far_is_found():
 
 
 @torch.no_grad()
+def test_an_odd_side_moves_nothing():
+    source = features(25, 33)
+    flow = GlobalMatching()(source, source.roll((4, -6), dims=(2, 3)))
+    even = GlobalMatching()(source[:, :, :24, :32], source.roll((4, -6), dims=(2, 3))[:, :, :24, :32])
+    assert torch.allclose(flow[:, :, 2:18, 8:30], even[:, :, 2:18, 8:30], atol=1e-2)
+    assert torch.allclose(flow[:, :, 2:18, 8:30], torch.tensor([-6.0, 4.0]).view(1, 2, 1, 1), atol=1e-2)
+
+
+@torch.no_grad()
 def test_what_resembles_nothing_stays():
     flow = GlobalMatching()(features(24, 32), torch.zeros(1, 64, 24, 32))
     # 12 x 16 places by chance, each e^0, against e^8.

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry import Padding
+from protoformer.geometry import Padding, doubled
 from protoformer.model.aggregation import PixelAggregation, PrototypeAggregation
 from protoformer.model.config import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
@@ -131,7 +131,7 @@ class FlowNetwork(nn.Module):
         if begin is None and self.matching is not None:
             begin = self.matching(source, target, low_memory)
             if every:
-                matched = padding.crop(F.interpolate(FACTOR * begin, scale_factor=float(FACTOR), mode="bilinear"))
+                matched = padding.crop(doubled(doubled(doubled(FACTOR * begin))))
         sequence = self.decoder(
             source,
             target,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry import pixel_grid
+from protoformer.geometry import Padding, doubled, pixel_grid
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
@@ -38,7 +38,8 @@ class GlobalMatching(nn.Module):
         low_memory: never hold all pairs of cells.
         """
         with full_precision(source):
-            ours, theirs = (F.avg_pool2d(maps.float(), CELL, ceil_mode=True) for maps in (source, target))
+            padding = Padding.to_multiple(*size_of(source), CELL)
+            ours, theirs = (F.avg_pool2d(padding.pad(maps.float()), CELL) for maps in (source, target))
             size = size_of(ours)
             places = tokens_of(pixel_grid(*size, source.device)[None])
             cells = tokens_of(ours) * (self.sharpness * ours.shape[1] ** -0.5)
@@ -46,7 +47,7 @@ class GlobalMatching(nn.Module):
             found = torch.cat([self._reached(some, theirs, places) for some in parts], dim=1)
             # Whoever stays, in part, does not go there in that part.
             flow = maps_of(found[..., :2] - found[..., 2:] * places, size)
-            return F.interpolate(CELL * flow, size=size_of(source), mode="bilinear")
+            return padding.crop(doubled(CELL * flow))
 
     def _reached(self, cells: Tensor, target: Tensor, places: Tensor) -> Tensor:
         """Means over places, B x n x 2, of those that are like the cells, and the share of what does not stay."""
