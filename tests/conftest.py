@@ -1,6 +1,7 @@
 """Tests run side by side, so each keeps to one thread: more would only wait for one another."""
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +13,10 @@ import torch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(1)
+
+
+# Tests press Ctrl-C, which is ignored in whatever a shell starts in the background, and in all that this starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
