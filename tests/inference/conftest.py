@@ -13,13 +13,6 @@ def tiny() -> pf.FlowModel:
 
 
 @pytest.fixture(scope="session")
-def unmatched() -> pf.FlowModel:
-    """As `tiny`, beginning at zero: random features match at random, all over the image."""
-    with pytest.warns(pf.UntrainedWarning):
-        return pf.load("tiny", device="cpu", matching=False)
-
-
-@pytest.fixture(scope="session")
 def tiny_depth() -> pf.DepthModel:
     """The smallest depth network with random weights that say something: untouched ones say nearly the same everywhere.
 

@@ -118,9 +118,9 @@ class TestPrototypes:
 
 
 class TestPrevious:
-    def test_a_start_from_no_motion_is_no_start(self, unmatched: pf.FlowModel, clip: list[torch.Tensor]) -> None:
+    def test_a_start_from_no_motion_is_no_start(self, tiny: pf.FlowModel, clip: list[torch.Tensor]) -> None:
         still = pf.FlowResult(torch.zeros(2, 24, 40), torch.ones(1, 24, 40))
-        cold, warm = (unmatched.flow(clip[0], clip[1], previous=previous) for previous in (None, still))
+        cold, warm = (tiny.flow(clip[0], clip[1], previous=previous) for previous in (None, still))
         torch.testing.assert_close(warm.flow, cold.flow, atol=1e-4, rtol=0)
 
     def test_a_start_is_taken_up(self, tiny: pf.FlowModel, clip: list[torch.Tensor]) -> None:

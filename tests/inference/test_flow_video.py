@@ -112,16 +112,12 @@ def test_a_warm_start_is_that_of_the_pair_before(tiny: pf.FlowModel, frames: lis
     torch.testing.assert_close(steps[1].flow, after.flow, **CLOSE)
 
 
-def test_a_warm_start_counts_on_the_time_between_frames(
-    unmatched: pf.FlowModel, tmp_path: Path, make_movie: Make
-) -> None:
+def test_a_warm_start_counts_on_the_time_between_frames(tiny: pf.FlowModel, tmp_path: Path, make_movie: Make) -> None:
     """The third frame comes four times as late, so motion goes on four times as far."""
     pixels = [np.random.default_rng(n).integers(0, 256, (64, 64, 3), dtype=np.uint8) for n in range(3)]
     path = make_movie(tmp_path / "clip.mkv", pixels, "ffv1", "bgr0", times=[0, 1, 5])
-    cold, warm = (
-        list(unmatched.flow_video(path, updates=1, warm_start=warm, precision="full")) for warm in (False, True)
-    )
-    even = unmatched.flow(pixels[1], pixels[2], updates=1, previous=warm[0]).flow - cold[1].flow
+    cold, warm = (list(tiny.flow_video(path, updates=1, warm_start=warm, precision="full")) for warm in (False, True))
+    even = tiny.flow(pixels[1], pixels[2], updates=1, previous=warm[0]).flow - cold[1].flow
     late = warm[1].flow - cold[1].flow
     assert float(late.mean() / even.mean()) == pytest.approx(4, rel=0.25)
 

@@ -92,7 +92,7 @@ def test_every_row_of_the_ablations_is_one_field_away_from_a_preset_and_learns(c
     network = build_flow(preset("tiny", **change))
     torch.nn.init.constant_(network.decoder.update.aggregation.strength, 1.0)  # at its start, 0, it silences a part
     prediction = network(image(64, 72, seed=1), image(64, 72, seed=2), every=True)
-    sum(each.square().mean() for each in (*prediction.flows, *prediction.log_scales, prediction.matched)).backward()
+    sum(each.square().mean() for each in (*prediction.flows, *prediction.log_scales)).backward()
     silent = [name for name, each in network.named_parameters() if each.grad is None or not each.grad.abs().max() > 0]
     # A softmax does not change when all its logits do: a bias of queries, where prototypes compete, has no say.
     assert [name for name in silent if not name.endswith(("query.bias", "key.bias"))] == []

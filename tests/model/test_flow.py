@@ -18,7 +18,7 @@ def pair(height: int, width: int, batch: int = 1) -> tuple[torch.Tensor, torch.T
 
 def network(decoder: str, **fields: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    built = build_flow(preset("tiny", decoder=decoder, **fields)).eval()
+    built = build_flow(preset("tiny", decoder=decoder, matching=True, **fields)).eval()
     # The last layer starts near zero, which would hide most differences.
     torch.nn.init.normal_(built.decoder.update.change[-1].weight, std=0.05)
     torch.nn.init.constant_(built.decoder.update.aggregation.strength, 1.0)

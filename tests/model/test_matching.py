@@ -1,5 +1,7 @@
 """A first flow by global matching."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from protoformer.model.matching import CELL, GlobalMatching
 
 
 def features(height: int, width: int, channels: int = 64) -> torch.Tensor:
-    """Cells that resemble themselves alone, of norm sqrt(C) as a network's features have."""
+    """Cells that resemble themselves alone."""
     cells = torch.randn(1, channels, -(-height // CELL), -(-width // CELL), generator=torch.Generator().manual_seed(0))
     return 2 * cells.repeat_interleave(CELL, 2).repeat_interleave(CELL, 3)[:, :, :height, :width]
 
@@ -34,8 +36,8 @@ def test_an_odd_side_moves_nothing():
 @torch.no_grad()
 def test_what_resembles_nothing_stays():
     flow = GlobalMatching()(features(24, 32), torch.zeros(1, 64, 24, 32))
-    # 12 x 16 places by chance, each e^0, against e^8.
-    assert flow.abs().max() < 32 * 192 / torch.tensor(module.STAY).exp()
+    # 12 x 16 places by chance, each e^0, against e^6.
+    assert flow.abs().max() < 32 * 192 / math.exp(module.STAY * module.SHARPNESS)
 
 
 @torch.no_grad()
@@ -51,4 +53,6 @@ def test_a_few_cells_at_a_time_are_all_cells(size: tuple[int, int], monkeypatch:
 def test_it_learns_how_sharp_to_be():
     built, source = GlobalMatching(), features(16, 16).requires_grad_()
     built(source, source.detach().roll(4, 3)).abs().sum().backward()
-    assert all(each.grad is not None and each.grad.isfinite().all() for each in (source, built.sharpness, built.stay))
+    assert all(
+        each.grad is not None and each.grad.isfinite().all() for each in (source, built.log_sharpness, built.stay)
+    )

@@ -178,7 +178,6 @@ PRESETS: dict[str, ModelConfig] = {
         iterations=2,
         shared_encoder=True,
         decoder="recurrent",
-        matching=True,
         aggregation="prototypes",
         groups=16,
         feature_width=64,

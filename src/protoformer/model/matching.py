@@ -2,8 +2,11 @@
 
 A recurrent decoder that begins at zero sees as far as its look-ups reach, and a fast thing is found by luck. Here every
 part of the first image is compared with every part of the second, at half the resolution of the features, and goes to
-the mean of the places that are like it.
+the mean of the places that are like it. How alike two parts are is the cosine of their features, less what all parts
+have in common, so that it means the same in images of any size.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -17,19 +20,21 @@ CELL = 2
 """Pixels of the features along a side of what is matched at once."""
 COMPARED = 2**22
 """How many pairs of cells are compared at a time where memory is short; it does not change the result."""
-STAY = 8.0
-"""Likeness of staying, at first: what the best of some thousand places is worth by chance."""
+SHARPNESS = 15.0
+"""What likeness is multiplied by before its softmax, at first: the right place then outweighs a thousand others."""
+STAY = 0.4
+"""Likeness of staying, at first: less than that of a place that shows the same, more than that of a chance."""
 
 
 class GlobalMatching(nn.Module):
     """Soft matching of all cells with all cells, and with staying where it is for one that resembles nothing.
 
-    sharpness: what likeness is multiplied by before its softmax. stay: the likeness of no motion.
+    log_sharpness: the logarithm of what likeness is multiplied by. stay: the likeness of no motion.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.sharpness = nn.Parameter(torch.ones(()))
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
         self.stay = nn.Parameter(torch.tensor(STAY))
 
     def forward(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
@@ -39,11 +44,11 @@ class GlobalMatching(nn.Module):
         """
         with full_precision(source):
             padding = Padding.to_multiple(*size_of(source), CELL)
-            ours, theirs = (F.avg_pool2d(padding.pad(maps.float()), CELL) for maps in (source, target))
-            size = size_of(ours)
+            maps = [F.avg_pool2d(padding.pad(each.float()), CELL) for each in (source, target)]
+            size = size_of(maps[0])
+            ours, theirs = _distinct(*(tokens_of(each) for each in maps))
             places = tokens_of(pixel_grid(*size, source.device)[None])
-            cells = tokens_of(ours) * (self.sharpness * ours.shape[1] ** -0.5)
-            parts = cells.split(max(1, COMPARED // (len(cells) * cells.shape[1])), dim=1) if low_memory else (cells,)
+            parts = ours.split(max(1, COMPARED // (len(ours) * ours.shape[1])), dim=1) if low_memory else (ours,)
             found = torch.cat([self._reached(some, theirs, places) for some in parts], dim=1)
             # Whoever stays, in part, does not go there in that part.
             flow = maps_of(found[..., :2] - found[..., 2:] * places, size)
@@ -51,8 +56,14 @@ class GlobalMatching(nn.Module):
 
     def _reached(self, cells: Tensor, target: Tensor, places: Tensor) -> Tensor:
         """Means over places, B x n x 2, of those that are like the cells, and the share of what does not stay."""
-        likeness = cells @ target.flatten(2)
+        likeness = cells @ target.transpose(1, 2)
         stay = self.stay.expand(*likeness.shape[:2], 1)
-        shares = torch.cat((likeness, stay), dim=2).softmax(dim=2)[..., :-1]
+        shares = (self.log_sharpness.exp() * torch.cat((likeness, stay), dim=2)).softmax(dim=2)[..., :-1]
         whole = torch.cat((places, torch.ones_like(places[..., :1])), dim=2)
         return shares @ whole
+
+
+def _distinct(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+    """Features, B x n x C, without what those of both images have in common, and of length 1."""
+    common = (ours.mean(dim=1, keepdim=True) + theirs.mean(dim=1, keepdim=True)) / 2
+    return F.normalize(ours - common, dim=2), F.normalize(theirs - common, dim=2)
