@@ -56,6 +56,7 @@ def test_one_scale_of_colours_serves_the_whole_clip(clip: Path, protoformer: Run
     arguments = ("-o", "out.mp4", "--save-npy", "n", "--frame-by-frame", "--json", "--fov", "70")
     summary = json.loads(done(protoformer("depth", "clip.mkv", *QUICK, *arguments)).out)
     assert summary["depths"] == 6 and summary["camera"] == "given" and summary["steady"] is False
+    assert summary["trained"] is False
     near, far = summary["colours_m"]
     for place, frame in enumerate(open_movie("out.mp4").frames()):
         painted = depth_to_color(np.load(f"n/{place:06d}.npy"), near, far)
@@ -106,6 +107,16 @@ def test_bad_input_is_one_sentence(clip: Path, protoformer: Run, arguments: tupl
     assert outcome.code == 2 and len(outcome.errors) == 1 and "Traceback" not in outcome.err
     assert outcome.errors[0].startswith(f"protoformer: {sentence}") and "; " in outcome.errors[0]
     assert [path.name for path in Path().iterdir()] == ["clip.mkv"]
+
+
+def test_a_folder_that_cannot_be_is_found_before_the_first_look(
+    clip: Path, protoformer: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("taken").write_text("a file")
+    monkeypatch.setattr(depth_clip, "load", pytest.fail)
+    outcome = protoformer("depth", "clip.mkv", *QUICK, "-o", "out.mp4", "--save-npy", "taken")
+    assert outcome.code == 2 and len(outcome.errors) == 1 and "taken" in outcome.errors[0]
+    assert sorted(path.name for path in Path().iterdir()) == ["clip.mkv", "taken"]
 
 
 def test_a_clip_among_images_is_refused(clip: Path, protoformer: Run) -> None:

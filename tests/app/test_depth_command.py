@@ -64,6 +64,19 @@ def test_what_millimetres_cannot_hold_is_noted(folder: Path, protoformer: Run) -
     assert not read_mm_depth("depth.png").valid.any()
 
 
+def test_what_the_steps_of_kitti_cannot_hold_is_noted(folder: Path, protoformer: Run) -> None:
+    outcome = done(protoformer("depth", "a.png", *QUICK, "--format", "kitti", "--range", "256,300"))
+    assert any(
+        "600 pixels of depth.png lie beyond 255.996 m and were written as none" in each for each in outcome.notes
+    )
+
+
+def test_a_folder_may_have_a_dot_in_its_name(folder: Path, protoformer: Run) -> None:
+    Path("out.v1").mkdir()
+    done(protoformer("depth", "a.png", "b.png", *QUICK, "-o", "out.v1"))
+    assert names(Path("out.v1")) == ["a.png", "b.png"]
+
+
 def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
     """Run a command that must be refused; return its one sentence."""
     before = names(folder)
@@ -82,6 +95,7 @@ def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
         (("empty.png",), "empty.png is an empty file"),
         (("none.png",), "none.png does not exist"),
         (("a.png", "none.png"), "none.png does not exist"),
+        (("a.png", "text.png"), "text.png is not an image of a known format"),
         (("a.png", "--focal", "-3"), "a focal length is a number of pixels over 0, not -3"),
         (("a.png", "--focal", "nan"), "a focal length is a number of pixels over 0, not nan"),
         (("a.png", "--fov", "200"), "a field of view is between 0 and 180 degrees, not 200"),

@@ -122,6 +122,21 @@ def test_a_sample_is_the_same_alone_and_in_a_batch_and_each_key_makes_another() 
     assert not torch.equal(augment_depth(wall(), STRONG, [(3, 1, 7)]).depth, together.depth[:1])
 
 
+def test_a_large_image_is_shrunk_before_and_its_depths_and_camera_with_it() -> None:
+    """One of twice the size is the same sample, but for the pixels of its depth that are heard."""
+    half = dataclasses.replace(SHAPES_ONLY, pixels=SIZE[0] * SIZE[1])
+    small, camera = wall(), torch.tensor([[140.0, 0.0, 81.5], [0.0, 140.0, 62.5], [0.0, 0.0, 1.0]])
+    double = {
+        name: getattr(small, name).repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+        for name in ("image", "depth", "valid")
+    }
+    large = dataclasses.replace(small, **double, intrinsics=camera[None])
+    one, other = (augment_depth(each, half, [(0, 0, 4)]) for each in (small, large))
+    torch.testing.assert_close(one.intrinsics, other.intrinsics)
+    assert torch.equal(one.depth, other.depth) and torch.equal(one.valid, other.valid)
+    assert float((one.image - other.image).abs().mean()) < 0.03
+
+
 @pytest.mark.parametrize("name", DEPTH_AUGMENTATIONS)
 def test_every_named_augmentation_makes_its_crop_of_a_smaller_image(name: str) -> None:
     config = DEPTH_AUGMENTATIONS[name]
@@ -132,6 +147,12 @@ def test_every_named_augmentation_makes_its_crop_of_a_smaller_image(name: str) -
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
+        ({"rotation": 1.2}, "the augmentation's rotation is 1.2, but it must be at most 1."),
+        (
+            {"min_scale": -1.5},
+            "the augmentation's min_scale is -1.5, but it must be -1 or more: sampling passes pixels",
+        ),
+        ({"pixels": 0.5}, "the augmentation's pixels is 0.5, but it must be a whole number, 1 or more."),
         ({"rotation": -0.1}, "the augmentation's rotation is -0.1, but it must be 0 or more."),
         (
             {"blur_probability": 1.5},

@@ -44,6 +44,7 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
             tensors = {"first": images[0], "second": images[1], "flow": flow}
         else:
             tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
+            tensors["centre"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])
         tensors["valid"] = torch.rand(2, 1, 64, 64, generator=generator) < 0.7
         made.append({name: tensor.cuda() for name, tensor in tensors.items()})
     return made

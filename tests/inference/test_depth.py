@@ -13,8 +13,10 @@ from PIL import Image
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.inference import depth_engine
-from protoformer.inference.depth_engine import WORKING_PIXELS, DepthEngine, confidence_in_depth, enlarged, working_size
+from protoformer.inference.cameras import CameraHint, camera_of
+from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged
 from protoformer.inference.depth_range import network_range
+from protoformer.model import build_depth, preset
 
 
 def smooth(height: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -23,10 +25,10 @@ def smooth(height: int, width: int, seed: int = 0) -> torch.Tensor:
     return F.interpolate(coarse, (height, width), mode="bicubic", antialias=True)[0].clamp(0, 1)
 
 
-@pytest.fixture
-def small_working(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the network worked on a hundredth of what it does, so that a test takes no time."""
-    monkeypatch.setattr(depth_engine, "WORKING_PIXELS", 64 * 96)
+def used_at(pixels: int) -> pf.DepthModel:
+    """The smallest model, which works on no more than so many pixels."""
+    torch.manual_seed(0)
+    return pf.DepthModel(build_depth(preset("tiny", depth_pixels=pixels)), trained=False, device=torch.device("cpu"))
 
 
 def test_metres_grow_with_the_focal_length(tiny_depth: pf.DepthModel) -> None:
@@ -34,35 +36,40 @@ def test_metres_grow_with_the_focal_length(tiny_depth: pf.DepthModel) -> None:
     near, far = (tiny_depth.depth(image, focal=focal, precision="full") for focal in (50.0, 150.0))
     torch.testing.assert_close(3 * near.depth, far.depth, rtol=1e-4, atol=0)
     torch.testing.assert_close(near.confidence, far.confidence)
-    assert near.camera == "given" and not near.assumed and not near.trained and near.unit == "m"
+    assert near.camera == "given" and not near.trained and near.unit == "m"
     assert near.depth.shape == near.confidence.shape == (1, 64, 80)
     assert near.depth.std() > 0 and 0 <= near.confidence.min() <= near.confidence.max() <= 1
 
 
 @pytest.mark.parametrize("scale", [1.5, 2.25])
-def test_a_photograph_has_the_same_metres_at_every_resolution(
-    tiny_depth: pf.DepthModel, small_working: None, scale: float
-) -> None:
+def test_a_photograph_has_the_same_metres_at_every_resolution_above_that_of_use(scale: float) -> None:
     """To 4 % at every pixel and 0.5 % on average: the network works on one size, and only the shrinking differs."""
     height, width = 96, 144
-    one = tiny_depth.depth(smooth(height, width), focal=120.0, precision="full")
-    other = tiny_depth.depth(smooth(round(scale * height), round(scale * width)), focal=scale * 120.0, precision="full")
+    model = used_at(64 * 96)
+    one = model.depth(smooth(height, width), focal=120.0, precision="full")
+    other = model.depth(smooth(round(scale * height), round(scale * width)), focal=scale * 120.0, precision="full")
     same = F.interpolate(other.depth[None], (height, width), mode="bilinear", antialias=True)[0]
     off = (same / one.depth).log().abs()
     assert float(off.max()) < 0.04 and float(off.mean()) < 0.005
     assert one.range == pytest.approx(other.range, rel=0.02)
 
 
-@given(st.integers(1, 5000), st.integers(1, 5000))
-def test_large_images_are_shrunk_to_one_number_of_pixels_and_small_ones_are_left(height: int, width: int) -> None:
-    low, narrow = working_size((height, width))
-    if height * width <= WORKING_PIXELS:
-        assert (low, narrow) == (height, width)
-    else:
-        assert low <= height and narrow <= width
-        if min(low, narrow) >= 20:
-            assert low * narrow == pytest.approx(WORKING_PIXELS, rel=0.05)
-            assert low / narrow == pytest.approx(height / width, rel=0.05)
+def test_a_network_sees_as_many_pixels_as_it_was_trained_on(tiny_depth: pf.DepthModel) -> None:
+    camera = camera_of((480, 640), CameraHint(intrinsics=torch.tensor([[519.0, 0, 325.6], [0, 519, 253.7], [0, 0, 1]])))
+    engine = DepthEngine(tiny_depth.network, tiny_depth.device, (480, 640), camera)
+    assert engine.working == (240, 320) and engine.focal == pytest.approx(259.5)
+    assert engine._centre[0].tolist() == pytest.approx([162.55, 126.6], abs=1e-4)
+    large = DepthEngine(used_at(480 * 640).network, tiny_depth.device, (480, 640), camera)
+    assert large.working == (480, 640) and large.focal == pytest.approx(519)
+
+
+def test_where_the_camera_looks_is_told_to_the_network(tiny_depth: pf.DepthModel) -> None:
+    """A principal point in the middle is that of a focal length alone; another one moves what the rays say."""
+    image, camera = smooth(64, 80), torch.tensor([[60.0, 0, 39.5], [0, 60, 31.5], [0, 0, 1]])
+    plain, middle = tiny_depth.depth(image, focal=60.0), tiny_depth.depth(image, intrinsics=camera)
+    assert torch.equal(plain.depth, middle.depth)
+    camera[0, 2] = 10.0
+    assert not torch.allclose(plain.depth, tiny_depth.depth(image, intrinsics=camera).depth, rtol=1e-4)
 
 
 @settings(max_examples=8, deadline=None)
@@ -73,9 +80,9 @@ def test_any_size_goes(tiny_depth: pf.DepthModel, height: int, width: int) -> No
 
 
 def test_images_in_a_batch_do_not_change_one_another(tiny_depth: pf.DepthModel) -> None:
-    frames = [smooth(48, 64, seed) for seed in range(3)]
+    frames, camera = [smooth(48, 64, seed) for seed in range(3)], camera_of((48, 64), CameraHint())
     alone, together = (
-        list(DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), batch=batch).estimates(frames))
+        list(DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), camera, batch=batch).estimates(frames))
         for batch in (1, 3)
     )
     for one, other in zip(alone, together, strict=True):
@@ -154,6 +161,8 @@ def test_images_too_large_for_the_memory_are_refused(
         ({"range": (5, 1)}, "a range cannot go from 5 to 1 m"),
         ({"range": (0, 1)}, "a range cannot go from 0 to 1 m"),
         ({"range": (1, 2, 3)}, "a range is a name or two numbers of metres"),
+        ({"focal": "500"}, "a focal length is a number of pixels over 0, not '500'; give one, or none"),
+        ({"fov": [60]}, r"a field of view is between 0 and 180 degrees, not \[60\]; give one, or none"),
         ({"focal": -1.0}, "a focal length is a number of pixels over 0, not -1"),
         ({"intrinsics": torch.full((3, 3), torch.nan)}, "the intrinsics contain NaN"),
         ({"updates": 0}, "0 updates cannot be run"),

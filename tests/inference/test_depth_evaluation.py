@@ -96,19 +96,21 @@ def test_truth_beyond_the_cap_does_not_count(dataset: str, cap: float) -> None:
 
 def test_every_published_figure_stands_beside_its_dataset() -> None:
     (row,) = evaluated([sample(size=(375, 1242))], dataset="kitti-eigen").others
-    assert (row.abs_rel, row.rmse, row.delta1) == (0.062, 2.716, 0.949)
+    assert (row.abs_rel, row.rmse, row.delta1, row.row) == (0.062, 2.716, 0.949, "metric")
+    (row,) = evaluated([sample()], dataset="sintel-depth").others
+    assert (row.abs_rel, row.sq_rel, row.rmse, row.row) == (0.594, 0.538, 0.486, "not stated")
     labels = [each.label for each in evaluated([sample(size=(480, 640))], dataset="nyuv2").others]
     assert labels == [f"{name}, published" for name in ("Eigen 2014", "FastDepth", "P3Depth", "AdaBins")]
     assert evaluated([sample()]).others == ()
 
 
-def test_a_model_is_told_the_camera(tiny_depth: pf.DepthModel) -> None:
-    camera = torch.tensor([[[50.0, 0, 15], [0, 50.0, 10], [0, 0, 1]]])
+def test_a_model_is_told_the_camera_and_computes_in_full_precision(tiny_depth: pf.DepthModel) -> None:
+    camera = torch.tensor([[[50.0, 0, 14.5], [0, 50.0, 9.5], [0, 0, 1]]])
     plain, told = sample(), replace(sample(), intrinsics=camera)
     told = replace(told, image=plain.image)
     method = depth_method(tiny_depth)
-    assert torch.equal(method(told), tiny_depth.depth(told.image[0], focal=50.0).depth)
-    assert torch.equal(method(plain), tiny_depth.depth(plain.image[0]).depth)
+    assert torch.equal(method(told), tiny_depth.depth(told.image[0], focal=50.0, precision="full").depth)
+    assert torch.equal(method(plain), tiny_depth.depth(plain.image[0], precision="full").depth)
 
 
 def test_the_mean_is_that_of_what_counts() -> None:

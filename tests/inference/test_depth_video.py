@@ -12,7 +12,7 @@ import torch
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.files import write_image
-from protoformer.inference.depth_video import LEAST_SPREAD
+from protoformer.files.depth_color import LEAST_RATIO
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -53,7 +53,7 @@ def test_a_folder_gives_what_its_frames_give(tiny_depth: pf.DepthModel, frames: 
     steps = list(video)
     assert [step.time for step in steps] == [Fraction(number, 10) for number in range(4)]
     assert steps[0].image is not None and np.array_equal(steps[0].image.permute(1, 2, 0).numpy(), frames[0])
-    assert steps[0].assumed and video.camera is not None and video.camera.source == "assumed"
+    assert steps[0].camera == "assumed" and video.camera is not None and video.camera.source == "assumed"
 
 
 def test_the_batch_does_not_change_the_depth(tiny_depth: pf.DepthModel, frames: list[np.ndarray]) -> None:
@@ -111,7 +111,7 @@ def test_the_typical_range_holds_most_depths_of_the_clip(tiny_depth: pf.DepthMod
     told: list[tuple[int, int]] = []
     near, far = video.typical_range(lambda done, total: told.append((done, total)))
     found = depths(video)
-    assert told == [(1, 1)] and video.typical_range() == (near, far) and far >= LEAST_SPREAD * near
+    assert told == [(1, 1)] and video.typical_range() == (near, far) and far >= LEAST_RATIO * near
     assert 0.9 < float(((found >= near) & (found <= far)).float().mean()) <= 1
 
 

@@ -115,6 +115,25 @@ def test_another_scene_starts_anew(room: Truth) -> None:
     assert torch.equal(steady.follow(other, log, scale), log)
 
 
+@pytest.mark.parametrize("scale", [60.0, -60.0, math.inf, math.nan])
+def test_a_frame_of_which_nothing_is_known_spoils_none_that_follows(room: Truth, scale: float) -> None:
+    steady, good = SteadyDepth(), torch.full((1, *SIZE), math.log(0.1))
+    for frame, own in enumerate((good, torch.full_like(good, scale), torch.full_like(good, scale), good)):
+        found = steady.follow(room.images[frame], room.depths[frame].log(), own)
+        assert bool(found.isfinite().all())
+    assert float((found - room.depths[3].log()).abs().mean()) < 0.02
+
+
+def test_a_frame_without_numbers_is_forgotten(room: Truth) -> None:
+    steady, scale = SteadyDepth(), torch.full((1, *SIZE), math.log(0.1))
+    steady.follow(room.images[0], room.depths[0].log(), scale)
+    spoilt = room.depths[1].log().clone()
+    spoilt[0, 3, 4] = math.nan
+    assert steady.follow(room.images[1], spoilt, scale) is spoilt
+    log = room.depths[2].log()
+    assert torch.equal(steady.follow(room.images[2], log, scale), log)
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 60), (12, 60), (90, 640), (20, 640), (1, 20_000), (90, 5)])
 def test_frames_of_any_size_have_a_motion(size: tuple[int, int]) -> None:
     image = torch.rand(3, *size)

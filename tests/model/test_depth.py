@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protoformer.errors import InputError
 from protoformer.model import PRESETS, DepthNetwork, build_depth, preset
 from protoformer.model.count import parameters
-from protoformer.model.depth import CANONICAL_FOCAL, canonical_log, focal_length, metric_depth
+from protoformer.model.depth import CANONICAL_FOCAL, canonical_log, focal_length, metric_depth, middle_of
 from protoformer.model.depth_decoder import LEAST_LOG_SCALE, STRIDES, rays_of, shares
 
 
@@ -146,15 +146,36 @@ def test_a_floor_lies_at_its_height_over_the_slope_of_the_ray(focal: float) -> N
     height, width, below = 96, 64, 1.5
     row = torch.arange(height)[:, None].expand(height, width) - (height - 1) / 2
     floor = torch.where(row > 0, below * focal / row, 0.0)[None, None]
-    slope = rays_of(floor, 1, (height, width))[:, 1:]
+    middle = middle_of(floor)
+    slope = rays_of(floor, 1, middle)[:, 1:]
     canonical = canonical_log(floor, torch.tensor([focal])).exp()
     assert torch.allclose(canonical[floor > 0], (below / slope)[floor > 0], rtol=1e-4)
-    coarse = rays_of(torch.zeros(1, 1, height // 8, width // 8), 8, (height, width))
-    fine = torch.nn.functional.avg_pool2d(rays_of(floor, 1, (height, width)), 8)
+    coarse = rays_of(torch.zeros(1, 1, height // 8, width // 8), 8, middle)
+    fine = torch.nn.functional.avg_pool2d(rays_of(floor, 1, middle), 8)
     assert torch.allclose(coarse, fine, atol=1e-6)
 
 
 def test_networks_are_as_large_as_they_are_said_to_be() -> None:
     with torch.device("meta"):
         counts = {name: parameters(build_depth(config)) for name, config in PRESETS.items()}
-    assert counts["tiny"] < 0.7e6 and 5e6 < counts["fast"] < 7.5e6 and counts["paper"] < 9e6
+    assert {name: round(count / 1e6, 2) for name, count in counts.items()} == {
+        "paper": 8.90,
+        "fast": 7.28,
+        "tiny": 0.67,
+    }
+
+
+def test_a_crop_has_the_rays_of_the_image_it_was_cut_from() -> None:
+    whole = rays_of(torch.zeros(1, 1, 40, 56), 1, torch.tensor([[27.5, 19.5]]))
+    crops = torch.tensor([[27.5 - 16, 19.5 - 8], [27.5 - 24, 19.5]])  # which begin at (16, 8) and at (24, 0)
+    rays = rays_of(torch.zeros(2, 1, 24, 32), 1, crops)
+    assert torch.allclose(rays[0], whole[0, :, 8:32, 16:48]) and torch.allclose(rays[1], whole[0, :, :24, 24:])
+
+
+def test_each_image_of_a_batch_has_its_own_camera() -> None:
+    built, batch, centre = network(), images(64, 72, batch=2), torch.tensor([[20.0, 30.0], [60.0, 5.0]])
+    with torch.no_grad():
+        together = built(batch, centre).logs[-1]
+        alone = torch.cat([built(batch[i : i + 1], centre[i : i + 1]).logs[-1] for i in range(2)])
+        middle = built(batch).logs[-1]
+    assert torch.allclose(together, alone, atol=1e-4) and (together - middle).abs().max() > 1e-3

@@ -56,3 +56,12 @@ def test_the_metric_that_is_shown_is_the_tasks_first() -> None:
     judged = {"event": "validation", "step": 10, "on": "world", "iou": 0.5, "right": 0.8}
     error = np.split(training_summary([*records, judged], [], "a run", ""), (540, 1060), axis=1)[1]
     assert has(error, (31, 111, 178)) and has(error, (200, 85, 61))  # training and world
+
+
+def test_a_run_of_depth_shows_its_relative_error() -> None:
+    metrics = {"abs_rel": 0.4, "delta1": 0.5, "silog": 3.0}
+    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": metrics, "rate": 1e-3}]
+    judged = {"event": "validation", "step": 10, "on": "nyuv2", "abs_rel": 0.3, "rmse": 0.8, "delta1": 0.6}
+    drawn = training_summary([*records, judged], [], "a run", "")
+    error = np.split(drawn, (540, 1060), axis=1)[1]
+    assert has(error, (31, 111, 178)) and has(error, (200, 85, 61))  # training and nyuv2

@@ -1,4 +1,4 @@
-"""Tasks that take little time, for tests of the loop: a line fitted to points, and flow between noises."""
+"""Tasks that take little time, for tests of the loop: a line fitted to points, flow and depth of noises."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.training import FlowTask, Observer, Progress, Recipe, Trainer
+from protoformer.training import DepthTask, FlowTask, Observer, Progress, Recipe, Trainer
 from protoformer.training.checkpoints import Checkpoint, load, newest, save
 from protoformer.training.parcel import BrokenSamples
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
 from protoformer.training.task import Example, TaskLoss, Validated
-from protoformer.world import FlowSample
+from protoformer.world import DepthSample, FlowSample
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,49 @@ def noise_recipe(**run: Any) -> Recipe:
     )
 
 
+@dataclass
+class NoiseDepths:
+    """Noise before a wall at some distance, seen by cameras that look beside its middle; each sample comes twice.
+
+    SILog is no mean over samples, and each process has that of its own; here two processes see the same, so that the
+    mean of theirs is that of the batch.
+    """
+
+    batch: int
+    rank: int
+    ranks: int
+    broken: BrokenSamples = field(default_factory=BrokenSamples)
+
+    def batches(self, start: int) -> Iterator[DepthSample]:
+        number = start
+        while True:
+            generator, half = torch.Generator().manual_seed(number), self.batch // 2
+            image = torch.rand(half, 3, 64, 64, generator=generator).repeat(2, 1, 1, 1)
+            depth = 1 + 5 * torch.rand(half, 1, 64, 64, generator=generator).repeat(2, 1, 1, 1)
+            camera = torch.tensor([[60.0, 0, 25.5], [0, 60.0, 40.5], [0, 0, 1]]).expand(self.batch, 3, 3)
+            part = slice(self.rank * self.batch // self.ranks, (self.rank + 1) * self.batch // self.ranks)
+            yield DepthSample(image=image[part], depth=depth[part], valid=depth[part] > 1.5, intrinsics=camera[part])
+            number += 1
+
+
+class NoiseDepthTask(DepthTask):
+    """Depth of data that costs nothing."""
+
+    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> NoiseDepths:
+        return NoiseDepths(self.recipe.data.batch, rank, ranks)
+
+
+def depth_recipe(**run: Any) -> Recipe:
+    return Recipe(
+        task="depth",
+        model=ModelSection("tiny"),
+        data=DataSection(batch=2, crop=(64, 64)),
+        optimizer=OptimizerSection(rate=1e-3),
+        schedule=ScheduleSection("constant", 2),
+        run=RunSection(**{"validate_every": 0, "pictures_every": 0, "validation_scenes": 0, "log_every": 2, **run}),
+    )
+
+
 class Told(Observer):
     """Remembers everything."""
 
@@ -197,6 +240,16 @@ class Noises(Lines):
         return Trainer(recipe, NoiseTask(recipe), folder, **options)
 
 
+class Depths(Lines):
+    """Runs of the smallest depth network on noise."""
+
+    recipe = staticmethod(depth_recipe)
+
+    def trainer(self, folder: Path, recipe: Recipe | None = None, **options: Any) -> Trainer[DepthSample]:
+        recipe = recipe or depth_recipe()
+        return Trainer(recipe, NoiseDepthTask(recipe), folder, **options)
+
+
 @pytest.fixture
 def lines() -> Lines:
     return Lines()
@@ -205,6 +258,11 @@ def lines() -> Lines:
 @pytest.fixture
 def noises() -> Noises:
     return Noises()
+
+
+@pytest.fixture
+def depths() -> Depths:
+    return Depths()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protoformer.model import DepthPrediction
 from protoformer.model.depth import CANONICAL_FOCAL, canonical_log
 from protoformer.training import depth_loss
-from protoformer.training.depth_losses import counted_depths, edge_sum, silog
+from protoformer.training.depth_losses import DepthLoss, counted_depths, edge_sum, silog
 
 FOCAL = torch.tensor([CANONICAL_FOCAL])
 EVERYWHERE = torch.ones(1, 1, 4, 5, dtype=torch.bool)
@@ -112,3 +112,25 @@ def test_processes_weigh_by_their_pixels() -> None:
         mean = sum(getattr(loss, field) for loss in shared) / 2
         expected = (20 * getattr(alone[0], field) + 5 * getattr(alone[1], field)) / 25
         assert torch.allclose(mean, expected, rtol=1e-4), field
+
+
+def test_silog_of_parts_is_no_more_than_that_of_the_whole_and_all_else_is_its_mean() -> None:
+    """A root of a mean is concave: what differs between the parts is missed, and where nothing does, nothing is."""
+    generator = torch.Generator().manual_seed(0)
+    depth = 1 + torch.rand(4, 1, 8, 8, generator=generator)
+    counted = torch.rand(4, 1, 8, 8, generator=generator) < torch.tensor([0.2, 0.4, 0.8, 0.9]).view(-1, 1, 1, 1)
+    focal = torch.full((4,), CANONICAL_FOCAL)
+    level = torch.tensor([0.1, 0.2, 0.3, 0.4]).view(-1, 1, 1, 1)
+    log = canonical_log(depth, focal) + 0.2 * torch.randn(4, 1, 8, 8, generator=generator) + level
+
+    def loss(part: list[int], pixels: torch.Tensor | None = None) -> DepthLoss:
+        return depth_loss(predicted(log[part]), depth[part], counted[part], focal[part], pixels=pixels)
+
+    whole, mean = loss([0, 1, 2, 3]), counted.sum() / 2
+    halves = [loss(part, mean) for part in ([0, 1], [2, 3])]
+    for name in ("surprise", "edges", "abs_rel", "delta1"):
+        assert torch.allclose(sum(getattr(half, name) for half in halves) / 2, getattr(whole, name), rtol=1e-4), name
+    together = sum(half.silog for half in halves) / 2
+    assert 0.8 * whole.silog < together < whole.silog
+    twice = loss([0, 1, 0, 1]).silog
+    assert torch.allclose(loss([0, 1], counted[[0, 1]].sum()).silog, twice, rtol=1e-5)

@@ -102,6 +102,17 @@ def test_a_broken_image_is_replaced_told_once_and_too_many_stop_the_run(mix: Dat
         first(opened(mix).batches(0), 12)
 
 
+def test_the_official_file_may_be_the_place_of_a_dataset(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "nyu.mat", "w") as file:
+        file["images"] = np.random.default_rng(0).integers(0, 255, (2, 3, 32, 24), dtype=np.uint8)
+        file["depths"] = np.full((2, 32, 24), 2.5, dtype=np.float32)
+    (tmp_path / "train.txt").write_text("2\n")
+    section = DatasetSection(str(tmp_path / "nyu.mat"), augmentation="rooms")
+    batch = next(opened(DataSection(source="dataset", batch=1, crop=(16, 24), datasets={"nyuv2": section})).batches(0))
+    assert batch.names == ("0002",) and torch.equal(batch.depth.unique(), torch.tensor([2.5]))
+
+
 def test_an_image_without_a_camera_teaches_nothing(tmp_path: Path) -> None:
     rooms(tmp_path, 2)
     (tmp_path / "steps").mkdir()

@@ -1,7 +1,6 @@
 """Depth as a task of the loop."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,8 @@ import torch
 from protoformer.errors import InputError
 from protoformer.model import build_depth, build_flow, preset
 from protoformer.model.depth import focal_length, metric_depth
-from protoformer.training import DepthTask, FlowTask, Recipe, Trainer, depth_loss
-from protoformer.training.parcel import BrokenSamples
-from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
+from protoformer.training import DepthTask, FlowTask, Recipe, depth_loss
+from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
 from protoformer.training.schedule import one_cycle
 from protoformer.training.tasks import task_of
 from protoformer.world import DepthSample, World, depth_stream, procedural_bank
@@ -90,51 +88,34 @@ def test_weights_to_begin_with_must_fit(recipe: Recipe) -> None:
     given = build_depth(preset("tiny", depth_updates=9))
     built = DepthTask(recipe, start=given).build()
     assert all(torch.equal(tensor, given.state_dict()[name]) for name, tensor in built.state_dict().items())
-    with pytest.raises(InputError, match="are of another network than the recipe's"):
-        DepthTask(recipe, start=build_depth(preset("tiny", depth_widths=(32, 64)))).build()
+    for fields in ({"depth_widths": (32, 64)}, {"nearest": 0.1}, {"farthest": 80.0}, {"depth_pixels": 480 * 640}):
+        with pytest.raises(InputError, match="are of another network than the recipe's"):
+            DepthTask(recipe, start=build_depth(preset("tiny", **fields))).build()
     for other in (preset("tiny", prototypes=4), preset("fast")):
         with pytest.raises(InputError, match="are of another encoder than the recipe's"):
             DepthTask(recipe, start=build_flow(other)).build()
 
 
-class NoiseDepths:
-    """Noise before a wall at some distance: batch n is a function of n alone."""
-
-    def __init__(self, batch: int) -> None:
-        self.batch, self.broken = batch, BrokenSamples()
-
-    def batches(self, start: int) -> Iterator[DepthSample]:
-        number = start
-        while True:
-            generator = torch.Generator().manual_seed(number)
-            image = torch.rand(self.batch, 3, 64, 64, generator=generator)
-            depth = 1 + 5 * torch.rand(self.batch, 1, 64, 64, generator=generator)
-            camera = torch.tensor([[60.0, 0, 31.5], [0, 60.0, 31.5], [0, 0, 1]]).expand(self.batch, 3, 3)
-            yield DepthSample(image=image, depth=depth, valid=depth > 1.5, intrinsics=camera)
-            number += 1
+def test_the_network_is_told_where_each_camera_looks(recipe: Recipe) -> None:
+    """A crop that was cut beside the middle is not one of a camera that looks at its middle."""
+    task = DepthTask(recipe)
+    network, batch = task.build().eval(), next(task.source(0, 1, CPU, pytest.fail).batches(0))
+    beside = batch.intrinsics.clone()
+    beside[:, 0, 2] -= 40
+    tensors = task.tensors(dataclasses.replace(batch, intrinsics=beside))
+    assert torch.equal(tensors["centre"], beside[:, :2, 2])
+    heard: list[torch.Tensor] = []
+    network.register_forward_pre_hook(lambda _, given: heard.append(given[1]))
+    task.loss(network, tensors, task.weight(tensors))
+    task.held_out(CPU).predicted(network, dataclasses.replace(batch, intrinsics=beside))
+    assert len(heard) == 2 and all(torch.equal(centre, beside[:, :2, 2]) for centre in heard)
 
 
-class NoiseTask(DepthTask):
-    """Depth of data that costs nothing."""
-
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> NoiseDepths:
-        return NoiseDepths(self.recipe.data.batch)
-
-
-def test_a_run_that_stops_and_goes_on_is_the_same_bit_by_bit(tmp_path: Path, noises, stored) -> None:
-    whole = Recipe(
-        task="depth",
-        model=ModelSection("tiny"),
-        data=DataSection(batch=2, crop=(64, 64)),
-        optimizer=OptimizerSection(rate=1e-3),
-        schedule=ScheduleSection("constant", 2),
-        run=RunSection(steps=6, validate_every=0, pictures_every=0, validation_scenes=0, log_every=2),
-    )
-    Trainer(whole, NoiseTask(whole), tmp_path / "whole").run()
+def test_a_run_that_stops_and_goes_on_is_the_same_bit_by_bit(tmp_path: Path, depths, stored) -> None:
     for steps in (3, 6):
-        part = whole.changed([f"run.steps={steps}"])
-        Trainer(part, NoiseTask(part), tmp_path / "parts").run()
-    one, other = (noises.last(tmp_path / name) for name in ("whole", "parts"))
+        depths.trainer(tmp_path / "parts", depths.recipe(steps=steps)).run()
+    depths.trainer(tmp_path / "whole", depths.recipe(steps=6)).run()
+    one, other = (depths.last(tmp_path / name) for name in ("whole", "parts"))
     assert one.step == other.step == 6 and stored.same(one.tensors, other.tensors)
 
 

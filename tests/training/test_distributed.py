@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, {tests!r})
-from conftest import Lines, Noises, Told
+from conftest import Depths, Lines, Noises, Told
 
 folder = Path(sys.argv[1])
 """
@@ -36,7 +36,7 @@ def judge(network):
     return Validated("judge", {{"epe": metric.compute().epe}})
 
 
-for name, runs in (("lines", Lines()), ("noises", Noises())):
+for name, runs in (("lines", Lines()), ("noises", Noises()), ("depths", Depths())):
     told = Told()
     # Where a gradient is of rounding errors alone, Adam would blow them up to whole steps. Steps are short, since on
     # noise a network is chaotic: after long ones, the order of a sum decides on which side of a ReLU a number falls.
@@ -118,7 +118,7 @@ def run(script: Path, folder: Path, *launcher: str) -> str:
 
 def figures(printed: str) -> dict[str, list[float]]:
     """The loss and metrics that were logged, by the kind of run."""
-    found = (line.split() for line in printed.splitlines() if line.startswith(("lines", "noises")))
+    found = (line.split() for line in printed.splitlines() if line.startswith(("lines", "noises", "depths")))
     return {name: [float(value) for value in values] for name, *values in found}
 
 
@@ -157,7 +157,7 @@ def test_two_processes_end_with_the_weights_of_one(
     monkeypatch.setattr(sys, "path", list(sys.path))  # which the script changes
     runpy.run_path(str(script))
     alone = figures(capsys.readouterr().out)
-    for kind in ("lines", "noises"):
+    for kind in ("lines", "noises", "depths"):
         assert together[kind] == pytest.approx(alone[kind], rel=1e-4)
         judged = [record for record in read_log(tmp_path / "two" / kind / "log.jsonl") if record.get("on") == "judge"]
         assert [(record["step"], record["epe"]) for record in judged] == [

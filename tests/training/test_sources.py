@@ -353,7 +353,7 @@ def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -
     with pytest.raises(InputError) as caught:
         open_source(on_disk(tmp_path / "nowhere"))
     assert str(caught.value) == (
-        f"data.datasets.flyingchairs.root is {tmp_path / 'nowhere'}, which is no folder; set it to the one that holds "
+        f"data.datasets.flyingchairs.root is {tmp_path / 'nowhere'}, which does not exist; set it to the place of "
         "flyingchairs."
     )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from protoformer.app.demo_tracking import tracking_sections
 from protoformer.app.progress import progress_bar
 from protoformer.files import checked_output, color_wheel_legend, flow_to_color, write_atomically, write_image
+from protoformer.files.depth_color import usual_range
 from protoformer.files.folders import made_folder
 from protoformer.inference import FlowModel, FlowResult, load
 from protoformer.inference.catalogue import catalogue
@@ -145,7 +146,7 @@ def _depth() -> tuple[Section, ...]:
     assert sample.intrinsics is not None
     result = load("depth").depth(sample.image[0], intrinsics=sample.intrinsics[0])
     scores = depth_scores(result.depth[None], sample.depth, sample.valid).metric
-    near, far = (float(sample.depth[sample.valid].quantile(share)) for share in (0.02, 0.98))
+    near, far = usual_range(sample.depth[sample.valid].numpy())
     off = (result.depth - sample.depth[0]).abs() / sample.depth[0].clamp_min(near)
     text = (
         "How far away everything is, from one image. This is a made-up room whose depth is known exactly; the depth "

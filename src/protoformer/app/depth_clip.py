@@ -20,7 +20,7 @@ from protoformer.app.clips import (
 )
 from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter
+from protoformer.files import Movie, MovieWriter, checked_output
 from protoformer.files.folders import made_folder
 from protoformer.inference import DepthVideo, load
 from protoformer.inference.cameras import Camera, CameraHint
@@ -63,6 +63,8 @@ def depth_of_clip(
     """Write the depth of a clip as a video, as .npy files, or both. named: the model and the device, as given."""
     movie = opened_clip(source, options.rate)
     target = _target(outputs, movie, options)
+    if options.save_npy is not None:
+        checked_output(made_folder(options.save_npy) / "000000.npy")  # before any time is spent
     writer = None
     if target is not None:
         writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
@@ -125,7 +127,7 @@ def _run(
             if writer is not None and colours is not None:
                 writer.write(depth_frame(step, colours, options.side_by_side), step.time)
             if options.save_npy is not None:
-                step.save(made_folder(options.save_npy) / f"{step.number:06d}.npy")
+                step.save(options.save_npy / f"{step.number:06d}.npy")
             tally.depths += 1
             tally.metres += float(step.depth.median())
             told(tally.depths)
@@ -153,6 +155,7 @@ def _tell(
             "colours_m": None if colours is None else [round(each, 4) for each in colours],
             "focal_px": round(camera.focal, 3),
             "camera": camera.source,
+            "trained": video.trained,
             "steady": not options.frame_by_frame,
             "precision": "half" if video.half else "full",
             "seconds": round(seconds, 3),

@@ -1,6 +1,7 @@
 """`protoformer depth` of images."""
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, cast
 from protoformer.app.camera_words import told_camera
 from protoformer.app.progress import progress_bar
 from protoformer.errors import InputError
-from protoformer.files import checked_input, checked_output, encode_png, write_atomically
+from protoformer.files import checked_input, checked_output, encode_png, image_size, write_atomically
 from protoformer.files.depth_png import FARTHEST_MM
 from protoformer.files.folders import made_folder
+from protoformer.files.kitti import FARTHEST_KITTI
 from protoformer.files.movie_images import is_still
 from protoformer.inference import DepthModel, DepthResult, load
 from protoformer.inference.cameras import CameraHint
@@ -20,6 +22,8 @@ from protoformer.inference.flow_windows import Precision
 from protoformer.show.depth_frames import painted_depth
 
 _PNG_FORMATS = ("picture", "mm", "kitti")
+_FARTHEST = {"mm": FARTHEST_MM, "kitti": FARTHEST_KITTI}
+"""Metres that the largest number of a 16-bit png stands for."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,14 @@ def _targets(sources: list[str], outputs: list[Path], options: DepthImageOptions
     for source in sources:
         if not is_still(checked_input(source)):
             raise InputError(f"{source} is a clip; give one clip alone, or images alone.")
+        image_size(source)  # so that one that is no image is found before any depth is written
     if len(sources) == 1:
         targets = {sources[0]: list(outputs) or [Path("depth.png")]}
     else:
         if len(outputs) > 1:
             raise InputError("the depths of several images go to one folder; give one output.")
         folder = outputs[0] if outputs else Path("depth")
-        if folder.suffix or folder.is_file():
+        if folder.is_file() or (folder.suffix and not folder.is_dir()):
             raise InputError(f"{folder} is not a folder, which several images need; give the name of one.")
         targets = {source: [folder / f"{Path(source).stem}.png"] for source in sources}
     for source, paths in targets.items():
@@ -134,9 +139,10 @@ def _write(result: DepthResult, path: Path, source: str, options: DepthImageOpti
         write_atomically(path, encode_png(painted_depth(result.depth, options.colours)))
         return
     result.save(path, chosen, image=source if chosen == "ply" else None)
-    beyond = int((result.depth > FARTHEST_MM).sum()) if chosen == "mm" else 0
+    farthest = _FARTHEST.get(chosen, math.inf)
+    beyond = int((result.depth > farthest * (1 + 0.5 / 65535)).sum())  # half a step more is rounded to the largest
     if beyond:
-        print(f"note: {beyond} pixels of {path} lie beyond {FARTHEST_MM} m and were written as none", file=sys.stderr)
+        print(f"note: {beyond} pixels of {path} lie beyond {farthest:.3f} m and were written as none", file=sys.stderr)
 
 
 def _summary(source: str, result: DepthResult, written: list[Path]) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 A picture that is turned about its optical axis, scaled, mirrored and cut is that of another camera before another
 world: one with a longer lens and another centre, before a world that is turned or mirrored as a whole. Depths along the
 axis stay as they are, exactly, as long as pixels are square; so pixels are never stretched.
+
+A network knows things by the size at which it was shown them. So images are first shrunk as they are in use, and are
+then made smaller and larger than that: what it will see lies well inside of what it has seen.
 """
 
 import math
@@ -10,16 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.data.augmentation_numbers import Draws, Key, check_settings, draw_boxes, draw_jitter
 from protoformer.data.augmentation_photometric import NEUTRAL, Box, Jitter, blur, erase, grain, jitter
-from protoformer.geometry import pixel_grid
+from protoformer.errors import InputError
+from protoformer.geometry import pixel_grid, shrunk, shrunk_position, shrunk_size
 from protoformer.geometry.warps import sample as sampled
 from protoformer.world.sample import DepthSample
 
 STEEPEST = 1.0
 """Radians: a picture that is turned farther than this has little left that a crop fits in."""
+LEAST_SCALE = -1.0
+"""Exponent of 2: bilinear sampling passes pixels over below half the size."""
+CAR_PIXELS = 376 * 1242
+"""Of the largest images of KITTI; those of Virtual KITTI 2 and of Sintel have fewer."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +36,22 @@ class DepthAugmentation:
     """How much images with depth are varied; the defaults are strong, for a few hundred photographs of rooms.
 
     crop: (height, width) of what comes out, pixels; never anything from beyond the image.
-    min_scale, max_scale: exponents of 2 between which the scale lies; more where the crop would not fit into less.
-    rotation: turn about the optical axis, either way, radians. flip_horizontal: probability.
+    pixels: larger images are first shrunk to about so many, as in use; a model's `depth_pixels`.
+    min_scale, max_scale: exponents of 2 between which the scale of that lies; more where the crop would not fit into
+        less, so a crop of the use size would be one of enlarged images alone.
+    rotation: turn about the optical axis, either way, radians, at most 1. flip_horizontal: probability.
     brightness, contrast, saturation: factors lie in 1 - strength .. 1 + strength. hue: turn either way, radians.
     blur, blur_probability: most pixels that a Gaussian is wide. noise, noise_probability: most that grey is off by.
     erase: probability that one or two boxes turn the image's mean colour (their depths stay); erase_size: least and
         most pixels a side.
 
-    Colours, blur, noise and boxes are those of the crop. Bilinear sampling passes pixels over below half the size.
+    Colours, blur, noise and boxes are those of the crop.
     """
 
-    crop: tuple[int, int] = (240, 320)
-    min_scale: float = 0.0
-    max_scale: float = 0.7
+    crop: tuple[int, int] = (192, 256)
+    pixels: int = 240 * 320
+    min_scale: float = -0.32
+    max_scale: float = 0.68
     rotation: float = 0.09
     flip_horizontal: float = 0.5
     brightness: float = 0.3
@@ -55,15 +67,34 @@ class DepthAugmentation:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if not isinstance(self.pixels, int) or self.pixels < 1:
+            raise InputError(f"the augmentation's pixels is {self.pixels!r}, but it must be a whole number, 1 or more.")
+        if self.rotation > STEEPEST:
+            raise InputError(f"the augmentation's rotation is {self.rotation:g}, but it must be at most {STEEPEST:g}.")
+        if self.min_scale < LEAST_SCALE:
+            raise InputError(
+                f"the augmentation's min_scale is {self.min_scale:g}, but it must be {LEAST_SCALE:g} or more: "
+                "sampling passes pixels over below half the size."
+            )
 
 
 DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
     "rooms": DepthAugmentation(),
     # From a car everything stands upright, and laser points lie in rows that a turn would tear.
     "streets": DepthAugmentation(
-        crop=(432, 960), min_scale=-0.2, max_scale=0.4, rotation=0.0, hue=0.2, blur=0.0, noise=0.02, erase=0.0
+        crop=(320, 960),
+        pixels=CAR_PIXELS,
+        min_scale=-0.22,
+        max_scale=0.4,
+        rotation=0.0,
+        hue=0.2,
+        blur=0.0,
+        noise=0.02,
+        erase=0.0,
     ),
-    "film": DepthAugmentation(crop=(432, 960), min_scale=-0.2, max_scale=0.6, rotation=0.05, erase_size=(50, 100)),
+    "film": DepthAugmentation(
+        crop=(352, 832), pixels=CAR_PIXELS, min_scale=-0.25, max_scale=0.6, rotation=0.05, erase_size=(50, 100)
+    ),
 }
 
 
@@ -105,7 +136,7 @@ class DepthParameters:
 
 
 def draw_depth(config: DepthAugmentation, key: Key, size: tuple[int, int]) -> DepthParameters:
-    """The parameters of the sample with this key, (seed, epoch, index), whose image has this (height, width)."""
+    """The parameters of the sample with this key, (seed, epoch, index), whose image, shrunk, is (height, width)."""
     draws = Draws(key)
     return DepthParameters(
         cutting=_draw_cutting(config, draws, size),
@@ -118,8 +149,7 @@ def draw_depth(config: DepthAugmentation, key: Key, size: tuple[int, int]) -> De
 
 
 def _draw_cutting(config: DepthAugmentation, draws: Draws, size: tuple[int, int]) -> Cutting:
-    most = min(config.rotation, STEEPEST)
-    angle = draws.between("rotation", -most, most)
+    angle = draws.between("rotation", -config.rotation, config.rotation)
     cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
     high, wide = config.crop
     # Sides of the upright box around the turned crop, in pixels of the scaled image.
@@ -159,8 +189,29 @@ def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> D
 
 def augment_depth(sample: DepthSample, config: DepthAugmentation, keys: Sequence[Key]) -> DepthSample:
     """The batch augmented, a key (seed, epoch, index) a sample: N images of the crop's size."""
+    sample = _as_in_use(sample, config.pixels)
     height, width = sample.image.shape[-2:]
     return apply_depth(sample, [draw_depth(config, key, (height, width)) for key in keys])
+
+
+def _as_in_use(sample: DepthSample, pixels: int) -> DepthSample:
+    """The batch at the size at which a network is shown it: depths of the nearest pixels, the camera scaled alike."""
+    height, width = sample.image.shape[-2:]
+    low, narrow = shrunk_size((height, width), pixels)
+    if (low, narrow) == (height, width):
+        return sample
+    camera = None if sample.intrinsics is None else sample.intrinsics.clone()
+    if camera is not None:
+        for row, before, after in ((0, width, narrow), (1, height, low)):
+            camera[:, row, :2] *= after / before
+            camera[:, row, 2] = shrunk_position(camera[:, row, 2], before, after)
+    return replace(
+        sample,
+        image=shrunk(sample.image, (low, narrow)),
+        depth=F.interpolate(sample.depth, (low, narrow), mode="nearest-exact"),
+        valid=F.interpolate(sample.valid.float(), (low, narrow), mode="nearest-exact") > 0,
+        intrinsics=camera,
+    )
 
 
 def _positions(matrices: Tensor, crop: tuple[int, int], images: Tensor) -> Tensor:

@@ -12,19 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from protoformer.data.depth_record import depth_record, pinhole
+from protoformer.data.depth_record import depth_record, pair_names, pinhole
 from protoformer.data.tree import (
     Dataset,
     choose,
     expect_file,
-    expect_folder,
     expect_some,
-    files_in,
     read_text,
 )
 from protoformer.errors import InputError
 from protoformer.files import read_image
-from protoformer.files.folders import natural_key
 from protoformer.files.png import GREY, check_png
 from protoformer.files.reading import read_image_bytes
 from protoformer.world.sample import DepthSample
@@ -70,7 +67,7 @@ class NyuV2(Dataset[DepthSample]):
         self._indices: list[int] = []
         self._folder = self.root / split
         if self._folder.is_dir():
-            self.names = tuple(_pairs(self._folder, self.root))
+            self.names = tuple(pair_names(self._folder, self.root))
         elif official.is_file():
             self._official = official
             self._indices = _indices(official, split)
@@ -99,14 +96,6 @@ def kinect(width: int, height: int) -> Tensor:
     right, down = width / full_width, height / full_height
     # An image's edges lie half a pixel outside the centres of its outer pixels, and it is the edges that scale.
     return pinhole(fx * right, fy * down, (cx + 0.5) * right - 0.5, (cy + 0.5) * down - 0.5)
-
-
-def _pairs(folder: Path, root: Path) -> list[str]:
-    """The names that an image or a depth has; one without the other is an error when it is read."""
-    images = files_in(expect_folder(folder / "rgb", "the folder of images", root), "*.jpg")
-    depths = files_in(expect_folder(folder / "depth", "the folder of depths", root), "*.png")
-    expect_some(len(images), "images rgb/*.jpg", folder)
-    return sorted({path.stem for path in images + depths}, key=natural_key)
 
 
 def _read_metres(path: Path) -> npt.NDArray[np.float32]:

@@ -1,11 +1,15 @@
 """From what a depth dataset stores to the record it returns."""
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from protoformer.data.tree import expect_folder, expect_some, files_in
 from protoformer.errors import InputError
+from protoformer.files.folders import natural_key
 from protoformer.world.sample import DepthSample
 
 
@@ -39,3 +43,11 @@ def depth_record(
 def pinhole(fx: float, fy: float, cx: float, cy: float) -> Tensor:
     """Intrinsics, 3 x 3 in pixels, the centre of the first pixel being (0, 0)."""
     return torch.tensor([[fx, 0.0, cx], [0.0, fy, cy], [0.0, 0.0, 1.0]])
+
+
+def pair_names(folder: Path, root: Path) -> list[str]:
+    """The names that an image, rgb/*.jpg, or a depth, depth/*.png, has; one without the other is an error when read."""
+    images = files_in(expect_folder(folder / "rgb", "the folder of images", root), "*.jpg")
+    depths = files_in(expect_folder(folder / "depth", "the folder of depths", root), "*.png")
+    expect_some(len(images), "images rgb/*.jpg", folder)
+    return sorted({path.stem for path in images + depths}, key=natural_key)

@@ -4,31 +4,25 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
-from protoformer.data.depth_record import depth_record, pinhole
+from protoformer.data.depth_record import depth_record, pair_names, pinhole
 from protoformer.data.tree import (
     Dataset,
     choose,
     expect_file,
     expect_folder,
     expect_some,
-    files_in,
     folders_in,
     named,
     read_text,
 )
 from protoformer.data.vkitti2 import Names
 from protoformer.errors import InputError
-from protoformer.files import read_image
-from protoformer.files.folders import natural_key
-from protoformer.files.png import GREY, read_png16
+from protoformer.files import read_image, read_mm_depth
+from protoformer.files.depth_png import FARTHEST_MM
 from protoformer.world.sample import DepthSample
 
-_STEPS_PER_METRE = 1000
-_NOTHING = 65.535
-"""Metres: the largest value, by which some cameras say that they saw nothing."""
 _NUMBER = r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
 
 
@@ -53,7 +47,7 @@ class Rgbd(Dataset[DepthSample]):
         names = []
         for scene in named(found, scenes, self.root):
             self._cameras[scene.name] = _camera(scene / "intrinsics.txt", self.root)
-            names += [f"{scene.name}/{frame}" for frame in _frames(scene, self.root)]
+            names += [f"{scene.name}/{frame}" for frame in pair_names(scene, self.root)]
         self.names = tuple(names)
 
     def _read(self, index: int) -> DepthSample:
@@ -61,17 +55,9 @@ class Rgbd(Dataset[DepthSample]):
         scene, frame = name.split("/")
         picture, truth = (self.root / scene / kind for kind in (f"rgb/{frame}.jpg", f"depth/{frame}.png"))
         image = read_image(expect_file(picture, f"the image of {name}", self.root))
-        steps = read_png16(expect_file(truth, f"the depth of {name}", self.root), GREY, "depth in millimetres", "depth")
-        metres = steps.astype(np.float32) / np.float32(_STEPS_PER_METRE)
-        return depth_record(name, image, metres, self._cameras[scene], farthest=_NOTHING)
-
-
-def _frames(scene: Path, root: Path) -> list[str]:
-    """The names that an image or a depth has; one without the other is an error when it is read."""
-    images = files_in(expect_folder(scene / "rgb", "the folder of images", root), "*.jpg")
-    depths = files_in(expect_folder(scene / "depth", "the folder of depths", root), "*.png")
-    expect_some(len(images), "images rgb/*.jpg", scene)
-    return sorted({path.stem for path in images + depths}, key=natural_key)
+        depth = read_mm_depth(expect_file(truth, f"the depth of {name}", self.root))
+        # The largest value is how some cameras say that they saw nothing.
+        return depth_record(name, image, depth.values, self._cameras[scene], farthest=FARTHEST_MM)
 
 
 def _camera(path: Path, root: Path) -> Tensor:

@@ -15,23 +15,44 @@ USUAL_SHARES = (2.0, 98.0)
 _STOPS = ((255, 246, 190), (255, 176, 74), (228, 92, 79), (155, 48, 120), (78, 36, 124), (18, 18, 62))
 """From the nearest to the farthest: cream, amber, coral, plum, violet, night."""
 _COLOURS = 256
-_LEAST_RATIO = 1.001
+LEAST_RATIO = 1.5
+"""The last colour is at least so many times as far as the first: a wall is not painted as a landscape."""
+_BAND = 2**18
+"""Pixels that are painted at a time: painting takes many times the memory of the picture."""
 
 
 def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float | None = None) -> npt.NDArray[np.uint8]:
     """Paint a depth, HxW in metres, as uint8 HxWx3 RGB.
 
     near, far: metres that get the first and the last colour, 0 < near < far; what lies beyond is painted like them.
-    None takes the 2nd and the 98th percentile. The logarithm of depth is what colours follow, so that a step of 10 %
+    None takes that of `usual_range`. The logarithm of depth is what colours follow, so that a step of 10 %
     looks the same at 1 m and at 50 m. Unknown depth (not finite, or not above 0) is grey.
     """
     array = as_values(depth, "a depth")
-    known = np.isfinite(array) & (array > 0)
-    low, high = _bounds(array[known], near, far)
-    share = np.log(np.where(known, array, low) / low) / np.log(high / low)
-    places = np.rint(np.clip(share, 0, 1) * (_COLOURS - 1)).astype(np.intp)
-    painted: npt.NDArray[np.uint8] = np.where(known[..., None], color_map()[places], UNKNOWN).astype(np.uint8)
+    low, high = _bounds(array, near, far)
+    painted = np.empty((*array.shape, 3), dtype=np.uint8)
+    rows = max(1, _BAND // array.shape[1])
+    for top in range(0, len(array), rows):
+        band = array[top : top + rows]
+        known = np.isfinite(band) & (band > 0)
+        share = np.log(np.where(known, band, low) / low) / np.log(high / low)
+        places = np.rint(np.clip(share, 0, 1) * (_COLOURS - 1)).astype(np.uint8)
+        painted[top : top + rows] = color_map()[places]
+        painted[top : top + rows][~known] = UNKNOWN
     return painted
+
+
+def usual_range(depths: npt.ArrayLike) -> tuple[float, float]:
+    """(near, far), metres of the first and the last colour for depths of any shape, where nobody says otherwise.
+
+    The 2nd and the 98th percentile of the known ones, far being at least 1.5 times near; 1 and 2 m where none is known.
+    """
+    array = np.asarray(depths)
+    known = array[np.isfinite(array) & (array > 0)]
+    if not known.size:
+        return 1.0, 2.0
+    near, far = np.percentile(known, USUAL_SHARES).tolist()
+    return near, max(far, LEAST_RATIO * near)
 
 
 def depth_legend(width: int, height: int) -> npt.NDArray[np.uint8]:
@@ -90,12 +111,12 @@ def _rgb(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return stored
 
 
-def _bounds(depths: npt.NDArray[np.float32], near: float | None, far: float | None) -> tuple[float, float]:
+def _bounds(depth: npt.NDArray[np.float32], near: float | None, far: float | None) -> tuple[float, float]:
     """The depths of the first and the last colour."""
     if near is None or far is None:
-        usual = np.percentile(depths, USUAL_SHARES) if depths.size else np.array([1.0, 2.0])
-        near = float(usual[0]) if near is None else near
-        far = max(float(usual[1]), near * _LEAST_RATIO) if far is None else far
+        usual = usual_range(depth)
+        near = usual[0] if near is None else near
+        far = max(usual[1], LEAST_RATIO * near) if far is None else far
     if not 0 < near < far < float("inf"):
         raise InputError(f"colours cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
     return near, far

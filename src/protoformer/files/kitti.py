@@ -18,6 +18,8 @@ from protoformer.files.value_array import as_values
 _ZERO_MOTION = np.float32(32768)
 _STEPS_PER_PIXEL = np.float32(64)
 _STEPS_PER_UNIT = np.float32(256)
+FARTHEST_KITTI = 65535 / 256
+"""Metres: the largest depth that the format holds."""
 
 
 def read_kitti_flow(path: str | os.PathLike[str]) -> SparseFlow:

@@ -1,7 +1,8 @@
-"""Pure functions on tensors: pixel grids, padding, warps, upsampling."""
+"""Pure functions on tensors: pixel grids, padding, warps, upsampling, shrinking."""
 
 from protoformer.geometry.grids import cell_of_pixel, cells, grid_shape, pixel_grid
 from protoformer.geometry.padding import Padding
+from protoformer.geometry.shrinking import shrunk, shrunk_position, shrunk_size
 from protoformer.geometry.upsampling import convex_upsample, doubled
 from protoformer.geometry.warps import carry_forward, occlusion_by_consistency, sample, warp_back
 
@@ -16,5 +17,8 @@ __all__ = [
     "occlusion_by_consistency",
     "pixel_grid",
     "sample",
+    "shrunk",
+    "shrunk_position",
+    "shrunk_size",
     "warp_back",
 ]

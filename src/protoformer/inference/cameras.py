@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,11 @@ class Camera:
         """The focal length, pixels: the geometric mean of both directions."""
         return math.sqrt(float(self.intrinsics[0, 0]) * float(self.intrinsics[1, 1]))
 
+    @property
+    def centre(self) -> tuple[float, float]:
+        """(x, y) that it looks at, pixels."""
+        return float(self.intrinsics[0, 2]), float(self.intrinsics[1, 2])
+
 
 @dataclass(frozen=True)
 class CameraHint:
@@ -54,10 +59,12 @@ class CameraHint:
         said = [name for name in ("focal", "intrinsics", "fov") if getattr(self, name) is not None]
         if len(said) > 1:
             raise InputError(f"the camera is told by {' and by '.join(said)}; give one of these.")
-        if self.focal is not None and not 0 < self.focal < math.inf:
-            raise InputError(f"a focal length is a number of pixels over 0, not {self.focal:g}; give one, or none.")
-        if self.fov is not None and not 0 < self.fov < 180:
-            raise InputError(f"a field of view is between 0 and 180 degrees, not {self.fov:g}; give one, or none.")
+        if self.focal is not None and not 0 < _number(self.focal) < math.inf:
+            raise InputError(
+                f"a focal length is a number of pixels over 0, not {_told(self.focal)}; give one, or none."
+            )
+        if self.fov is not None and not 0 < _number(self.fov) < 180:
+            raise InputError(f"a field of view is between 0 and 180 degrees, not {_told(self.fov)}; give one, or none.")
         if self.intrinsics is not None:
             _checked(self.intrinsics)
 
@@ -80,6 +87,18 @@ def camera_of(size: tuple[int, int], hint: CameraHint, image: ImageLike | None =
 def focal_of_fov(degrees: float, length: int) -> float:
     """The focal length, pixels, of a camera that sees `length` pixels under an angle."""
     return length / 2 / math.tan(math.radians(degrees) / 2)
+
+
+def _number(given: Any) -> float:
+    """It as a number; NaN where it is none. A text is none."""
+    try:
+        return math.nan if isinstance(given, str) else float(given)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
+
+
+def _told(given: object) -> str:
+    return repr(given) if math.isnan(_number(given)) and not isinstance(given, float) else f"{_number(given):g}"
 
 
 def _pinhole(focal: float, size: tuple[int, int]) -> Tensor:

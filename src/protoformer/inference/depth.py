@@ -11,7 +11,7 @@ from torch import Tensor
 from protoformer.files.movie import USUAL_RATE
 from protoformer.inference.cameras import CameraHint, camera_of
 from protoformer.inference.clip_frames import Source
-from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged, metric_log
+from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged
 from protoformer.inference.depth_range import DepthRange, checked_range, network_range
 from protoformer.inference.depth_results import DepthResult
 from protoformer.inference.depth_video import DepthVideo, DepthVideoOptions
@@ -64,12 +64,11 @@ class DepthModel:
         pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
         size = (pixels.shape[1], pixels.shape[2])
         camera = camera_of(size, hint, image)
-        engine = DepthEngine(self.network, self.device, size, updates, half)
+        engine = DepthEngine(self.network, self.device, size, camera, updates, half)
         found = engine.estimate(pixels, prototypes, progress)
-        working_focal = engine.working_focal(camera.focal)
-        bounds = bounds or network_range(self.network.config, working_focal)
+        bounds = bounds or network_range(self.network.config, engine.focal)
         return DepthResult(
-            depth=enlarged(metric_log(found, working_focal), size).exp().clamp(*bounds),
+            depth=enlarged(engine.metric_log(found), size).exp().clamp(*bounds),
             confidence=enlarged(confidence_in_depth(found.log_scale), size),
             range=bounds,
             intrinsics=camera.intrinsics,

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry import Padding
+from protoformer.geometry import Padding, shrunk, shrunk_position, shrunk_size
+from protoformer.inference.cameras import Camera
 from protoformer.inference.flow_windows import check_updates, confidence_of
 from protoformer.inference.graphs import Graphed
 from protoformer.inference.memory import free_bytes
@@ -19,8 +20,6 @@ from protoformer.model.flow import normalised
 from protoformer.model.flow_decoder import Progress
 from protoformer.model.prototyping import Prototypes
 
-WORKING_PIXELS = 480 * 640
-"""Larger images are shrunk to about so many pixels, so that a photograph has the same depth at every resolution."""
 WORKING_BYTES = 900
 """Memory that the network takes for each pixel it works on: what was seen, and some to spare."""
 FRAME_BYTES = 60
@@ -45,9 +44,9 @@ class Estimate:
 
 
 class DepthEngine:
-    """A network made ready for images of one (height, width).
+    """A network made ready for images of one (height, width), taken by one camera.
 
-    working: the (height, width) it computes at. batch: how many at once.
+    working: the (height, width) it computes at. focal: of the camera, in pixels of that. batch: how many at once.
     """
 
     def __init__(
@@ -55,6 +54,7 @@ class DepthEngine:
         network: DepthNetwork,
         device: torch.device,
         size: tuple[int, int],
+        camera: Camera,
         updates: int | None = None,
         half: bool = False,
         batch: int | None = None,
@@ -62,23 +62,23 @@ class DepthEngine:
         check_updates(updates)
         if batch is not None and batch < 1:
             raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
-        self.size, self.working = size, working_size(size)
+        self.size, self.working = size, shrunk_size(size, network.config.depth_pixels)
+        (height, width), (low, narrow) = self.size, self.working
+        self.focal = camera.focal * math.sqrt(low / height * narrow / width)
+        x, y = camera.centre
+        self._centre = torch.tensor([[shrunk_position(x, width, narrow), shrunk_position(y, height, low)]]).to(device)
         self.batch = batch or (MOST_AT_ONCE if device.type == "cuda" else 1)
         self._network, self._device, self._updates, self._half = network, device, updates, half
         self._compute: Callable[..., tuple[Tensor, ...]] = self._computed
         if device.type == "cuda":
             self._compute = Graphed(self._computed)
-        check_memory(size, device, self.batch)
-
-    def working_focal(self, focal: float) -> float:
-        """A focal length, pixels of the full image, in pixels of the working size."""
-        (height, width), (low, narrow) = self.size, self.working
-        return focal * math.sqrt(low / height * narrow / width)
+        check_memory(size, self.working, device, self.batch)
 
     def estimates(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
         """Of frames, 3 x H x W each, uint8 or float in [0, 1]."""
         for first in range(0, len(frames), self.batch):
-            log, log_scale = self._compute(self._images(frames[first : first + self.batch]))
+            images = self._images(frames[first : first + self.batch])
+            log, log_scale = self._compute(images, self._centre.expand(len(images), 2))
             for one in zip(log.cpu(), log_scale.cpu(), strict=True):
                 yield Estimate(*one)
 
@@ -87,45 +87,38 @@ class DepthEngine:
         """Of one frame, with its prototypes, or with somebody who is told of every update."""
         with self._precision():
             found = self._network(
-                self._images([frame]), updates=self._updates, prototypes=prototypes, progress=progress
+                self._images([frame]), self._centre, self._updates, prototypes=prototypes, progress=progress
             )
         kept = tuple(tuple(each.cpu() for each in stage) for stage in found.prototypes)
         return Estimate(found.logs[-1][0].float().cpu(), found.log_scales[-1][0].float().cpu(), kept)
 
+    def metric_log(self, estimate: Estimate) -> Tensor:
+        """The natural logarithm of metres, 1 x h x w, of what this engine found."""
+        return estimate.log + math.log(self.focal / CANONICAL_FOCAL)
+
+    def seen(self, frame: Tensor) -> Tensor:
+        """A frame, 3 x H x W, uint8 or float in [0, 1], as the network sees it: 3 x h x w, float32."""
+        return shrunk(as_float(frame)[None], self.working)[0]
+
     def _images(self, frames: Sequence[Tensor]) -> Tensor:
         """As the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
-        images = torch.cat([shrunk(frame.to(self._device), self.working)[None] for frame in frames])
+        images = torch.stack([self.seen(frame.to(self._device)) for frame in frames])
         images = normalised(images)
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 
     @torch.no_grad()
-    def _computed(self, images: Tensor) -> tuple[Tensor, ...]:
+    def _computed(self, images: Tensor, centre: Tensor) -> tuple[Tensor, ...]:
         with self._precision():
-            found = self._network(images, updates=self._updates)
+            found = self._network(images, centre, self._updates)
         return found.logs[-1].float(), found.log_scales[-1].float()
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
 
-def working_size(size: tuple[int, int]) -> tuple[int, int]:
-    """The (height, width) at which the depth of an image of a size is computed; no image is enlarged."""
-    height, width = size
-    scale = min(1.0, math.sqrt(WORKING_PIXELS / (height * width)))
-    return max(1, round(height * scale)), max(1, round(width * scale))
-
-
-def shrunk(frame: Tensor, size: tuple[int, int]) -> Tensor:
-    """A frame, 3 x H x W, uint8 or float in [0, 1], at a size not larger than its own: float32, every pixel heard."""
-    frame = frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
-    if (frame.shape[1], frame.shape[2]) == size:
-        return frame
-    return F.interpolate(frame[None], size, mode="bilinear", antialias=True)[0].clamp(0, 1)
-
-
-def metric_log(estimate: Estimate, focal: float) -> Tensor:
-    """The natural logarithm of metres, 1 x h x w, for a camera of this focal length, pixels of the working size."""
-    return estimate.log + math.log(focal / CANONICAL_FOCAL)
+def as_float(frame: Tensor) -> Tensor:
+    """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
+    return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
 
 
 def confidence_in_depth(log_scale: Tensor) -> Tensor:
@@ -140,10 +133,10 @@ def enlarged(field: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(field[None], size, mode="bilinear", align_corners=False)[0]
 
 
-def check_memory(size: tuple[int, int], device: torch.device, batch: int = 1) -> None:
-    """Refuse images whose depth would not fit the memory, before any of it is taken."""
+def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch: int = 1) -> None:
+    """Refuse images whose depth, computed at the working size, would not fit the memory, before any of it is taken."""
     height, width = size
-    padding = Padding.to_multiple(*working_size(size), STRIDES[0], LEAST_SIDE)
+    padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)
     needed = WORKING_BYTES * pixels * batch + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
     free = free_bytes(device)

@@ -13,7 +13,8 @@ from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.inference.depth import DepthModel
 from protoformer.inference.published import PUBLISHED_DEPTH, DepthRow
-from protoformer.metrics import Crop, DepthMetric, DepthScores, DepthTable, depth_scores
+from protoformer.metrics import Crop, DepthMetric, DepthScores, DepthTable
+from protoformer.metrics.depth import EIGEN_SIZE
 from protoformer.model.flow_decoder import Progress
 from protoformer.world import DepthSample
 
@@ -22,7 +23,6 @@ DepthMethod = Callable[[DepthSample], Tensor]
 
 ROWS = {"metric": "metric", "median-scaled": "median_scaled", "aligned": "aligned"}
 """What the three ways of scoring are called, and the field of a `DepthTable`."""
-NYU_SIZE = (480, 640)
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class DepthEvaluation:
 
 
 def depth_method(model: DepthModel, updates: int | None = None) -> DepthMethod:
-    """A model as a method: it is told the camera where the dataset knows it."""
+    """A model as a method, in full precision: it is told the camera where the dataset knows it."""
 
     def method(sample: DepthSample) -> Tensor:
         camera = None if sample.intrinsics is None else sample.intrinsics[0]
-        return model.depth(sample.image[0], intrinsics=camera, updates=updates).depth
+        return model.depth(sample.image[0], intrinsics=camera, updates=updates, precision="full").depth
 
     return method
 
@@ -115,7 +115,7 @@ def evaluate_depth(
     for index in range(len(dataset)):
         sample = dataset[index]
         depth = method(sample)
-        table = _scores(metric, depth, sample, rules)
+        table = _scores(metric, depth, sample)
         if table.samples:
             scored.append(DepthSampleScore(sample.names[0], table))
             if keep:
@@ -135,24 +135,17 @@ def evaluate_depth(
     )
 
 
-def _scores(metric: DepthMetric, depth: Tensor, sample: DepthSample, rules: DepthRules) -> DepthTable:
+def _scores(metric: DepthMetric, depth: Tensor, sample: DepthSample) -> DepthTable:
     """The scores of one sample, which also enter the metric."""
     height, width = sample.depth.shape[2:]
-    if rules.crop == "eigen" and (height, width) != NYU_SIZE:
+    if metric.crop == "eigen" and (height, width) != EIGEN_SIZE:
         raise InputError(
-            f"{sample.names[0]} is {width}x{height} pixels, but Eigen's crop is one of {NYU_SIZE[1]}x{NYU_SIZE[0]}; "
-            "give images of that size."
+            f"{sample.names[0]} is {width}x{height} pixels, but Eigen's crop is one of "
+            f"{EIGEN_SIZE[1]}x{EIGEN_SIZE[0]}; give images of that size."
         )
     try:
-        metric.update(depth[None], sample.depth, sample.valid)
-        return depth_scores(
-            depth[None],
-            sample.depth,
-            sample.valid,
-            minimum=rules.nearest,
-            maximum=rules.farthest,
-            crop=rules.crop,
-        )
+        table: DepthTable = metric(depth[None], sample.depth, sample.valid)
+        return table
     except ValueError as error:  # a depth that is not finite, say
         raise InputError(f"the depth of {sample.names[0]} cannot be scored ({error}); try another method.") from None
 

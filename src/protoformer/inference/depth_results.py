@@ -29,6 +29,8 @@ from protoformer.model import Prototypes
 
 DEPTH_FORMATS = {"npy": ".npy", "mm": ".png", "kitti": ".png", "picture": ".png", "ply": ".ply"}
 """What a depth can be written as, and the suffix of each."""
+LEAST_ALIGNED = 1e-3
+"""Metres: the least that a depth is moved to, as in evaluations."""
 _BY_SUFFIX = {".npy": "npy", ".png": "picture", ".ply": "ply"}
 
 
@@ -67,16 +69,11 @@ class DepthResult:
     trained: bool = True
     unit: Literal["m"] = "m"
 
-    @property
-    def assumed(self) -> bool:
-        """Whether the camera is a guess."""
-        return self.camera == "assumed"
-
     def save(self, path: str | os.PathLike[str], format: str | None = None, image: ImageLike | None = None) -> None:
         """Write the depth, whole or not at all.
 
         "npy": float32 H x W, metres. "mm": 16-bit png of millimetres; "kitti": 16-bit png of 1/256 m; in both 0 is
-        none, and so is what the format cannot hold, beyond 65.5 m and 255.9 m. "picture": colours, png. "ply": points,
+        none, and so is what the format cannot hold, beyond 65.5 m and 256.0 m. "picture": colours, png. "ply": points,
         without those at edges of depth, coloured if the image is given. Without a format the suffix decides: .npy,
         .ply, or .png for a picture.
         """
@@ -97,7 +94,8 @@ class DepthResult:
     def picture(self, range: tuple[float, float] | None = None) -> Image.Image:
         """The depth in colours: near is light and warm, far is dark and cool, by the logarithm of depth.
 
-        range: metres of the first and the last colour; None: the 2nd and 98th percentile of this depth.
+        range: metres of the first and the last colour; None: the 2nd and 98th percentile of this depth, the last being
+        at least 1.5 times as far.
         """
         return Image.fromarray(depth_to_color(self.numpy(), *(range or (None, None))))
 
@@ -117,14 +115,16 @@ class DepthResult:
     def aligned_to(self, reference: Tensor, valid: Tensor | None = None) -> "DepthResult":
         """The depth as s depth + t, with the s and t that bring it nearest to a reference in least squares of metres.
 
-        The same as the "aligned" row of an evaluation. reference: 1 x H x W or H x W, metres. valid: bool, alike, where
-        it is known; None: where it is finite and over 0. Afterwards depths are put into the range again.
+        So does an evaluation for its "aligned" row, over the pixels that count there. reference: 1 x H x W or H x W,
+        metres. valid: bool, alike, where it is known; None: where it is finite and over 0. Depths stay over 0, a
+        millimetre at least; the range is moved with them, so that it still holds all that can be said.
         """
         truth, known = _known(reference, valid, self.depth)
         ours = self.depth.double().cpu()
         scale, shift = scale_and_shift(ours[known], truth[known])
-        moved = (scale * ours + shift).clamp(*self.range).float()
-        return replace(self, depth=moved, kind="aligned")
+        low, high = sorted(max(LEAST_ALIGNED, float(scale * end + shift)) for end in self.range)
+        moved = (scale * ours + shift).clamp(low, high).float()
+        return replace(self, depth=moved, range=(low, high), kind="aligned")
 
     def numpy(self) -> npt.NDArray[np.float32]:
         """The depth as float32 H x W, metres."""

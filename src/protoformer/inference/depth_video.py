@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import Movie
-from protoformer.files.depth_color import USUAL_SHARES
+from protoformer.files.depth_color import usual_range
 from protoformer.files.movie_images import ImageMovie
 from protoformer.inference.cameras import Camera, CameraHint, camera_of
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
@@ -19,8 +19,6 @@ from protoformer.inference.depth_engine import (
     Estimate,
     confidence_in_depth,
     enlarged,
-    metric_log,
-    shrunk,
 )
 from protoformer.inference.depth_range import network_range
 from protoformer.inference.depth_results import DepthResult
@@ -34,8 +32,6 @@ SAMPLED_FRAMES = 8
 """Frames, spread over the clip, that tell how deep it is."""
 SAMPLED_DEPTHS = 20_000
 """Depths of each of these that are looked at."""
-LEAST_SPREAD = 1.5
-"""The farthest colour is at least so many times as far as the nearest: a wall is not painted as a landscape."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,8 @@ class DepthVideoOptions(Span):
 class DepthVideo:
     """Iterate over it for the `DepthStep` of every frame, as often as the source can be read.
 
-    clip: its frames. movie: the open clip, or None where frames were handed in.
+    clip: its frames. movie: the open clip, or None where frames were handed in. trained: whether the
+    weights were.
     """
 
     def __init__(
@@ -77,7 +74,8 @@ class DepthVideo:
         self.half = takes_half(device, options.precision)
         self.clip = ClipFrames(source, options)
         self.movie = self.clip.movie
-        self._network, self._trained, self._device = network, trained, device
+        self.trained = trained
+        self._network, self._device = network, device
         self._engine: DepthEngine | None = None
         self._camera: Camera | None = None
         if self.movie is not None:
@@ -114,9 +112,7 @@ class DepthVideo:
             depths.extend(self._depths(self.movie, self.options.start))
         if not depths:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
-        shares = torch.tensor(USUAL_SHARES) / 100
-        near, far = torch.cat(depths).quantile(shares).tolist()
-        return near, max(far, LEAST_SPREAD * near)
+        return usual_range(torch.cat(depths).numpy())
 
     @property
     def camera(self) -> Camera | None:
@@ -128,27 +124,28 @@ class DepthVideo:
             options = self.options
             first = self.movie.info.paths[0] if isinstance(self.movie, ImageMovie) else None
             self._camera = camera_of(size, options.camera, first)
-            self._engine = DepthEngine(self._network, self._device, size, options.updates, self.half, options.batch)
+            self._engine = DepthEngine(
+                self._network, self._device, size, self._camera, options.updates, self.half, options.batch
+            )
         return self._engine, self._camera
 
-    def _bounds(self, working_focal: float) -> tuple[float, float]:
-        return self.options.range or network_range(self._network.config, working_focal)
+    def _bounds(self, engine: DepthEngine) -> tuple[float, float]:
+        return self.options.range or network_range(self._network.config, engine.focal)
 
     def _step(
         self, engine: DepthEngine, camera: Camera, frame: ClipFrame, estimate: Estimate, steady: SteadyDepth | None
     ) -> DepthStep:
-        focal = engine.working_focal(camera.focal)
-        log = metric_log(estimate, focal)
+        log = engine.metric_log(estimate)
         if steady is not None:
-            log = steady.follow(shrunk(frame.pixels, engine.working), log, estimate.log_scale)
-        bounds = self._bounds(focal)
+            log = steady.follow(engine.seen(frame.pixels), log, estimate.log_scale)
+        bounds = self._bounds(engine)
         return DepthStep(
             depth=enlarged(log, engine.size).exp().clamp(*bounds),
             confidence=enlarged(confidence_in_depth(estimate.log_scale), engine.size),
             range=bounds,
             intrinsics=camera.intrinsics,
             camera=camera.source,
-            trained=self._trained,
+            trained=self.trained,
             number=frame.number,
             time=frame.time,
             image=frame.pixels,
@@ -160,8 +157,7 @@ class DepthVideo:
         if instant is not None and end is not None and instant >= end:
             return
         for frame in itertools.islice(self.clip.read(movie, instant), 1):
-            engine, camera = self._prepared(frame.size)
+            engine, _ = self._prepared(frame.size)
             (estimate,) = engine.estimates([frame.pixels])
-            focal = engine.working_focal(camera.focal)
-            depths = metric_log(estimate, focal).exp().clamp(*self._bounds(focal)).flatten()
+            depths = engine.metric_log(estimate).exp().clamp(*self._bounds(engine)).flatten()
             yield depths[:: max(1, depths.numel() // SAMPLED_DEPTHS)]

@@ -57,7 +57,10 @@ PUBLISHED: dict[tuple[str, str], tuple[OtherRow, ...]] = {
 
 @dataclass(frozen=True)
 class DepthRow:
-    """Another system's depth: what it was measured on, and its figures, of metric depth (None: not given)."""
+    """Another system's depth: what it was measured on, and its figures (None: not given).
+
+    row: how it was scored, "metric", or "not stated" where nobody says whether depths were aligned first.
+    """
 
     label: str
     measured_on: str
@@ -65,11 +68,20 @@ class DepthRow:
     sq_rel: float | None = None
     rmse: float | None = None
     delta1: float | None = None
+    row: str = "metric"
 
 
 PUBLISHED_DEPTH: dict[str, tuple[DepthRow, ...]] = {
-    "kitti-eigen": (DepthRow("ProtoFormer, published", "697 images", abs_rel=0.062, rmse=2.716, delta1=0.949),),
-    "sintel-depth": (DepthRow("ProtoFormer, published", "training set", abs_rel=0.594, sq_rel=0.538, rmse=0.486),),
+    "kitti-eigen": (DepthRow("ProtoFormer, published", "Eigen split", abs_rel=0.062, rmse=2.716, delta1=0.949),),
+    "sintel-depth": (
+        DepthRow(
+            *("ProtoFormer, published (alignment not stated)", "training set"),
+            abs_rel=0.594,
+            sq_rel=0.538,
+            rmse=0.486,
+            row="not stated",
+        ),
+    ),
     "nyuv2": (
         DepthRow("Eigen 2014, published", "654 images", abs_rel=0.215, rmse=0.907, delta1=0.611),
         DepthRow("FastDepth, published", "654 images", rmse=0.604, delta1=0.771),

@@ -36,6 +36,10 @@ LEAST_SEARCHED = 16
 WIDEST = 8
 """Frames so many times as wide as high, which no camera takes, are left as they are."""
 
+SCALES = (-5.0, 5.0)
+"""Logarithms between which the scale of an error is taken to lie: from the least that a network says to knowing
+nothing. Precisions then stay far from the ends of what a float holds, where shares of them are 0 / 0."""
+
 Motion = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Images 3 x h x w in [0, 1] to the flow from the first to the second, 2 x h x w, pixels, and to what of the first the
 second does not show, 1 x h x w, bool."""
@@ -84,9 +88,13 @@ class SteadyDepth:
     def follow(self, image: Tensor, log: Tensor, log_scale: Tensor) -> Tensor:
         """The steady log depth of the next frame, 1 x h x w.
 
-        image: 3 x h x w in [0, 1]; log: of the frame's own depth, 1 x h x w; log_scale: of its error, 1 x h x w.
+        image: 3 x h x w in [0, 1]; log: of the frame's own depth, 1 x h x w; log_scale: of its error, 1 x h x w. A
+        frame with a value that is not finite is handed back as it is, and the next one starts anew.
         """
-        precision = torch.exp(-2 * log_scale)
+        if not bool(log.isfinite().all() and log_scale.isfinite().all()):
+            self._before = None
+            return log
+        precision = torch.exp(-2 * log_scale.clamp(*SCALES))
         before = self._before
         known = None
         if before is not None and before.log.shape == log.shape:

@@ -12,6 +12,8 @@ Crop = Literal["garg", "eigen"]
 """The part of an image that counts. garg: Garg's crop of KITTI. eigen: Eigen's crop of NYU (not his of KITTI)."""
 
 ROWS, COLUMNS = 3, 8
+EIGEN_SIZE = (480, 640)
+"""(height, width) of the images that Eigen's crop of NYU is one of."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def crop_window(crop: Crop | None, height: int, width: int) -> tuple[slice, slic
     if crop == "garg":
         rows = slice(int(0.40810811 * height), int(0.99189189 * height))
         return rows, slice(int(0.03594771 * width), int(0.96405229 * width))
-    if (height, width) != (480, 640):
+    if (height, width) != EIGEN_SIZE:
         raise ValueError(f"the eigen crop is one of 480 x 640 images, not of {height} x {width}")
     return slice(45, 471), slice(41, 601)
 

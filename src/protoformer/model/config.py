@@ -44,6 +44,8 @@ class ModelConfig:
         depth_widths: channels of the two further stages, at 1/16 and 1/32 of the image.
         depth_updates: recurrent updates over all levels, whose state has the channels of hidden_width.
         nearest, farthest: bounds of a depth, metres of the canonical camera.
+        depth_pixels: how many an image has at most when the network sees it; larger ones are shrunk. Training shows
+            things at about the size that they have then.
     Tracking
         search_side, reference_side: pixels of a side of the crops in which the target is looked for, and from which it
             is known; of both a pixel is as large.
@@ -84,6 +86,7 @@ class ModelConfig:
     depth_updates: int = 6
     nearest: float = 0.05
     farthest: float = 250.0
+    depth_pixels: int = 240 * 320
     search_side: int = 352
     reference_side: int = 352
     surroundings: int = 6

@@ -20,6 +20,8 @@ __all__ = [
     "canonical_log",
     "focal_length",
     "metric_depth",
+    "middle_of",
+    "optical_centre",
 ]
 
 LEAST_SIDE = 64
@@ -57,6 +59,7 @@ class DepthNetwork(nn.Module):
     def forward(
         self,
         images: Tensor,
+        centre: Tensor | None = None,
         updates: int | None = None,
         every: bool = False,
         prototypes: bool = False,
@@ -64,16 +67,18 @@ class DepthNetwork(nn.Module):
     ) -> DepthPrediction:
         """images: B x 3 x H x W in [-1, 1], any size.
 
-        updates: how many, by default as configured. every: return the estimate of every update. prototypes: return
-        those of the encoder as well. progress: told of every update.
+        centre: B x 2, (x, y) that the camera looks at, pixels, the centre of the first one being (0, 0); None: the
+        middle of the images. updates: how many, by default as configured. every: return the estimate of every update.
+        prototypes: return those of the encoder as well. progress: told of every update.
         """
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"depth needs a batch of images, B x 3 x H x W, not {tuple(images.shape)}")
         height, width = images.shape[2], images.shape[3]
         padding = Padding.to_multiple(height, width, STRIDES[0], LEAST_SIDE)
         encoded = self.features(padding.pad(images), prototypes)
+        centre = middle_of(images) if centre is None else centre
         wanted = self.config.depth_updates if updates is None else updates
-        sequence = self.decoder(encoded.features, (height, width), wanted, every, progress)
+        sequence = self.decoder(encoded.features, centre, wanted, every, progress)
         return DepthPrediction(
             tuple(padding.crop(log) for log in sequence.logs),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
@@ -98,6 +103,17 @@ def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:
 def metric_depth(log: Tensor, focal: Tensor) -> Tensor:
     """The inverse of `canonical_log`: metres, B x 1 x H x W."""
     return log.exp() * (focal / CANONICAL_FOCAL).view(-1, 1, 1, 1)
+
+
+def middle_of(images: Tensor) -> Tensor:
+    """The middle of each image, B x 2, (x, y) in pixels: what most cameras look at."""
+    places = ((images.shape[3] - 1) / 2, (images.shape[2] - 1) / 2)
+    return torch.stack([images.new_full((len(images),), place, dtype=torch.float32) for place in places], dim=1)
+
+
+def optical_centre(intrinsics: Tensor) -> Tensor:
+    """What each camera looks at: B x 3 x 3 to B x 2, (x, y) in pixels."""
+    return intrinsics[:, :2, 2]
 
 
 def focal_length(intrinsics: Tensor) -> Tensor:

@@ -153,14 +153,14 @@ class DepthDecoder(nn.Module):
     def forward(
         self,
         features: tuple[Tensor, ...],
-        size: tuple[int, int],
+        centre: Tensor,
         updates: int,
         every: bool = False,
         progress: Progress | None = None,
     ) -> DepthSequence:
         """features: of the encoder, at 1/4 and 1/8 of a padded image whose sides are multiples of 32.
 
-        size: (H, W) of the image itself, whose middle the camera looks at. every: return all estimates (for training),
+        centre: B x 2, (x, y) that the camera looks at, pixels of the image. every: return all estimates (for training),
         not the last alone. progress: told of every update.
         """
         if updates < 1:
@@ -175,7 +175,7 @@ class DepthDecoder(nn.Module):
         for level, seen, stride, count in plan:
             place = place if state is None else doubled(place)
             state, context = level(seen, state)
-            prepared, rays = self.update.gru.prepare(context), rays_of(seen, stride, size)
+            prepared, rays = self.update.gru.prepare(context), rays_of(seen, stride, centre)
             for _ in range(count):
                 # Each update is judged on what it adds, not on what it makes of earlier ones.
                 state, estimate = self.update(state, place.detach(), rays, prepared)
@@ -210,17 +210,16 @@ def shares(updates: int) -> tuple[int, ...]:
     return tuple((updates + level) // len(STRIDES) for level in range(len(STRIDES)))
 
 
-def rays_of(maps: Tensor, stride: int, size: tuple[int, int]) -> Tensor:
+def rays_of(maps: Tensor, stride: int, centre: Tensor) -> Tensor:
     """Where each pixel of maps at 1/stride of an image points to in the canonical camera: B x 2 x h x w.
 
-    (x, y) / z of a ray, by the middle of the image, size (H, W), and the canonical focal length. Depth along a floor
-    that lies a certain height under the camera is that height / y: in canonical metres this holds whatever the focal
-    length of the real camera was, since both are scaled by it alike.
+    (x, y) / z of a ray, by the point that the camera looks at, centre, B x 2, pixels of the image (the centre of the
+    first one is (0, 0)), and the canonical focal length. Depth along a floor that lies a certain height under the
+    camera is that height / y: in canonical metres this holds whatever the focal length of the real camera was, since
+    both are scaled by it alike.
     """
-    height, width = size
-    grid = (pixel_grid(*size_of(maps), maps.device) + 0.5) * stride
-    middle = torch.stack((grid[0] - width / 2, grid[1] - height / 2)) / CANONICAL_FOCAL
-    return middle.expand(len(maps), -1, -1, -1)
+    grid = (pixel_grid(*size_of(maps), maps.device) + 0.5) * stride - 0.5
+    return (grid[None] - centre.float()[:, :, None, None]) / CANONICAL_FOCAL
 
 
 def build_decoder(config: ModelConfig) -> DepthDecoder:

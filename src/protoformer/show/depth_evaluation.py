@@ -8,6 +8,7 @@ from rich.text import Text
 from torch import Tensor
 
 from protoformer.files import depth_to_color
+from protoformer.files.depth_color import usual_range
 from protoformer.inference.depth_evaluation import ROWS, DepthEvaluation
 from protoformer.metrics import DepthTable
 from protoformer.show.prototypes import Pixels, grey_picture, picture
@@ -29,7 +30,7 @@ WHITE_ERROR = 0.5
 
 
 def depth_table(evaluation: DepthEvaluation) -> Table:
-    """Our three rows, and below them the rows of others, which are of metric depth."""
+    """Our three rows, and below them the rows of others, each by the way it was scored."""
     table = Table(
         title=Text(f"{evaluation.method} on {evaluation.dataset}"),
         box=None,
@@ -46,7 +47,7 @@ def depth_table(evaluation: DepthEvaluation) -> Table:
         table.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
     for other in evaluation.others:
         cells = (_shown(getattr(other, field, None)) for field in COLUMNS.values())
-        table.add_row("metric", Text(other.label), other.measured_on, *cells, style="dim")
+        table.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
     return table
 
 
@@ -69,9 +70,7 @@ def depth_comparison(sample: DepthSample, depth: Tensor) -> Pixels:
     true depth.
     """
     truth, valid = sample.depth[0, 0].cpu(), sample.valid[0, 0].cpu()
-    known = truth[valid].numpy()
-    near, far = np.percentile(known, (1, 99)).tolist() if known.size else (1.0, 10.0)
-    colours = (near, max(far, 1.05 * near))
+    colours = usual_range(truth[valid].numpy())
     true_colours = depth_to_color(truth.where(valid, 0.0).numpy(), *colours)
     error = (depth[0].cpu() - truth).abs() / truth.where(valid, 1.0) * valid
     white = np.repeat(grey_picture(error / WHITE_ERROR)[..., None], 3, axis=2)

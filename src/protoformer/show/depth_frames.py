@@ -5,7 +5,7 @@ from torch import Tensor
 
 from protoformer.files import depth_to_color
 from protoformer.inference import DepthStep
-from protoformer.show.flow_frames import BAND, frame_pixels
+from protoformer.show.flow_frames import frame_pixels
 from protoformer.show.prototypes import Pixels
 
 
@@ -20,8 +20,4 @@ def depth_frame(step: DepthStep, colours: tuple[float, float], side_by_side: boo
 
 def painted_depth(depth: Tensor, colours: tuple[float, float]) -> Pixels:
     """A depth, 1 x H x W in metres, in colours from near to far, metres: uint8 H x W x 3."""
-    _, height, width = depth.shape
-    painted = np.empty((height, width, 3), np.uint8)
-    for top in range(0, height, BAND):
-        painted[top : top + BAND] = depth_to_color(depth[0, top : top + BAND].numpy(), *colours)
-    return painted
+    return depth_to_color(depth[0].numpy(), *colours)

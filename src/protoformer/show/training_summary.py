@@ -19,7 +19,11 @@ _TITLE, _HEAD, _LABEL = 30, 18, 14
 _PANEL, _HIGHEST = 320, 640
 """Height of a panel, and the most that a row of pictures may have."""
 _PAPER, _INK, _SOFT, _LINE = (250, 250, 248), (29, 39, 51), (92, 107, 122), (217, 224, 231)
-_METRICS = {"epe": "end-point error, pixels", "iou": "overlap with the true box"}
+_METRICS = {
+    "epe": "end-point error, pixels",
+    "iou": "overlap with the true box",
+    "abs_rel": "error of depth, as a share of it",
+}
 """What stands over the panel of a metric."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 44, 30
 """What is around the lines of a panel, pixels."""

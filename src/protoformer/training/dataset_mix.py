@@ -109,9 +109,9 @@ def _opened(name: str, data: DataSection) -> Dataset[Any]:
     section = data.datasets[name]
     if section.root is None:
         raise InputError(f"the recipe does not say where {name} is; set data.datasets.{name}.root to its folder.")
-    if not Path(section.root).is_dir():
+    if not Path(section.root).exists():
         raise InputError(
-            f"data.datasets.{name}.root is {section.root}, which is no folder; set it to the one that holds {name}."
+            f"data.datasets.{name}.root is {section.root}, which does not exist; set it to the place of {name}."
         )
     dataset = open_dataset(name, section.root, section.split, **section.options)
     if not len(dataset):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.metrics import DepthMetric
-from protoformer.model.depth import build_depth, focal_length, metric_depth
+from protoformer.model.depth import build_depth, focal_length, metric_depth, optical_centre
 from protoformer.model.flow import normalised
 from protoformer.model.precision import full_precision
 from protoformer.training.depth_losses import counted_depths, depth_loss
@@ -43,10 +43,12 @@ class DepthTask:
         return HeldOutDepths(self.recipe, device)
 
     def tensors(self, batch: DepthSample) -> dict[str, Tensor]:
-        """Images, depths, where they are known, and one focal length a camera."""
+        """Images, depths, where they are known, and of each camera a focal length and what it looks at."""
         assert batch.intrinsics is not None  # as every kind of source makes sure
-        focal = focal_length(batch.intrinsics)
-        return {"image": batch.image, "depth": batch.depth, "valid": batch.valid, "focal": focal}
+        return {
+            **{"image": batch.image, "depth": batch.depth, "valid": batch.valid},
+            **{"focal": focal_length(batch.intrinsics), "centre": optical_centre(batch.intrinsics)},
+        }
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
         """Pixels that count."""
@@ -54,7 +56,7 @@ class DepthTask:
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
         """The loss of every update."""
-        prediction = network(normalised(tensors["image"]), every=True)
+        prediction = network(normalised(tensors["image"]), tensors["centre"], every=True)
         with full_precision(weight):
             own = self.recipe.loss
             counted, depth, focal = self._counted(tensors), tensors["depth"], tensors["focal"]
@@ -76,7 +78,7 @@ class HeldOutDepths(HeldOutScenes[DepthSample]):
     def predicted(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Depths by the true cameras."""
         assert batch.intrinsics is not None
-        log: Tensor = network(normalised(batch.image)).logs[-1]
+        log: Tensor = network(normalised(batch.image), optical_centre(batch.intrinsics)).logs[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
     def scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:

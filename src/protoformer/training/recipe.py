@@ -241,6 +241,7 @@ class Recipe:
             wanted = f"one of {self.task}, such as {fitting[0]}"
             place = f"data.datasets.{name}.augmentation"
             _expect(section.augmentation in fitting, place, section.augmentation, wanted)
+            _check_pixels(name, section.augmented(self.data.crop), self.model)
         if self.schedule.kind == "one_cycle" and self.run.steps is None:
             raise InputError("a schedule of one_cycle needs to know where it ends; give run.steps a number.")
 
@@ -264,6 +265,16 @@ class Recipe:
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """The inverse of `as_dict`."""
         return section_from(cls, values)
+
+
+def _check_pixels(name: str, varied: Augmentation | DepthAugmentation, model: ModelSection) -> None:
+    """Refuse to train a depth network on images of another size than it will be shown."""
+    used = model.config().depth_pixels
+    if isinstance(varied, DepthAugmentation) and varied.pixels != used:
+        raise InputError(
+            f"data.datasets.{name} is shown at up to {varied.pixels} pixels, but the model is used at up to {used}; "
+            f"set model.fields.depth_pixels, or data.datasets.{name}.fields.pixels, to the other."
+        )
 
 
 def packaged_recipes() -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 from torch import nn
 
 from protoformer.errors import InputError
-from protoformer.model import ModelConfig
+from protoformer.model import DepthNetwork, ModelConfig
 
 ENCODER = (
     "embedding",
@@ -21,6 +21,8 @@ ENCODER = (
     "components",
 )
 """The fields of a configuration that an encoder is made of."""
+DEPTH = ("nearest", "farthest", "depth_pixels")
+"""Those by which a depth network's numbers mean something else, though its weights have the same shapes."""
 
 
 def begin_with(network: nn.Module, start: nn.Module, name: str | None) -> None:
@@ -32,7 +34,8 @@ def begin_with(network: nn.Module, start: nn.Module, name: str | None) -> None:
     ours, theirs = cast(Any, network), cast(Any, start)
     whole = type(network) is type(start)
     target, source = (ours, theirs) if whole else (ours.features, theirs.features)
-    if not _alike(ours.config, theirs.config) or _shapes(target) != _shapes(source):
+    fields = ENCODER + DEPTH if isinstance(network, DepthNetwork) and whole else ENCODER
+    if not _alike(ours.config, theirs.config, fields) or _shapes(target) != _shapes(source):
         what = "another network" if whole else "another encoder"
         raise InputError(
             f"the weights {name} are of {what} than the recipe's; set model.preset and model.fields to theirs."
@@ -40,8 +43,8 @@ def begin_with(network: nn.Module, start: nn.Module, name: str | None) -> None:
     target.load_state_dict(source.state_dict())
 
 
-def _alike(one: ModelConfig, other: ModelConfig) -> bool:
-    return all(getattr(one, field) == getattr(other, field) for field in ENCODER)
+def _alike(one: ModelConfig, other: ModelConfig, fields: tuple[str, ...]) -> bool:
+    return all(getattr(one, field) == getattr(other, field) for field in fields)
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

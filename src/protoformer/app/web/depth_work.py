@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from protoformer.app.camera_words import told_camera
 from protoformer.app.web.kept_views import CLIP_CELLS, keep_view, kept_view
 from protoformer.app.web.limits import Deadline, Limits, Told
 from protoformer.files import MovieWriter
-from protoformer.files.depth_color import USUAL_SHARES
+from protoformer.files.depth_color import usual_range
+from protoformer.geometry import shrunk, shrunk_size
 from protoformer.inference import DepthModel
-from protoformer.inference.depth_engine import shrunk, working_size
+from protoformer.inference.depth_engine import as_float
 from protoformer.inference.depth_range import DepthRange
 from protoformer.inference.images import as_image
 from protoformer.model.encoder import STRIDES
@@ -60,12 +59,11 @@ def depth_of_image(
     result.save(downloads[".png"], "mm")
     result.save(downloads[".npy"])
     result.save(downloads[".ply"], image=image)
-    near, far = np.percentile(result.numpy(), USUAL_SHARES).tolist()
     size = (image.shape[1], image.shape[2])
     camera = told_camera(result.camera, float(result.intrinsics[0, 0]))
-    seen = shrunk(image, working_size(size))
+    seen = shrunk(as_float(image)[None], shrunk_size(size, model.network.config.depth_pixels))[0]
     return DepthAnswer(
-        view=depth_view(result, picture(image), (near, max(far, 1.001 * near))),
+        view=depth_view(result, picture(image), usual_range(result.numpy())),
         prototypes=png_address(assignment_picture(result.prototypes[0][-1], seen, STRIDES[0])),
         downloads=downloads,
         frames=1,
