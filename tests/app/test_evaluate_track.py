@@ -71,7 +71,7 @@ def test_files_hold_every_score_and_every_box(otb: Path, evaluate: Run) -> None:
     assert (outcome.code, outcome.errors) == (0, []), outcome.err
     found = json.loads(outcome.out)
     assert found == json.loads(Path("new/scores/scores.json").read_text())
-    assert list(found) == ["dataset", "methods", "sequences", "others", "without_truth"]
+    assert list(found) == ["dataset", "methods", "sequences", "others", "without_truth", "unusable"]
     scores = found["methods"]["correlation"]["scores"]
     assert scores["precision"] == 1 and scores["success"] > 0.7
     assert len(scores["success_curve"]) == 21 and len(scores["precision_curve"]) == 51
@@ -89,6 +89,16 @@ def test_the_model_is_evaluated_unless_a_method_is_named(otb: Path, evaluate: Ru
     outcome = evaluate("otb", "--model", "tiny", "--precision", "full", "--json")
     assert (outcome.code, outcome.errors) == (0, []), outcome.err
     assert list(json.loads(outcome.out)["methods"]) == ["tiny (untrained)"] and len(outcome.notes) == 1
+
+
+def test_what_cannot_be_used_is_passed_over_and_named(otb: Path, evaluate: Run) -> None:
+    broken = otb / "Across/img/0002.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    outcome = evaluate("otb", "--method", "correlation")
+    assert (outcome.code, outcome.errors) == (0, []), outcome.err
+    assert "1 sequence could not be used and had no part in any score:\n  Across: Across cannot be" in outcome.out
+    outcome = evaluate("otb", "--method", "correlation", "--json")
+    assert [each["name"] for each in json.loads(outcome.out)["unusable"]] == ["Across"]
 
 
 def test_a_submission_is_what_the_server_takes(trackingnet: Path, evaluate: Run) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import protoformer as pf
 from protoformer.app import track_clip
+from protoformer.app.track_methods import NamedMethod
 from protoformer.files import open_movie, write_image
 from protoformer.show.track_frames import draw_targets
 
@@ -42,6 +43,21 @@ def rows(path: str) -> list[dict[str, str]]:
 def done(outcome: Any) -> Any:
     assert (outcome.code, outcome.errors) == (0, []), outcome.err
     return outcome
+
+
+def test_a_score_that_is_no_number_is_null_or_nothing(
+    place: Path, protoformer: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Mad:
+        def __init__(self, *_: object) -> None: ...
+
+        def update(self, _: object) -> tuple[pf.TrackedBox, ...]:
+            return (pf.TrackedBox((20.0, 30.0, 24.0, 24.0), float("nan"), True),)
+
+    monkeypatch.setattr(track_clip, "named_method", lambda *_: NamedMethod(Mad, "mad", False))
+    outcome = done(protoformer("track", "clip.mp4", *BOX, "--csv", "o.csv", "--json"))
+    assert json.loads(outcome.out, parse_constant=pytest.fail)["targets"] == [{"mean_score": None, "lost_frames": 7}]
+    assert [row["score"] for row in rows("o.csv")] == ["1.0000", *[""] * 7]
 
 
 def test_boxes_are_drawn_and_written_down(place: Path, protoformer: Run) -> None:

@@ -14,6 +14,8 @@ from protoformer.training.distributed import launched
 from protoformer.training.engine import build_engine
 from protoformer.training.graph import WARM_UP
 from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
+from protoformer.training.track_sources import WorldPairs
+from protoformer.world import World, procedural_bank
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -56,6 +58,30 @@ def test_the_loss_waits_for_nothing() -> None:
         task.loss(network, tensors, weight).total.backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("family", ["chase", "objects"])
+def test_sampling_waits_for_nothing(family: str) -> None:
+    world = World(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+    sample = WorldPairs(RECIPE.model.config())
+    for _ in range(2):  # the first time kernels are compiled
+        sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
+    try:
+        torch.cuda.set_sync_debug_mode("error")
+        sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_trackers_of_one_model_share_a_graph() -> None:
+    network = build_track(preset("tiny", search_side=64, reference_side=48))
+    model = TrackModel(network, False, torch.device("cuda"))
+    frames = np.random.default_rng(0).integers(0, 256, (6, 60, 90, 3), dtype=np.uint8)
+    first, second = (model.track(frames, (20, 12, 16, 14))[0] for _ in range(2))
+    assert torch.allclose(first.boxes, second.boxes, atol=0.1)
+    (engine,) = model._engines.values()
+    assert len(engine._locate._recorded) == 1
 
 
 def test_targets_are_where_a_cpu_finds_them() -> None:

@@ -1,5 +1,7 @@
 """Targets followed through frames: online and through clips, alone and together."""
 
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from PIL import Image
 import protoformer as pf
 from protoformer.geometry.boxes import box_overlap
 from protoformer.geometry.crops import Crops
-from protoformer.inference.track import _piece
+from protoformer.inference.track_baselines import BaselineTracker
+from protoformer.inference.track_engine import _piece
 from protoformer.inference.weights import packaged_weights
 from protoformer.world import noise
 
@@ -101,6 +104,38 @@ def test_bytes_and_floats_and_pictures_are_one_frame(model: pf.TrackModel, frame
     assert all(torch.allclose(each, found[0], atol=0.02) for each in found)
 
 
+@pytest.mark.filterwarnings("error")
+def test_frames_of_a_camera_and_frames_that_are_locked_are_taken(
+    model: pf.TrackModel, frames: list[np.ndarray]
+) -> None:
+    wanted = model.tracker(frames[0], BOXES).update(frames[1])
+    backwards = [np.ascontiguousarray(frame[..., ::-1])[..., ::-1] for frame in frames[:2]]
+    turned = [np.ascontiguousarray(frame[::-1])[::-1] for frame in frames[:2]]
+    locked = [frame.copy() for frame in frames[:2]]
+    for frame in locked:
+        frame.flags.writeable = False
+    for first, second in (backwards, turned, locked):
+        assert model.tracker(first, BOXES).update(second) == wanted
+        assert BaselineTracker("correlation", first, BOXES).update(second)
+
+
+def test_trackers_share_what_a_model_prepared_and_are_forgotten_at_once(
+    model: pf.TrackModel, frames: list[np.ndarray]
+) -> None:
+    one, other = (model.tracker(frames[0], BOXES, precision="full") for _ in range(2))
+    assert one._engine is other._engine is not model.tracker(frames[0], BOXES, precision="half")._engine
+    kept = weakref.ref(one)
+    one.update(frames[1])
+    del one
+    assert kept() is None
+
+
+def test_threads_may_share_a_model(model: pf.TrackModel, frames: list[np.ndarray]) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda box: model.track(frames, box, precision="full")[0].boxes, 3 * BOXES[:1]))
+    assert all(torch.equal(boxes, found[0]) for boxes in found)
+
+
 @pytest.mark.parametrize(
     ("box", "reason"),
     [
@@ -114,6 +149,8 @@ def test_bytes_and_floats_and_pictures_are_one_frame(model: pf.TrackModel, frame
         ((10.0, 10.0, 5.0), "four numbers"),
         ([], "no box"),
         ("here", "four numbers"),
+        (5, "four numbers"),
+        (torch.tensor(5.0), "four numbers"),
     ],
 )
 def test_a_box_that_cannot_be_followed_is_refused(
@@ -125,7 +162,7 @@ def test_a_box_that_cannot_be_followed_is_refused(
 
 def test_frames_of_another_size_are_refused(model: pf.TrackModel, frames: list[np.ndarray]) -> None:
     tracker = model.tracker(frames[0], BOXES)
-    with pytest.raises(pf.InputError, match="this frame is 80x60 where the first one is 90x60"):
+    with pytest.raises(pf.InputError, match="the frame is 80x60 where the first was 90x60"):
         tracker.update(frames[1][:, :80])
     with pytest.raises(pf.InputError, match="no pixels"):
         tracker.update(torch.zeros(3, 0, 5, dtype=torch.uint8))

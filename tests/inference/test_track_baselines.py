@@ -92,6 +92,8 @@ def test_what_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ("boxes", "sentence"),
     [
         ([], "there is no box to follow"),
+        (5, "a box is four numbers, x, y, width and height in pixels, not 5"),
+        (torch.tensor(5.0), "a box is four numbers, x, y, width and height in pixels, not 5.0"),
         ([(1, 2, 3)], "four numbers, x, y, width and height, and not 3"),
         ([(1, 2, 3, "wide")], "a box is four numbers"),
         ([(1, 2, float("nan"), 4)], "the box 1,2,nan,4 has a number that is not finite"),

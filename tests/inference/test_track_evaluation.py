@@ -23,11 +23,13 @@ from protoformer.inference.track_evaluation import (
     csv_of_tracks,
     evaluate_track,
     follow,
+    from_first_box,
     write_track_submission,
 )
 from protoformer.inference.track_results import TrackedBox
 from protoformer.metrics import track_scores
 from protoformer.show.track_evaluation import track_page, track_table
+from protoformer.world import TrackSequence
 
 Clip = Callable[..., list[np.ndarray]]
 FRAMES = 6
@@ -153,8 +155,40 @@ def test_frames_without_the_object_are_left_out(otb: Path) -> None:
 def test_a_sequence_that_fails_is_named(otb: Path) -> None:
     broken = otb / "Moving/img/0003.png"
     broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(InputError, match=r"Moving cannot be followed: .*0003\.png"):
+    told: list[tuple[int, int]] = []
+    found = evaluate_track(
+        open_dataset("otb", otb),
+        {"right": PERFECT},
+        name="otb",
+        root=otb,
+        progress=lambda *each: told.append(each),
+    )
+    (passed,) = found.unusable
+    assert passed.name == "Moving" and "0003.png" in passed.problem
+    assert [each.name for each in found.sequences] == ["Still"] and found.methods["right"].scores.sequences == 1
+    assert told[-1] == (2 * FRAMES, 2 * FRAMES) and told == sorted(told)
+    assert csv_of_tracks(found).splitlines()[-1].startswith("Moving,,,,,,,,") and "0003.png" in csv_of_tracks(found)
+    assert "0003.png" in track_page(found).html()
+    broken = otb / "Still/img/0002.png"
+    broken.write_bytes(b"")
+    with pytest.raises(InputError, match=r"no sequence of otb can be used; of the first, Moving cannot .*0003\.png"):
         evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
+
+
+def test_what_one_method_cannot_follow_counts_for_none(otb: Path) -> None:
+    path = otb / "Moving/groundtruth_rect.txt"
+    path.write_text(path.read_text().replace("21,31,24,24", "21,31,3,3"))
+    methods = {"right": PERFECT, "mil": partial(BaselineTracker, "mil")}
+    found = evaluate_track(open_dataset("otb", otb), methods, name="otb", root=otb)
+    assert [each.name for each in found.sequences] == ["Still", "Still"]
+    assert [each.name for each in found.unusable] == ["Moving"] and "5 pixels" in found.unusable[0].problem
+
+
+def test_a_track_begins_where_the_object_is_seen() -> None:
+    boxes = torch.tensor([[math.nan] * 4, [1.0, 2, 3, 4], [5.0, 6, 7, 8]])
+    frames = tuple(Path(f"{number}.png") for number in range(3))
+    clip = TrackSequence(name="a", frames=frames, boxes=boxes, present=torch.tensor([False, False, True]))
+    assert from_first_box(clip).frames == frames[2:]
 
 
 def test_a_box_that_is_not_finite_is_named(otb: Path) -> None:

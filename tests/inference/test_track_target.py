@@ -46,7 +46,33 @@ def test_a_lost_target_is_found_again_from_a_higher_score_on_and_a_still_higher_
 
 def test_a_window_grows_while_the_target_is_lost_and_not_without_end() -> None:
     sides = [lost(frames).window(4.0, SIZE).side for frames in range(40)]
-    assert sides == sorted(sides) and sides[PATIENCE] > 2 * sides[0] and sides[-1] == sides[-2] == 2.5 * sides[0]
+    assert sides == sorted(sides) and sides[PATIENCE] == pytest.approx(2 * sides[0])
+    assert sides[-1] == sides[-2] == pytest.approx(2 * sides[0])
+    assert Target(BOX, lost_for=10**6).window(4.0, SIZE).side == sides[-1]
+
+
+def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_of_the_first() -> None:
+    target = Target(BOX)
+    for _ in range(4):
+        before = target
+        target = target.after((110.0, 90.0, 2.0, 2.0), 0.9, False, SIZE)
+        ratios = [now / old for now, old in zip(target.box[2:], before.box[2:], strict=True)]
+        assert ratios == pytest.approx([0.75, 0.75])
+    assert target.box[2:] == pytest.approx((40 * 0.75**4, 30 * 0.75**4))
+    for _ in range(20):
+        target = target.after((110.0, 90.0, 2.0, 2.0), 0.9, False, SIZE)
+    assert target.window(4.0, SIZE).side == pytest.approx(0.25 * Target(BOX).window(4.0, SIZE).side)
+    grown = Target(BOX).after((0.0, 0.0, 200.0, 200.0), 0.9, False, SIZE)
+    assert grown.box[2:] == pytest.approx((40 * 4 / 3, 30 * 4 / 3))
+
+
+def test_a_lost_target_is_looked_for_at_its_usual_size() -> None:
+    target = Target(BOX)
+    for _ in range(3):  # as it vanishes behind something, a sliver is seen
+        target = target.after((115.0, 90.0, 10.0, 10.0), 0.9, False, SIZE)
+    assert target.box[2] < 0.45 * BOX[2]
+    seen, gone = target.window(4.0, SIZE), target.after(BOX, 0.0, False, SIZE).window(4.0, SIZE)
+    assert gone.side > 1.6 * seen.side and gone.side < 1.08 * Target(BOX).window(4.0, SIZE).side
 
 
 @given(st.integers(20, 400), st.integers(20, 400), st.floats(4, 60))

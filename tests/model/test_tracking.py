@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoformer.errors import InputError
+from protoformer.inference.track_target import FIRMNESS
 from protoformer.model import ModelConfig, TrackNetwork, TrackPrediction, build_track, preset
 from protoformer.model.networks import build_network
+from protoformer.model.track_decoder import TargetTokens
 from protoformer.model.track_heads import CornerHead, lying
 
 SMALL = {"search_side": 64, "reference_side": 48}
@@ -101,6 +103,41 @@ def test_an_expectation_decides_between_two_places_that_look_alike() -> None:
     _, boxes = head(maps, expected, torch.tensor([50.0, 0.0]))
     assert boxes[0, 0] == pytest.approx(10, abs=0.1)  # where it was expected
     assert boxes[1, 0] == pytest.approx(32, abs=0.1)  # between the two, when nothing is expected
+
+
+@torch.no_grad()
+def test_in_use_a_corner_lies_on_one_of_two_places_that_look_alike_and_not_between_them() -> None:
+    head = CornerHead(2).eval()
+    head.heat.weight.copy_(torch.eye(2)[..., None, None])
+    head.heat.bias.zero_()
+    maps = torch.full((3, 2, 16, 16), -100.0)
+    maps[:, :, 4, 2] = maps[:, :, 4, 12] = 0.0
+    expected = torch.tensor([[8.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0]])
+    heats, boxes = head(maps, expected, torch.tensor([FIRMNESS, FIRMNESS, 0.0]))
+    assert boxes[:, 0].tolist() == pytest.approx([10, 50, 10])  # where it was expected; else either
+    assert heats[:, :, 4, 2] == pytest.approx(0.5, abs=1e-6)
+    maps[:, :, 4, 3] = 0.0  # a corner between two cells
+    assert head(maps, expected, torch.tensor([FIRMNESS] * 3))[1][0, 0] == pytest.approx(12)
+
+
+@torch.no_grad()
+def test_heat_keeps_full_precision_where_the_rest_is_in_half() -> None:
+    head = CornerHead(4).eval()
+    maps = 20 * torch.rand(1, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    plain = head(maps, None, None)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(head(maps, None, None)[0], plain)
+
+
+@torch.no_grad()
+def test_what_is_around_a_long_target_is_what_the_crop_shows() -> None:
+    tokens = TargetTokens(8, 4)
+    maps = torch.rand(1, 8, 16, 16, generator=torch.Generator().manual_seed(0)) + 1
+    found = tokens(maps, torch.tensor([[48.0, 20.0, 32.0, 88.0]])).tokens - tokens.places
+    # Beyond the crop there would be zeros, of which the norm makes the same token everywhere.
+    around = found[0, 17:].unflatten(0, (4, 4))
+    assert (around[0] - around[3]).abs().amax(dim=1).min() > 1e-3
+    assert tokens.norm(torch.zeros(1, 1, 8))[0, 0].sub(around[0]).abs().amax(dim=1).min() > 1e-3
 
 
 def test_a_box_whose_corners_crossed_lies_about_the_same_middle() -> None:

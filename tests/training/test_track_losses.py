@@ -67,6 +67,44 @@ def test_what_nobody_can_judge_counts_for_nothing() -> None:
     assert prediction.boxes[0].grad.abs().max() == 0 and prediction.score_logits.grad.abs().max() == 0
 
 
+def test_a_box_beside_the_target_is_not_to_be_trusted() -> None:
+    """Overlaps of 1, 0.3 and 0: the score is to be 1, 0.5 and 0, and what is not judged does not count."""
+    truth = [[0.0, 0, 10, 10]] * 4
+    found = [[0.0, 0, 10, 10], [0.0, 0, 3, 10], [50.0, 0, 10, 10], [0.0, 0, 10, 10]]
+    prediction = predicted(found, logits=[1.0, 1.0, 1.0, 1.0])
+    loss = track_loss(prediction, pairs(truth, [True, True, True, False], [True, True, True, False]))
+    unlike, alike = math.log(1 + math.e), math.log(1 + 1 / math.e)
+    assert loss.doubt.item() == pytest.approx((alike + (alike + unlike) / 2 + unlike) / 3)
+
+
+def test_the_score_is_a_mean_over_what_is_judged() -> None:
+    right = [0.0, 0, 10, 10]
+    prediction = predicted([right] * 4, logits=[0.0] * 4)
+    batch = pairs([right] * 4, [True, False, False, False], [True, True, True, False])
+    assert track_loss(prediction, batch).doubt.item() == pytest.approx(math.log(2))
+    shared = track_loss(prediction, batch, torch.tensor([1.0, 6.0]))
+    assert shared.doubt.item() == pytest.approx(math.log(2) / 2)
+
+
+def test_heat_belongs_at_the_true_corners() -> None:
+    """Maps of 4 x 4 cells of 25 px: one corner in the middle of a cell, the other between four, one beyond the map."""
+    heats = torch.full((1, 2, 4, 4), 1e-9)
+    heats[0, 0, 0, 1] = 0.5
+    heats[0, 1, 2:, 2:] = 0.25
+    box = torch.tensor([[37.5, 12.5, 37.5, 62.5]], requires_grad=True)
+    prediction = TrackPrediction((box,), torch.zeros(1), heats.requires_grad_())
+    truth = pairs([[37.5, 12.5, 37.5, 62.5]], [True])
+    loss = track_loss(prediction, truth, corners=0.2)
+    assert loss.corners.item() == pytest.approx((math.log(2) + math.log(4)) / 2)
+    assert loss.total.item() == pytest.approx(0.2 * loss.corners.item() + math.log(2), abs=1e-6)
+    loss.total.backward()
+    assert (heats.grad[0, 0, 0, 1] < 0) and (heats.grad[0, 1, 2:, 2:] < 0).all()
+    beyond = track_loss(TrackPrediction((box,), torch.zeros(1), heats), pairs([[-40.0, -9, 115.0, 84.0]], [True]))
+    assert beyond.corners.item() == pytest.approx((math.log(1e9) + math.log(4)) / 2)
+    nowhere = track_loss(TrackPrediction((box,), torch.zeros(1), heats), pairs([[math.nan] * 4], [False]))
+    assert nowhere.corners.item() == 0
+
+
 def test_corners_that_crossed_are_drawn_apart() -> None:
     prediction = predicted([[50.0, 50, -20, -20]], logits=[0.0])
     track_loss(prediction, pairs([[40.0, 40, 20, 20]], [True])).total.backward()

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
+from protoformer.geometry.boxes import box_centres
 from protoformer.model import preset
+from protoformer.training import track_pairs
 from protoformer.training.track_pairs import Sights, cut_pairs
 from protoformer.world import TrackPairs
 from protoformer.world.chance import Draws
@@ -43,12 +45,39 @@ def test_the_target_fills_its_box_in_both_crops_and_nothing_else() -> None:
             assert [float(edge) for edge in seen] == pytest.approx(wanted, abs=3)
 
 
-def test_searches_are_moved_and_scaled_as_published() -> None:
-    pairs = made(512, sights(512), sights(512))
+def moves(pairs: TrackPairs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logarithms of scales, N, and how far located targets lie from the middle, in sides."""
     sizes = pairs.boxes[:, 2:].prod(dim=1).sqrt() / (64 / 4)
-    assert sizes.log().std() == pytest.approx(0.5 * 0.87, abs=0.06)  # a bell cut at 1.5 deviations
-    middles = (pairs.boxes[:, :2] + pairs.boxes[:, 2:] / 2)[pairs.located] / 64 - 0.5
+    return sizes.log(), (pairs.boxes[:, :2] + pairs.boxes[:, 2:] / 2)[pairs.located] / 64 - 0.5
+
+
+def test_searches_for_what_was_lost_are_moved_and_scaled_as_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track_pairs, "FOLLOWED", 0.0)
+    scales, middles = moves(made(512, sights(512), sights(512)))
+    assert scales.std() == pytest.approx(0.5 * 0.87, abs=0.06)  # a bell cut at 1.5 deviations
     assert middles.abs().max() <= 0.375 + 1e-4 and middles.std() == pytest.approx(0.75 / 12**0.5, abs=0.03)
+
+
+def test_most_searches_have_the_target_near_their_middle() -> None:
+    scales, middles = moves(made(512, sights(512), sights(512)))
+    assert scales.std() == pytest.approx(0.87 * (0.7 * 0.2**2 + 0.3 * 0.5**2) ** 0.5, abs=0.04)
+    assert middles.std() == pytest.approx((0.7 * 0.1**2 + 0.3 * 0.75**2 / 12) ** 0.5, abs=0.02)
+    assert (middles.abs().amax(dim=1) < 0.2).float().mean() > 0.65
+
+
+@pytest.mark.parametrize("box", [BOX, (4.0, 6.0, 12.0, 14.0), (100.0, 70.0, 20.0, 20.0)])
+def test_searches_beside_the_target_show_the_frame(box: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track_pairs, "ELSEWHERE", 1.0)
+    found = sights(256, box)
+    crops = track_pairs._searched(found.on_image(), found.on_image(), (96, 128), Draws(0, range(256)), CONFIG)
+    apart = crops.corners + crops.sides[:, None] / 2 - box_centres(found.boxes)
+    moved = apart.abs().amax(dim=1) > 0.6 * crops.sides
+    assert moved.float().mean() > 0.4  # where the frame is large enough for it
+    middles = (crops.corners + crops.sides[:, None] / 2)[moved]
+    assert (middles >= -1e-3).all() and (middles <= torch.tensor([128, 96]) + 1e-3).all()
+    ends = torch.minimum(crops.corners + crops.sides[:, None], torch.tensor([128.0, 96.0]))
+    shown = (ends - crops.corners.clamp_min(0)).prod(dim=1) / crops.sides**2
+    assert shown[moved].min() > 0.2
 
 
 def test_some_searches_lie_beside_the_target_and_say_so() -> None:

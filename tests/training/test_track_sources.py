@@ -16,7 +16,9 @@ from protoformer.model import preset
 from protoformer.training.recipe import DataSection, DatasetSection
 from protoformer.training.sources import dataset_source, world_source
 from protoformer.training.track_sources import ClipPairs, WorldPairs
-from protoformer.world import TrackPairs, join
+from protoformer.world import TrackPairs, World, join
+from protoformer.world.chance import Draws
+from protoformer.world.tasks import FEWEST, LARGE, any_targets
 
 CONFIG = preset("tiny", search_side=64, reference_side=48)
 SCENES = DataSection(seed=3, batch=4, crop=(48, 64), families={"chase": 0.6, "objects": 0.4})
@@ -57,6 +59,20 @@ def test_most_targets_of_a_world_can_be_judged(rendered: list[TrackPairs]) -> No
     located = torch.cat([pairs.located for pairs in rendered])
     assert judged.float().mean() > 0.4 and located.any()
     assert torch.cat([pairs.search for pairs in rendered]).isfinite().all()
+
+
+def test_any_target_of_a_fitting_size_may_be_the_one_and_a_scene_alone_decides() -> None:
+    renderer = World("objects", seed=2, size=(72, 96)).renderer(range(8), "cpu")
+    view = renderer.view(0.5)
+    chosen = torch.stack([any_targets(renderer, view, Draws(seed, range(8))) for seed in range(6)])
+    instances = renderer.instances(view).flatten(1)
+    sizes = torch.stack([(instances == row[:, None]).sum(dim=1) for row in chosen])
+    fitting = (sizes >= FEWEST) & (sizes <= LARGE * 72 * 96)
+    assert fitting.float().mean() > 0.8 and (chosen != chosen[:1]).any(dim=0).float().mean() > 0.5
+    alone = World("objects", seed=2, size=(72, 96)).renderer([5], "cpu")
+    assert any_targets(alone, alone.view(0.5), Draws(0, [5])).tolist() == chosen[0, 5:6].tolist()
+    chase = World("chase", seed=2, size=(72, 96)).renderer(range(2), "cpu")
+    assert any_targets(chase, chase.view(0.5), Draws(0, range(2))).tolist() == [1, 1]
 
 
 def write_clip(folder: Path, frames: int, seed: int, gone: tuple[int, ...] = ()) -> None:

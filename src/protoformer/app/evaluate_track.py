@@ -120,3 +120,8 @@ def _report(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
     Console(width=max(160, Console().width)).print(track_table(found))
     if found.without_truth:
         print(f"{found.without_truth} sequences have no true boxes after the first and were passed over")
+    if found.unusable:
+        many = "1 sequence" if len(found.unusable) == 1 else f"{len(found.unusable)} sequences"
+        print(f"{many} could not be used and had no part in any score:")
+        for each in found.unusable:
+            print(f"  {each.name}: {each.problem}")

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def plain_json(record: Any) -> dict[str, Any]:
-    """A dataclass as json holds it: what was not measured is null."""
-    result: dict[str, Any] = _plain(dataclasses.asdict(record))
+    """A dataclass, or a dict, as json holds it: what was not measured is null."""
+    result: dict[str, Any] = _plain(record if isinstance(record, dict) else dataclasses.asdict(record))
     return result
 
 

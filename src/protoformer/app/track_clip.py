@@ -17,6 +17,7 @@ from protoformer.app.clips import (
     tell_interrupted,
 )
 from protoformer.app.live_window import LiveWindow
+from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
 from protoformer.app.track_methods import NamedMethod, named_method
 from protoformer.errors import InputError
@@ -24,7 +25,7 @@ from protoformer.files import Movie, MovieWriter
 from protoformer.files.table import TableWriter
 from protoformer.inference.track_boxes import checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
-from protoformer.inference.track_table import HEAD, table_rows
+from protoformer.inference.track_table import HEAD, table_rows, told_of_targets
 from protoformer.show.track_frames import draw_targets
 
 
@@ -39,6 +40,16 @@ class TrackOptions:
     every: int
     rate: float | None
     window: bool
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """Who follows, as the options of these names say; None where nothing was asked for."""
+
+    method: str
+    model: str
+    device: str | None
+    precision: str | None
 
 
 @dataclass
@@ -95,13 +106,11 @@ class _Outputs:
 def track_clip(
     source: str,
     boxes: list[list[float]],
-    named: tuple[str, str, str | None, str | None],
+    chosen: MethodChoice,
     options: TrackOptions,
     as_json: bool,
 ) -> None:
-    """Write a clip with its targets drawn, a table of them, or both. named: method, model,
-    device and precision, as given.
-    """
+    """Write a clip with its targets drawn, a table of them, or both."""
     if not boxes:
         raise InputError("there is nothing to follow; give a --box X,Y,W,H around it in the first frame.")
     movie = opened_clip(source, options.rate)
@@ -109,7 +118,7 @@ def track_clip(
     if options.every < 1:
         raise InputError(f"one frame in {options.every} cannot be taken; give a whole number of 1 or more.")
     outputs = _outputs(movie, options)
-    method = named_method(*named)
+    method = named_method(chosen.method, chosen.model, chosen.device, chosen.precision)
     tally, began = _Tally([0] * len(boxes), [0.0] * len(boxes)), time.perf_counter()
     try:
         _run(movie, boxes, method, options, outputs, tally)
@@ -173,13 +182,11 @@ def _tell(movie: Movie, outputs: _Outputs, method: NamedMethod, tally: _Tally, s
             "torn": movie.torn,
             "written": written,
         }
-        print(json.dumps(summary))
+        print(json.dumps(plain_json(summary)))
         return
-    many = "1 target" if len(tally.lost) == 1 else f"{len(tally.lost)} targets"
-    lost = f"lost in {' and '.join(map(str, tally.lost))} of them" if any(tally.lost) else "never lost"
     where = f"; wrote {', '.join(written)}" if written else ""
     print(
-        f"{_frames(tally)} of {width}x{height} pixels, {many}, {lost}; {method.label}, "
+        f"{_frames(tally)} of {width}x{height} pixels, {told_of_targets(tally.lost)}; {method.label}, "
         f"{tally.frames / seconds:.2f} frames a second{where}"
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, PrecisionOption, box_numbers
-from protoformer.app.track_clip import TrackOptions, track_clip
+from protoformer.app.track_clip import MethodChoice, TrackOptions, track_clip
 from protoformer.app.track_methods import METHODS, MODEL
 
 
@@ -52,7 +52,7 @@ def track(
     track_clip(
         source,
         boxes,
-        (method, model, device, precision),
+        MethodChoice(method, model, device, precision),
         TrackOptions(output, csv, start, end, every, rate, window),
         as_json,
     )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from protoformer.world.scene import sent
+
 _LUMA = (0.299, 0.587, 0.114)
 _STEPS = 2**20  # of brightness between 0 and 1, when a mean is taken
 
@@ -35,14 +37,13 @@ def jitter(images: Tensor, changes: Sequence[Jitter]) -> Tensor:
 
     images: N x 3 x H x W, RGB in [0, 1]; changes: N of them. A neutral change leaves its image as it is.
     """
-
-    def each(field: str) -> Tensor:
-        return images.new_tensor([getattr(change, field) for change in changes]).view(-1, 1, 1, 1)
-
-    images = (images * each("brightness")).clamp(0, 1)
-    images = _blend(images, mean(_grey(images)), each("contrast"))
-    images = _blend(images, _grey(images), each("saturation"))
-    return turn_hue(images, each("hue"))
+    numbers = [(change.brightness, change.contrast, change.saturation, change.hue) for change in changes]
+    table = sent(torch.tensor(numbers, dtype=images.dtype).view(len(numbers), 4, 1, 1, 1), images.device)
+    brightness, contrast, saturation, hue = table.unbind(dim=1)
+    images = (images * brightness).clamp(0, 1)
+    images = _blend(images, mean(_grey(images)), contrast)
+    images = _blend(images, _grey(images), saturation)
+    return turn_hue(images, hue)
 
 
 def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
         torch.where(value == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
     hue = hue + angle * (3 / torch.pi)
-    offset = torch.tensor((5.0, 3.0, 1.0), device=images.device, dtype=images.dtype).view(1, 3, 1, 1)
+    offset = sent(torch.tensor((5.0, 3.0, 1.0), dtype=images.dtype).view(1, 3, 1, 1), images.device)
     place = (hue + offset) % 6
     turned = value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
     return torch.where(angle == 0, images, turned.clamp(0, 1))

@@ -163,7 +163,7 @@ class OwnTrack(_Own[TrackSequence]):
     """Columns frames, boxes.
 
     frames: a folder of images, or a pattern such as clip/*.jpg; they are taken in natural order. boxes: a text file of
-    x, y, w, h a line, the centre of the first pixel being (0, 0); one line per frame, or one in all where only the
+    x, y, w, h a line, a pixel i reaching from i to i + 1; one line per frame, or one in all where only the
     start is known. A box that is not finite, or not wider and higher than 0, says that the object is not seen.
     """
 

@@ -1,7 +1,7 @@
 """Clips with the box of one object: LaSOT, TrackingNet, OTB and VOT.
 
-Boxes leave as (x, y, w, h) in pixels with the first pixel at (0, 0); frames come in the order of their numbers. A box
-that is not finite, or whose width or height is not positive, is how all four say that there is none: it becomes NaN
+Boxes leave as (x, y, w, h) in pixels, a pixel i reaching from i to i + 1; frames come in the order of their numbers. A
+box that is not finite, or whose width or height is not positive, is how all four say that there is none: it becomes NaN
 with `present` False. So `boxes[present]` never holds a NaN; a box that is known while the object is marked as hidden
 stays in `boxes` with `present` False.
 """

@@ -7,11 +7,13 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from protoformer.errors import InputError
 from protoformer.inference.correlation_filter import LOST_BELOW, CorrelationFilter
-from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.images import ImageLike
 from protoformer.inference.track_boxes import Box, Boxes, checked_boxes
+from protoformer.inference.track_frames import check_size, frame_pixels
 from protoformer.inference.track_results import TrackedBox
 
 Pixels = npt.NDArray[np.uint8]
@@ -83,28 +85,24 @@ class BaselineTracker:
     def reset(self, frame: ImageLike, boxes: Boxes) -> None:
         """Begin anew at a frame, with other boxes."""
         pixels = _pixels(frame)
-        self._size = pixels.shape
-        given = checked_boxes(boxes, (pixels.shape[0], pixels.shape[1]))
-        with _Told(self.name, pixels):
-            self._following = [TRACKERS[self.name](pixels, _shown(box, pixels)) for box in given]
+        self._size = (pixels.shape[0], pixels.shape[1])
+        given = checked_boxes(boxes, self._size)
+        with _Explained(self.name, self._size):
+            self._following = [TRACKERS[self.name](pixels, _shown(box, self._size)) for box in given]
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Where each target is in the next frame, which has the size of the first."""
         pixels = _pixels(frame)
-        if pixels.shape != self._size:
-            raise InputError(
-                f"the frame is {pixels.shape[1]}x{pixels.shape[0]} where the first was {self._size[1]}x"
-                f"{self._size[0]}; give frames of one size."
-            )
-        with _Told(self.name, pixels):
+        check_size((pixels.shape[0], pixels.shape[1]), self._size)
+        with _Explained(self.name, self._size):
             return tuple(follow(pixels) for follow in self._following)
 
 
-class _Told:
+class _Explained:
     """Turns what OpenCV refuses into a sentence."""
 
-    def __init__(self, name: str, pixels: Pixels) -> None:
-        self._name, self._size = name, f"{pixels.shape[1]}x{pixels.shape[0]}"
+    def __init__(self, name: str, size: tuple[int, int]) -> None:
+        self._name, self._size = name, f"{size[1]}x{size[0]}"
 
     def __enter__(self) -> None:
         pass
@@ -116,9 +114,9 @@ class _Told:
             ) from None
 
 
-def _shown(box: Box, frame: Pixels) -> Box:
-    """What of a box its frame shows, by at least a pixel each way."""
-    height, width = frame.shape[:2]
+def _shown(box: Box, size: tuple[int, int]) -> Box:
+    """What of a box a frame of (height, width) pixels shows, or the pixel at its border: a filter needs no more."""
+    height, width = size
     left, top = min(max(0.0, box[0]), width - 1), min(max(0.0, box[1]), height - 1)
     right, bottom = min(float(width), box[0] + box[2]), min(float(height), box[1] + box[3])
     return left, top, max(1.0, right - left), max(1.0, bottom - top)
@@ -129,7 +127,7 @@ def _bgr(frame: Pixels) -> Pixels:
 
 
 def _pixels(frame: ImageLike) -> Pixels:
-    """Any image as uint8 H x W x 3."""
-    if isinstance(frame, np.ndarray) and frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3:
-        return np.ascontiguousarray(frame)
-    return np.asarray((as_image(frame, "the frame")[0] * 255).round().byte().permute(1, 2, 0).contiguous().numpy())
+    """Any image as uint8 H x W x 3, in one piece."""
+    pixels = frame_pixels(frame)
+    whole = pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().byte()
+    return np.asarray(whole.permute(1, 2, 0).contiguous().cpu().numpy())

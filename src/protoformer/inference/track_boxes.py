@@ -15,15 +15,30 @@ Boxes = Tensor | Sequence[float] | Iterable[Sequence[float]]
 
 def checked_boxes(boxes: Boxes, size: tuple[int, int]) -> tuple[Box, ...]:
     """Boxes as numbers, at least one, each with an area of which a part lies in a frame of (height, width) pixels."""
-    given = boxes.tolist() if isinstance(boxes, Tensor) else list(boxes)
-    if given and not isinstance(given[0], Sequence | Iterable):
+    given = given_boxes(boxes)
+    for x, y, width, height in given:
+        if x + width <= 0 or y + height <= 0 or x >= size[1] or y >= size[0]:
+            raise InputError(
+                f"the box {x:g},{y:g},{width:g},{height:g} lies outside the frame of {size[1]}x{size[0]} pixels; give "
+                "one that the frame shows."
+            )
+    return given
+
+
+def given_boxes(boxes: Boxes) -> tuple[Box, ...]:
+    """Boxes as numbers, at least one, each with an area, wherever it lies."""
+    given = boxes.tolist() if isinstance(boxes, Tensor) else boxes
+    if not isinstance(given, Iterable):
+        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {given!r}; give these.")
+    given = list(given)
+    if given and not isinstance(given[0], Iterable):
         given = [given]
     if not given:
         raise InputError("there is no box to follow; give at least one as x, y, width and height in pixels.")
-    return tuple(_checked(box, size) for box in given)
+    return tuple(_checked(box) for box in given)
 
 
-def _checked(box: Sequence[float], size: tuple[int, int]) -> Box:
+def _checked(box: Sequence[float]) -> Box:
     try:
         values = [float(value) for value in box]
     except (TypeError, ValueError):
@@ -36,8 +51,4 @@ def _checked(box: Sequence[float], size: tuple[int, int]) -> Box:
     x, y, width, height = values
     if width <= 0 or height <= 0:
         raise InputError(f"the box {shown} has no area; give a width and a height over 0.")
-    if x + width <= 0 or y + height <= 0 or x >= size[1] or y >= size[0]:
-        raise InputError(
-            f"the box {shown} lies outside the frame of {size[1]}x{size[0]} pixels; give one that the frame shows."
-        )
     return x, y, width, height

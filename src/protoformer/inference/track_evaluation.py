@@ -39,6 +39,14 @@ class SequenceScore:
 
 
 @dataclass(frozen=True)
+class UnusableSequence:
+    """A sequence that no method has scores of. problem: the sentence that says why."""
+
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True)
 class MethodScore:
     """One method's scores over all sequences, each weighed alike, and its frames a second."""
 
@@ -51,7 +59,8 @@ class TrackEvaluation:
     """Everything that was measured.
 
     methods: by their names. sequences: each method's on each sequence. others: rows to compare with. without_truth: how
-    many sequences were passed over because only their first box is known.
+    many sequences were passed over because only their first box is known. unusable: those that were because an
+    image of theirs cannot be read, or because a method cannot follow them, and why.
     """
 
     dataset: str
@@ -59,6 +68,7 @@ class TrackEvaluation:
     sequences: tuple[SequenceScore, ...]
     others: tuple[TrackRow, ...]
     without_truth: int
+    unusable: tuple[UnusableSequence, ...] = ()
 
 
 @dataclass
@@ -87,34 +97,45 @@ def evaluate_track(
 
     name: of the dataset. root: its folder, beside which peers may lie. compare: whether others were measured on this
     split. keep: handed every sequence with a method's name and boxes, T x 4. progress: told of frames. Nothing is
-    begun anew when a target is lost, and the first frame counts as given: that of the first box that is known.
+    begun anew when a target is lost, and the first frame counts as given: that of the first box that is known. A
+    sequence that one of the methods cannot follow, or one of whose images cannot be read, is passed over and has no
+    part in a score.
     """
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
         advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"
         raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
-    told = _Told(progress, sum(counts) * len(methods))
+    told = _Counted(progress, sum(counts) * len(methods))
     runs = {label: _Run(TrackMetric()) for label in methods}
     scored: list[SequenceScore] = []
+    unusable: list[UnusableSequence] = []
     for index in (index for index, count in enumerate(counts) if count):
         sequence = from_first_box(dataset[index])
-        for label, method in methods.items():
-            boxes, seconds = follow(sequence, method, told)
+        told.begin(len(sequence.frames) * len(methods))
+        try:
+            tracks = {label: follow(sequence, method, told) for label, method in methods.items()}
+        except InputError as error:
+            unusable.append(UnusableSequence(sequence.name, str(error)))
+            continue
+        for label, (boxes, seconds) in tracks.items():
             scored.append(_score(sequence, label, boxes, seconds, runs[label]))
             if keep:
                 keep(sequence, label, boxes)
+    if not scored:
+        raise InputError(f"no sequence of {name} can be used; of the first, {unusable[0].problem}")
     return TrackEvaluation(
         dataset=name,
         methods={label: run.score() for label, run in runs.items()},
         sequences=tuple(scored),
         others=other_rows(name, root, scored) if compare else (),
         without_truth=counts.count(0),
+        unusable=tuple(unusable),
     )
 
 
 def from_first_box(sequence: TrackSequence) -> TrackSequence:
-    """A sequence without the frames before its first known box; as it is where no box is known."""
-    known = sequence.boxes.isfinite().all(dim=1).nonzero()[:, 0]
+    """A sequence without the frames before the first whose box is known and shows the object; as it is without one."""
+    known = (sequence.boxes.isfinite().all(dim=1) & sequence.present).nonzero()[:, 0]
     begin = int(known[0]) if len(known) else 0
     return replace(
         sequence, frames=sequence.frames[begin:], boxes=sequence.boxes[begin:], present=sequence.present[begin:]
@@ -140,11 +161,15 @@ def follow(
     return torch.tensor(found, dtype=torch.float32), seconds
 
 
-class _Told:
+class _Counted:
     """Counts frames."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
+        self._progress, self._total, self._done, self._reached = progress, total, 0, 0
+
+    def begin(self, frames: int) -> None:
+        """A sequence with so many frames begins: those that the one before it did not come to count as done."""
+        self._done, self._reached = self._reached, self._reached + frames
 
     def __call__(self) -> None:
         self._done += 1
@@ -195,13 +220,16 @@ def _mean_row(label: str, scores: list[dict[str, float]]) -> TrackRow:
 
 
 def csv_of_tracks(evaluation: TrackEvaluation) -> str:
-    """A row a sequence and method, with every score."""
+    """A row a sequence and method, with every score; a row a sequence that was passed over, with why alone."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "method", *FIELDS, "frames_a_second"])
+    writer.writerow(["name", "method", *FIELDS, "frames_a_second", "problem"])
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
-        writer.writerow([score.name, score.method, *cells, round(score.frames_a_second, 2)])
+        shown = ("" if math.isnan(cell) else cell for cell in cells)
+        writer.writerow([score.name, score.method, *shown, round(score.frames_a_second, 2), ""])
+    for each in evaluation.unusable:
+        writer.writerow([each.name, *[""] * (len(FIELDS) + 2), each.problem])
     return text.getvalue()
 
 
@@ -225,7 +253,7 @@ def write_track_submission(
 
     A zip of text files, <sequence>.txt, each with x,y,w,h a line for every frame, the first being as given.
     """
-    told = _Told(progress, sum(len(sequence.frames) for sequence in dataset))
+    told = _Counted(progress, sum(len(sequence.frames) for sequence in dataset))
     with opened_whole(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for sequence in dataset:
             boxes, _ = follow(sequence, method, told)

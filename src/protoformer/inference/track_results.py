@@ -10,8 +10,8 @@ from torch import Tensor
 class TrackedBox:
     """Where a target is in a frame.
 
-    box: (x, y, w, h) in pixels, top-left, the centre of the first pixel being (0, 0). score: in [0, 1]. lost: whether
-    the target is not seen; the box is then the last one that was.
+    box: (x, y, w, h) in pixels, top-left; a pixel i reaches from i to i + 1. score: in [0, 1]. lost: whether the target
+    is not seen; the box is then the last one that was.
     """
 
     box: tuple[float, float, float, float]

@@ -1,16 +1,16 @@
 """Targets through a clip: frames are read, looked at and forgotten one after the other."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from protoformer.errors import InputError
 from protoformer.files import Movie
 from protoformer.files.movie import Picture
 from protoformer.inference.images import ImageLike
-from protoformer.inference.track_boxes import Boxes, checked_boxes
+from protoformer.inference.track_boxes import Boxes, checked_boxes, given_boxes
 from protoformer.inference.track_results import TrackedBox
 
 
@@ -21,8 +21,9 @@ class Following(Protocol):
         """Where each target is in the next frame."""
 
 
-TrackMethod = Callable[[Picture, Boxes], Following]
-"""Begins with the first frame, uint8 H x W x 3, and the boxes in it."""
+TrackMethod = Callable[[ImageLike, Boxes], Following]
+"""Begins with the first frame and the boxes in it."""
+Frame = TypeVar("Frame")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +54,26 @@ def track_steps(
     Less than two frames are an `InputError`, which comes after the first step.
     """
     given = checked_boxes(boxes, movie.info.size)
+    frames, name = movie.frames(start, end, every), str(movie.info.paths[0])
+    for frame, targets, seconds in followed(frames, lambda frame: frame.image, given, method, name):
+        yield TrackStep(frame.image, frame.number, frame.time, targets, seconds)
+
+
+def followed(
+    frames: Iterable[Frame], image_of: Callable[[Frame], ImageLike], boxes: Boxes, method: TrackMethod, name: str
+) -> Iterator[tuple[Frame, tuple[TrackedBox, ...], float]]:
+    """Every frame with its targets and the seconds that the method took; name: what errors call the clip."""
     following: Following | None = None
     taken = 0
-    for frame in movie.frames(start, end, every):
+    for frame in frames:
         began = time.perf_counter()
         if following is None:
-            following = method(frame.image, given)
-            targets = tuple(TrackedBox(box, 1.0, False) for box in given)
+            following = method(image_of(frame), boxes)
+            targets = tuple(TrackedBox(box, 1.0, False) for box in given_boxes(boxes))
         else:
-            targets = following.update(frame.image)
+            targets = following.update(image_of(frame))
         taken += 1
-        yield TrackStep(frame.image, frame.number, frame.time, targets, time.perf_counter() - began)
+        yield frame, targets, time.perf_counter() - began
     if taken < 2:
         found = "one frame" if taken else "no frame"
-        raise InputError(f"{movie.info.paths[0]} has {found} in this span; tracking needs two, so choose another.")
+        raise InputError(f"{name} has {found} in this span; tracking needs two, so choose another.")

@@ -1,5 +1,6 @@
 """Targets as a table: a row for every frame and target."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -9,14 +10,22 @@ from protoformer.files.table import TableWriter
 from protoformer.inference.track_results import TrackedBox, TrackResult
 
 HEAD = ("frame", "time", "target", "x", "y", "w", "h", "score", "lost")
-"""frame: from 0 in the clip; time: seconds; target: from 1, as drawn; box: pixels; score: 0 to 1; lost: 0 or 1."""
+"""frame: from 0 in the clip; time: seconds; target: from 1, as drawn; box: pixels; score: 0 to 1, nothing where it is
+no number; lost: 0 or 1."""
 
 
 def table_rows(number: int, time: Fraction, targets: Sequence[TrackedBox]) -> Iterator[tuple[str | int, ...]]:
     """The rows of a frame."""
     for place, target in enumerate(targets, 1):
         box = (f"{value:.2f}" for value in target.box)
-        yield number, f"{float(time):.6f}", place, *box, f"{target.score:.4f}", int(target.lost)
+        score = f"{target.score:.4f}" if math.isfinite(target.score) else ""
+        yield number, f"{float(time):.6f}", place, *box, score, int(target.lost)
+
+
+def told_of_targets(lost: Sequence[int]) -> str:
+    """Words for how many targets there are, and in how many frames each was lost."""
+    many = "1 target" if len(lost) == 1 else f"{len(lost)} targets"
+    return f"{many}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
 
 
 def save_tracks(path: str | os.PathLike[str], results: Sequence[TrackResult]) -> None:

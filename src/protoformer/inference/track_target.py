@@ -1,23 +1,30 @@
 """What is remembered of one target from frame to frame, where to look next, and what to believe."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from protoformer.inference.track_boxes import Box
 
 LOST, FOUND, FOUND_AFAR = 0.3, 0.6, 0.8
 """Scores: a target whose score falls below the first is lost; one that is lost is found again from the second on, and
 from the third on in a window away from where it was."""
-GROWTH, MOST_GROWTH = 1.08, 2.5
-"""A window grows by the first from frame to frame while the target is lost, up to the second."""
+GROWTH, MOST_GROWTH = 1.08, 2.0
+"""A window grows by the first from frame to frame while the target is lost, up to the second: as large as searches of
+training come."""
 PATIENCE = 10
 """Frames a lost target is waited for where it was; then every other frame looks elsewhere, window by window."""
 APART = 2 / 3
 """From one window to the next, in their sides, at most."""
-FIRMNESS = 2.0
-"""Nats by which a corner is less likely that lies as far from where it was as the window is wide."""
-SWIFTNESS = 0.8
-"""Share of a change of size, as a logarithm, that a frame is believed."""
+FIRMNESS = 30.0
+"""Nats by which a corner is less likely that lies as far from where it was as the window is wide; it goes with the
+square of the distance, so that a lookalike 0.3 of the window away must be likelier by 2.7."""
+SWIFTNESS, MOST_CHANGE = 0.8, 4 / 3
+"""Share of a change of size, as a logarithm, that a frame is believed; and the factor, up or down, beyond which a side
+does not change in one."""
+CALM = 0.05
+"""Share of the usual size, as a logarithm, that a frame makes."""
+LEAST_WINDOW = 0.25
+"""Of the window of the first box, the share below which none falls."""
 SMALLEST = 2.0
 """Pixels a side of the smallest box."""
 
@@ -34,10 +41,20 @@ class Window:
 
 @dataclass(frozen=True)
 class Target:
-    """One target. box: the last that was sure, (x, y, w, h), pixels. lost_for: frames since then."""
+    """One target.
+
+    box: the last that was sure, (x, y, w, h), pixels. lost_for: frames since then. first, usual: pixels, the root of
+    the area of the first box, and of a slow mean of all; those of this box where nothing came before it.
+    """
 
     box: Box
     lost_for: int = 0
+    first: float = field(default=0.0, compare=False)
+    usual: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", self.first or _root_area(self.box))
+        object.__setattr__(self, "usual", self.usual or _root_area(self.box))
 
     @property
     def lost(self) -> bool:
@@ -52,7 +69,8 @@ class Target:
     def window(self, surroundings: float, size: tuple[int, int]) -> Window:
         """Where to look in the next frame, of (height, width) pixels; surroundings: sides of a box's root area."""
         x, y, width, height = self.box
-        side = surroundings * math.sqrt(width * height) * min(GROWTH**self.lost_for, MOST_GROWTH)
+        reach = max(self.usual if self.lost else _root_area(self.box), LEAST_WINDOW * self.first)
+        side = surroundings * reach * math.exp(min(self.lost_for * math.log(GROWTH), math.log(MOST_GROWTH)))
         turn = self.lost_for - PATIENCE
         if turn <= 0 or turn % 2 == 0:
             return Window(x + width / 2, y + height / 2, side)
@@ -66,16 +84,23 @@ class Target:
         believed = on_frame(found if self.lost else self._calmed(found), size)
         if not score >= wanted or believed is None:
             return replace(self, lost_for=self.lost_for + 1)
-        return Target(believed)
+        usual = self.usual * (_root_area(believed) / self.usual) ** CALM
+        return Target(believed, first=self.first, usual=usual)
 
     def _calmed(self, found: Box) -> Box:
         """The box that was found, with a size that changed less."""
         x, y, *sides = found
         middle = (x + sides[0] / 2, y + sides[1] / 2)
+        changes = ((max(now, SMALLEST) / before) ** SWIFTNESS for before, now in zip(self.box[2:], sides, strict=True))
         width, height = (
-            before * (max(now, SMALLEST) / before) ** SWIFTNESS for before, now in zip(self.box[2:], sides, strict=True)
+            before * min(max(change, 1 / MOST_CHANGE), MOST_CHANGE)
+            for before, change in zip(self.box[2:], changes, strict=True)
         )
         return middle[0] - width / 2, middle[1] - height / 2, width, height
+
+
+def _root_area(box: Box) -> float:
+    return math.sqrt(box[2] * box[3])
 
 
 def on_frame(box: Box, size: tuple[int, int]) -> Box | None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry import pixel_grid
-from protoformer.geometry.boxes import enlarged
+from protoformer.geometry.boxes import clipped, enlarged
 from protoformer.geometry.crops import roi_align
 from protoformer.model.attention import Attention, FeedForward, sine_positions
 from protoformer.model.config import ModelConfig
@@ -51,7 +51,9 @@ class TargetTokens(nn.Module):
             inside = tokens_of(roi_align(maps, cells, self.grid))
             found = inside
             if self.grid > 1:
-                around = tokens_of(roi_align(maps, enlarged(cells, AROUND), self.grid))
+                # Of a long target that is more than the crop shows.
+                wide = clipped(enlarged(cells, AROUND), maps.shape[3], maps.shape[2])
+                around = tokens_of(roi_align(maps, wide, self.grid))
                 found = torch.cat((inside.mean(dim=1, keepdim=True), inside, around), dim=1)
             tokens = self.norm(found)
             return Template(tokens + self.places, F.normalize(tokens[:, : self.parts], dim=2), tokens[:, 0])

@@ -15,7 +15,10 @@ LOOK = 7
 """Cells a side of what a stage sees of the box before it."""
 MARGIN = 1.5
 """Sides of what it sees, in those of the box: corners that are off lie within."""
-HIDDEN = 256
+NEURONS = 256
+"""Of what looks into a box."""
+NEAR_PEAK = 8
+"""In use a corner is a mean within this part of the map's width from where it is likeliest."""
 
 
 class FineMaps(nn.Module):
@@ -47,20 +50,26 @@ class CornerHead(nn.Module):
         """maps: B x c x h x w, at 1/4; returns heats, B x 2 x h x w, each of sum 1, and boxes, B x 4, search pixels.
 
         expected: B x 4, a box whose corners are thought likely; firmness: B, how much less likely, in nats, a corner is
-        that lies as far from it as the search is wide.
+        that lies as far from it as the search is wide; it does not enter the heats.
+
+        While training the means are over whole maps, so that every place learns. In use they are over what is near the
+        likeliest place: the middle between two places that look alike is neither.
         """
-        logits = self.heat(maps)
-        with full_precision(logits):
+        with full_precision(maps):
+            logits = self.heat(maps.float())
             height, width = logits.shape[2:]
             places = STRIDES[0] * (pixel_grid(height, width, logits.device).flatten(1) + 0.5)  # 2 x hw
-            logits = logits.float().flatten(2)
+            likely = logits = logits.flatten(2)
             if expected is not None and firmness is not None:
                 corners = box_edges(expected.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
                 far = (corners - places).square().sum(dim=2) / (STRIDES[0] * width) ** 2
-                logits = logits - firmness[:, None, None] * far
-            heats = logits.softmax(dim=2)
-            edges = (heats[:, :, None] * places).sum(dim=3).flatten(1)
-            return heats.unflatten(2, (height, width)), box_of_edges(edges)
+                likely = logits - firmness[:, None, None] * far
+            if not self.training:
+                peaks = places.T[likely.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
+                beside = (places - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
+                likely = logits.masked_fill(beside, -torch.inf)
+            edges = (likely.softmax(dim=2)[:, :, None] * places).sum(dim=3).flatten(1)
+            return logits.softmax(dim=2).unflatten(2, (height, width)), box_of_edges(edges)
 
 
 class LookInside(nn.Module):
@@ -68,12 +77,12 @@ class LookInside(nn.Module):
 
     def __init__(self, channels: int, width: int, outputs: int, extra: int = 0) -> None:
         super().__init__()
-        self.look = nn.Linear(channels * LOOK * LOOK, HIDDEN)
-        self.know = nn.Linear(width + extra, HIDDEN)
-        self.say = nn.Linear(HIDDEN, outputs)
+        self.look = nn.Linear(channels * LOOK * LOOK, NEURONS)
+        self.know = nn.Linear(width + extra, NEURONS)
+        self.say = nn.Linear(NEURONS, outputs)
         nn.init.kaiming_normal_(self.look.weight, nonlinearity="relu")
         # Small: the first steps leave the box before as it is.
-        nn.init.normal_(self.say.weight, std=1e-2 / HIDDEN**0.5)
+        nn.init.normal_(self.say.weight, std=1e-2 / NEURONS**0.5)
         nn.init.zeros_(self.say.bias)
 
     def forward(self, maps: Tensor, boxes: Tensor, known: Tensor) -> Tensor:

@@ -62,8 +62,17 @@ def track_page(evaluation: TrackEvaluation) -> Page:
         sections=(
             Section("Curves", "The mean of every sequence's own.", figures),
             Section("Scores", RULES, table=(HEAD, *_rows(evaluation))),
+            *_passed_over(evaluation),
         ),
     )
+
+
+def _passed_over(evaluation: TrackEvaluation) -> tuple[Section, ...]:
+    """What could not be used, where there is any."""
+    if not evaluation.unusable:
+        return ()
+    rows = ((each.name, each.problem) for each in evaluation.unusable)
+    return (Section("Passed over", "These have no part in any score.", table=(("sequence", "problem"), *rows)),)
 
 
 def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:

@@ -169,7 +169,7 @@ class LossSection:
     """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise.
 
     Of depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
-    between which depths count.
+    between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are.
     """
 
     gamma: float = 0.8
@@ -177,10 +177,11 @@ class LossSection:
     edges: float = 1.0
     nearest: float = 0.1
     farthest: float = 80.0
+    corners: float = 0.2
 
     def __post_init__(self) -> None:
         _expect(0 < self.gamma <= 1, "loss.gamma", self.gamma, "above 0 and at most 1")
-        for name in ("confidence", "edges"):
+        for name in ("confidence", "edges", "corners"):
             _expect(getattr(self, name) >= 0, f"loss.{name}", getattr(self, name), "0 or more")
         _expect(0 < self.nearest < self.farthest, "loss.nearest", self.nearest, "above 0 and below loss.farthest")
 

@@ -81,7 +81,10 @@ class Task(Protocol[Batch]):
         ...
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """What the loss is a mean over: a scalar, such as the number of valid pixels, on the tensors' device."""
+        """What the loss is a mean over, such as the number of valid pixels, or one number for each of several terms.
+
+        It is on the tensors' device.
+        """
         ...
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:

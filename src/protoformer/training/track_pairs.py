@@ -17,12 +17,15 @@ from protoformer.world.scene import sent
 CENTRE, SCALE = 4.5 / 6, 0.5
 """How far a search is moved: by up to half of the first, in its sides; and scaled: deviation of the logarithm.
 
-As published: 4.5 target sizes where a search is 6 of them wide.
+As published: 4.5 target sizes where a search is 6 of them wide. So are searches for a target that was lost.
 """
+FOLLOWED, NEAR, NEAR_SCALE = 0.7, 0.1, 0.2
+"""Share of the searches that lie as those for a target that was seen a frame ago do: deviations of how far they are
+moved, in their sides, and of the logarithm of their scale."""
 MOST_SCALE = 1.5
 """Deviations beyond which a scale is cut."""
-ELSEWHERE = 0.1
-"""Share of the searches that lie beside the target."""
+ELSEWHERE, ROOM = 0.1, 0.65
+"""Share of the searches that lie beside the target, where the frame goes on for so many of their sides."""
 STRANGERS = 0.15
 """Share of the searches for a target that is none of the scene's."""
 KNOWN, SEEN, UNSEEN = 0.5, 0.3, 0.05
@@ -73,7 +76,7 @@ def cut_pairs(
     factor = config.surroundings * config.reference_side / config.search_side
     near = Crops.around(boxes, factor, config.reference_side)
     truth = sought.on_image()
-    far = _searched(truth, boxes, draws, config)
+    far = _searched(truth, boxes, (sought.images.shape[2], sought.images.shape[3]), draws, config)
     inside = far.boxes_in(truth)
     share = clipped(inside, far.size, far.size)[:, 2:].prod(dim=1) / inside[:, 2:].prod(dim=1).clamp_min(1e-6)
     share = share.where(sought.visible > UNSEEN, 0.0)
@@ -91,19 +94,42 @@ def cut_pairs(
     return _varied(pairs, draws)
 
 
-def _searched(truth: Tensor, before: Tensor, draws: Draws, config: ModelConfig) -> Crops:
-    """Crops moved and scaled at random; where the target has no box, about the place where it was before."""
-    exponent = SCALE * draws.normal("scale").clamp(-MOST_SCALE, MOST_SCALE)
-    offset = CENTRE * draws.uniform("centre", -0.5, 0.5, (2,))
-    # Beside the target: away from it along one axis, and anywhere along the other.
-    aside = draws.uniform("aside", 0.8, 1.3) * torch.where(draws.whether("back", 0.5), -1.0, 1.0)
-    across = torch.stack((aside, draws.uniform("along", -1.0, 1.0)), dim=1)
-    across = torch.where(draws.whether("down", 0.5)[:, None], across.flip(1), across)
-    offset = torch.where(draws.whether("elsewhere", ELSEWHERE)[:, None], across, offset)
-    scale, offset = sent(exponent.exp().float(), truth.device), sent(offset.float(), truth.device)
+def _searched(truth: Tensor, before: Tensor, frame: tuple[int, int], draws: Draws, config: ModelConfig) -> Crops:
+    """Crops moved and scaled at random; where the target has no box, about the place where it was before.
+
+    frame: (height, width), pixels.
+    """
+    device, followed = truth.device, draws.whether("followed", FOLLOWED)
+    deviations = draws.normal("scale").clamp(-MOST_SCALE, MOST_SCALE)
+    scale = (torch.where(followed, NEAR_SCALE, SCALE) * deviations).exp()
+    near = draws.normal("near", std=NEAR, shape=(2,)).clamp(-CENTRE / 2, CENTRE / 2)
+    offset = torch.where(followed[:, None], near, CENTRE * draws.uniform("centre", -0.5, 0.5, (2,)))
     about = torch.where((truth[:, 2:].amin(dim=1) > 0)[:, None], truth, before)
-    side = config.surroundings * scale * about[:, 2:].prod(dim=1).sqrt().clamp_min(1)
-    return Crops(box_centres(about) + (offset - 0.5) * side[:, None], side, config.search_side)
+    side = config.surroundings * sent(scale.float(), device) * about[:, 2:].prod(dim=1).sqrt().clamp_min(1)
+    away, along = draws.uniform("aside", 0.8, 1.3), draws.uniform("along", -1.0, 1.0)
+    beside, room = _beside(box_centres(about), side, sent(away.float(), device), sent(along.float(), device), frame)
+    elsewhere = sent(draws.whether("elsewhere", ELSEWHERE), device) & (room >= ROOM * side)
+    middle = box_centres(about) + sent(offset.float(), device) * side[:, None]
+    middle = torch.where(elsewhere[:, None], beside, middle)
+    return Crops(middle - side[:, None] / 2, side, config.search_side)
+
+
+def _beside(
+    middles: Tensor, side: Tensor, away: Tensor, along: Tensor, frame: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """Middles of searches that lie beside targets and still on the frame, of (height, width): N x 2, pixels; and how
+    far the frame goes on to that side of the targets: N, pixels.
+
+    middles: N x 2, of the targets. side: N, of the searches. away: N, how far, in sides, a search lies from its target
+    towards the border that is farthest; along: N, the same along the other axis.
+    """
+    height, width = frame
+    x, y = middles.unbind(dim=1)
+    room_x, room_y = torch.maximum(x, width - x), torch.maximum(y, height - y)
+    over_x, over_y = (torch.where(place < length / 2, away, -away) for place, length in ((x, width), (y, height)))
+    down = room_y > room_x
+    x, y = x + side * torch.where(down, along, over_x), y + side * torch.where(down, over_y, along)
+    return torch.stack((x.clamp(0, width), y.clamp(0, height)), dim=1), torch.maximum(room_x, room_y)
 
 
 def _varied(pairs: TrackPairs, draws: Draws) -> TrackPairs:

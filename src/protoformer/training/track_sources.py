@@ -1,6 +1,7 @@
 """Pairs of crops from scenes of the world, and from clips on disk."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,15 +16,16 @@ from protoformer.training.track_pairs import KNOWN, STRANGERS, Sights, cut_pairs
 from protoformer.world import Renderer, TrackClip, TrackPairs, TrackSequence
 from protoformer.world.chance import Draws
 from protoformer.world.scene import sent
-from protoformer.world.tasks import track_frames
+from protoformer.world.tasks import any_targets, track_frames
 
 BEGIN = 2.0
 """Seconds within which the earlier frame of a scene lies."""
-GAPS = (1 / 30, 2.0)
-"""Seconds between the two frames of a scene: least and most, short ones more often."""
+GAPS, SHORT_GAPS = (0.2, 6.0), (1 / 30, 1.0)
+"""Seconds between the two frames of a scene, least and most, short ones more often: where the camera follows a target,
+and where things pass by."""
 FRAMES_APART = 100
 """Most frames between the two of a clip on disk."""
-HIDDEN = 0.1
+SEARCHES_UNSEEN = 0.1
 """Share of the searches in a clip that are in a frame in which the target is not seen, where there is one."""
 SALT = 0x7261636B
 """Sets these draws apart from those that made the scene."""
@@ -44,10 +46,10 @@ class WorldPairs:
         scenes = renderer.scenes
         draws = Draws(SALT, scenes.film.key)
         begin = draws.uniform("begin", 0.0, BEGIN)
-        gap = draws.log_uniform("gap", *GAPS)
+        gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
         backwards = draws.whether("backwards", 0.5)
         times = torch.where(backwards, begin + gap, begin), torch.where(backwards, begin, begin + gap)
-        clip = track_frames(renderer, look, times)
+        clip = track_frames(renderer, look, times, partial(any_targets, draws=draws))
         own = torch.arange(scenes.count)
         neighbour = torch.where((own ^ 1) < scenes.count, own ^ 1, own)
         stranger = draws.whether("stranger", STRANGERS) & (neighbour != own)
@@ -97,7 +99,7 @@ def _search_frame(clip: TrackSequence, reference: int, draws: Draws) -> int:
     near = torch.zeros_like(clip.present)
     near[max(0, reference - FRAMES_APART) : reference + FRAMES_APART + 1] = True
     hidden = (near & ~clip.present).nonzero()[:, 0]
-    wanted = bool(draws.whether("hidden", HIDDEN)) and len(hidden) > 0
+    wanted = bool(draws.whether("hidden", SEARCHES_UNSEEN)) and len(hidden) > 0
     return _one_of(hidden if wanted else (near & clip.present).nonzero()[:, 0], draws, "search")
 
 

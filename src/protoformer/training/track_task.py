@@ -17,7 +17,7 @@ from protoformer.training.sample_kind import SampleKind
 from protoformer.training.sources import Source, open_source
 from protoformer.training.starting import begin_with
 from protoformer.training.task import Example, TaskLoss
-from protoformer.training.track_losses import track_loss
+from protoformer.training.track_losses import targets_of, track_loss
 from protoformer.training.track_sources import ClipPairs, WorldPairs
 from protoformer.world import TrackPairs
 
@@ -28,7 +28,7 @@ class TrackTask:
     start: a network to begin with the weights of, if not with random ones; of another task's, the encoder's alone.
     """
 
-    metrics: tuple[str, ...] = ("iou", "distance", "overlap", "doubt", "right")
+    metrics: tuple[str, ...] = ("iou", "distance", "overlap", "corners", "doubt", "right")
 
     def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -56,15 +56,15 @@ class TrackTask:
         return {name: getattr(batch, name) for name in fields}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Targets that are located."""
-        return tensors["located"].sum()
+        """Targets that are located, and those that are judged: 2."""
+        return targets_of(tensors["located"], tensors["judged"])
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
         """The loss of every stage, and of the score."""
         pairs = TrackPairs(**tensors)  # type: ignore[arg-type]  # which has no names
         prediction = _prediction(network, pairs)
         with full_precision(weight):
-            loss = track_loss(prediction, pairs, weight)
+            loss = track_loss(prediction, pairs, weight, self.recipe.loss.corners)
         return TaskLoss(loss.total, tuple(getattr(loss, name) for name in self.metrics))
 
 

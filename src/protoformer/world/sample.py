@@ -56,7 +56,7 @@ class DepthSample:
 class TrackSequence:
     """A clip and the box of one object in it; images are read when they are asked for.
 
-    frames: T files. boxes: T x 4, float, (x, y, w, h) in pixels, top-left, the centre of the first pixel being (0, 0);
+    frames: T files. boxes: T x 4, float, (x, y, w, h) in pixels, top-left; a pixel i reaches from i to i + 1;
     NaN where unknown. present: T, bool, whether the object is seen in the frame (False: occluded or out of view).
     """
 
@@ -96,7 +96,8 @@ class TrackPairs:
 
     reference: N x 3 x R x R; reference_boxes: N x 4, (x, y, w, h) of the targets in it, pixels; a pixel i reaches from
     i to i + 1. search: N x 3 x S x S; boxes: N x 4, of the same targets there. located: N, bool, whether the target is
-    there and its box known. judged: N, bool, whether it is there or surely not; a target may be seen by a tenth.
+    there and its box known. judged: N, bool, whether it is located or surely not there; neither is said of a
+    target of which only a little is seen.
     """
 
     reference: Tensor

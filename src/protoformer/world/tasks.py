@@ -1,11 +1,13 @@
 """What each task learns from: batches of one world, with their truth."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.world.chance import Draws
 from protoformer.world.render import Renderer, View
 from protoformer.world.sample import DepthSample, FlowSample, StabilityClip, TrackClip
 from protoformer.world.scene import sent
@@ -13,6 +15,10 @@ from protoformer.world.scene import sent
 FARTHEST = 500.0
 """Metres; beyond, there is only the sky, whose depth nobody should learn."""
 PASSES = ("clean", "final")
+SMALL, LARGE = 0.003, 0.06
+"""Shares of an image's pixels between which a target is of a size that leaves room to look for it."""
+FEWEST = 64
+"""Pixels below which a target is small however few the image has."""
 
 
 def picture(renderer: Renderer, view: View, look: str) -> Tensor:
@@ -63,10 +69,30 @@ def targets(renderer: Renderer, view: View) -> Tensor:
     """The instance to follow in each scene: its target if it has one, else that of which most is seen: B, int64."""
     if renderer.scenes.target:
         return torch.full((renderer.scenes.count,), renderer.scenes.target, device=renderer.device)
+    return _seen(renderer, view).argmax(dim=1) + 1
+
+
+def any_targets(renderer: Renderer, view: View, draws: Draws) -> Tensor:
+    """As `targets`, but any of those that are neither small nor large, as likely as another: B, int64.
+
+    Where there is none, the one that comes nearest to it. draws: of as many scenes.
+    """
+    if renderer.scenes.target:
+        return targets(renderer, view)
+    height, width = view.frame.size
+    seen = _seen(renderer, view)
+    luck = sent(draws.uniform("target", shape=(seen.shape[1],)).float(), renderer.device)
+    logs = seen.clamp_min(0.5).log()
+    small, large = max(FEWEST, SMALL * height * width), max(2 * FEWEST, LARGE * height * width)
+    beyond = torch.maximum(math.log(small) - logs, logs - math.log(large))
+    return torch.where(beyond <= 0, 1 + luck, -beyond).argmax(dim=1) + 1
+
+
+def _seen(renderer: Renderer, view: View) -> Tensor:
+    """Pixels that each instance 1, 2, ... has in a view: B x I."""
     shown = renderer.instances(view).flatten(1)
     known = int(renderer.scenes.primitives.instance.max())
-    seen = torch.stack([(shown == instance).sum(dim=1) for instance in range(1, known + 1)], dim=1)
-    return seen.argmax(dim=1) + 1
+    return torch.stack([(shown == instance).sum(dim=1) for instance in range(1, known + 1)], dim=1)
 
 
 def track_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
@@ -74,12 +100,17 @@ def track_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: in
     return track_frames(renderer, look, [number / renderer.scenes.rate for number in range(0, frames * step, step)])
 
 
-def track_frames(renderer: Renderer, look: str, times: Sequence[float | Tensor]) -> TrackClip:
-    """The frames of these times, seconds (one for all scenes, or B), and an instance, by `targets` of the first."""
+def track_frames(
+    renderer: Renderer,
+    look: str,
+    times: Sequence[float | Tensor],
+    chosen: Callable[[Renderer, View], Tensor] = targets,
+) -> TrackClip:
+    """The frames of these times, seconds (one for all scenes, or B), and an instance, as chosen in the first."""
     pictures, boxes, visible, target = [], [], [], None
     for time in times:
         view = renderer.view(time)
-        target = targets(renderer, view) if target is None else target
+        target = chosen(renderer, view) if target is None else target
         pictures.append(picture(renderer, view, look))
         whole = renderer.whole(view.frame, target)
         boxes.append(renderer.box_of_whole(whole))

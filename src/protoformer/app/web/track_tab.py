@@ -48,16 +48,28 @@ class TrackTab:
         gr = require_gradio()
         if self.notice:
             gr.HTML(notice(self.notice, "warning"), elem_id="track-notice")
-        result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
+        clip = self._clip()
+        picker = box_picker(MOST_TARGETS)
+        compute = gr.Button("Follow the boxes", variant="primary", elem_id="track-compute")
+        message = gr.HTML("", elem_id="track-message")
+        clip.change(self._chosen, clip, [picker, message], api_visibility="private", show_progress="hidden")
+        self._answer(compute, clip, picker, message)
+
+    def _clip(self) -> Any:
+        """Where a clip is given, and an example of one."""
+        gr = require_gradio()
         clip = gr.Video(label="Clip", sources=["upload"], elem_id="track-clip", height=260)
         clip.preprocess = path_of
         with gr.Row(elem_classes="pf-examples"):
             gr.HTML("<span>Examples:</span>")
             button = gr.Button(self.example.name, size="sm", min_width=90)
             button.click(lambda: str(self.example.path), None, clip, api_visibility="private")
-        picker = box_picker(MOST_TARGETS)
-        compute = gr.Button("Follow the boxes", variant="primary", elem_id="track-compute")
-        message = gr.HTML("", elem_id="track-message")
+        return clip
+
+    def _answer(self, compute: Any, clip: Any, picker: Any, message: Any) -> None:
+        """What was followed, once it was asked for."""
+        gr = require_gradio()
+        result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
         drawn = gr.Video(label="Followed", visible=False, elem_id="track-video", interactive=False, buttons=[])
         slider = gr.Slider(1, 2, value=1, step=1, label="Frame", visible=False, elem_id="track-slider", buttons=[])
         frame = gr.HTML("", elem_id="track-frame")
@@ -68,7 +80,6 @@ class TrackTab:
         def pressed(path: str | None, boxes: Any, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
             return self._answered(path, boxes, old, lambda share, what: progress(share, desc=what))
 
-        clip.change(self._chosen, clip, [picker, message], api_visibility="private", show_progress="hidden")
         compute.click(
             pressed,
             [clip, picker, result],

@@ -13,7 +13,7 @@ from protoformer.files import Movie, MovieWriter, open_movie
 from protoformer.files.table import TableWriter
 from protoformer.inference.track_boxes import checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
-from protoformer.inference.track_table import HEAD, table_rows
+from protoformer.inference.track_table import HEAD, table_rows, told_of_targets
 from protoformer.show.addresses import jpeg_address
 from protoformer.show.track_frames import draw_targets
 
@@ -88,6 +88,4 @@ def _lines(step: TrackStep) -> list[str]:
 
 def _summary(movie: Movie, frames: int, lost: list[int]) -> str:
     height, width = movie.info.size
-    many = "1 target" if len(lost) == 1 else f"{len(lost)} targets"
-    how = f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost"
-    return f"{frames} frames of {width}x{height} pixels, {many}, {how}."
+    return f"{frames} frames of {width}x{height} pixels, {told_of_targets(lost)}."
