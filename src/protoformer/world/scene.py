@@ -255,4 +255,4 @@ def sent(tensor: Tensor, device: torch.device | None) -> Tensor:
     tensor = tensor.contiguous()
     if device is not None and device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
+    return tensor.to(device)
