@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch
     [
         (("--format", "mm"), "--format is for images; leave it out for a clip"),
         (("--ply",), "--ply is for images; leave it out for a clip"),
-        (("-o", "a.mp4", "-o", "b.mp4"), "the depth of a clip goes to one video"),
+        (("-o", "a.mp4", "-o", "b.mp4"), "a clip becomes one video; give one output"),
         (("-o", "clip.mkv"), "the output clip.mkv is also an input and would be lost"),
         (("-o", "depth.txt"), "depth.txt"),
         (("--start", "9"), "clip.mkv has no frame in this span; choose another"),

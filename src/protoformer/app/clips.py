@@ -5,7 +5,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from protoformer.errors import InputError
-from protoformer.files import Movie, open_movie
+from protoformer.files import Movie, MovieWriter, checked_output, open_movie
+from protoformer.files.folders import made_folder
 from protoformer.files.movie import USUAL_RATE
 from protoformer.files.movie_images import ImageMovie
 
@@ -27,6 +28,23 @@ def check_not_read(target: Path, movie: Movie) -> None:
         raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
 
 
+def one_video(outputs: list[Path], usual: str, movie: Movie, files: Path | None) -> Path | None:
+    """The video to write, of those that were named, or the usual one; None where files in a folder are all."""
+    if len(outputs) > 1:
+        raise InputError("a clip becomes one video; give one output.")
+    if not outputs and files is not None:
+        return None
+    target = outputs[0] if outputs else Path(usual)
+    check_not_read(target, movie)
+    return target
+
+
+def check_folder(folder: Path | None, name: str) -> None:
+    """Make the folder of files of a name like this, and refuse one that takes none, before any time is spent."""
+    if folder is not None:
+        checked_output(made_folder(folder) / name)
+
+
 def expected_frames(
     movie: Movie, start: float | Fraction | None, end: float | Fraction | None, every: int
 ) -> int | None:
@@ -44,6 +62,11 @@ def tell_damage(movie: Movie) -> None:
         print(f"note: {movie.skipped} damaged frames of {movie.info.paths[0]} were left out", file=sys.stderr)
     if movie.torn:
         print(f"note: {movie.info.paths[0]} is cut short; its whole frames were used", file=sys.stderr)
+
+
+def what_is_kept(writer: MovieWriter | None, folder: Path | None) -> list[str]:
+    """What an interruption leaves: what the video's writer kept, and a folder of files (None: there are none)."""
+    return [str(path) for path in (writer and writer.kept, folder) if path is not None]
 
 
 def tell_interrupted(done: str, kept: list[str]) -> None:

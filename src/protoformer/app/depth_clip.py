@@ -12,16 +12,16 @@ import typer
 from protoformer.app.camera_words import told_camera
 from protoformer.app.clips import (
     INTERRUPTED,
-    check_not_read,
+    check_folder,
     expected_frames,
+    one_video,
     opened_clip,
     tell_damage,
     tell_interrupted,
+    what_is_kept,
 )
 from protoformer.app.progress import frames_bar, progress_bar
-from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, checked_output
-from protoformer.files.folders import made_folder
+from protoformer.files import Movie, MovieWriter
 from protoformer.inference import DepthVideo, load
 from protoformer.inference.cameras import Camera, CameraHint
 from protoformer.inference.flow_windows import Precision
@@ -62,9 +62,8 @@ def depth_of_clip(
 ) -> None:
     """Write the depth of a clip as a video, as .npy files, or both. named: the model and the device, as given."""
     movie = opened_clip(source, options.rate)
-    target = _target(outputs, movie, options)
-    if options.save_npy is not None:
-        checked_output(made_folder(options.save_npy) / "000000.npy")  # before any time is spent
+    target = one_video(outputs, "depth.mp4", movie, options.save_npy)
+    check_folder(options.save_npy, "000000.npy")
     writer = None
     if target is not None:
         writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
@@ -85,21 +84,9 @@ def depth_of_clip(
         colours = _colours(video, options) if writer else None
         _run(video, writer, options, colours, tally)
     except KeyboardInterrupt:
-        kept = [str(writer.kept)] if writer is not None and writer.kept is not None else []
-        tell_interrupted(str(tally), kept + ([str(options.save_npy)] if options.save_npy and tally.depths else []))
+        tell_interrupted(str(tally), what_is_kept(writer, options.save_npy if tally.depths else None))
         raise typer.Exit(INTERRUPTED) from None
     _tell(video, target, options, colours, tally, time.perf_counter() - began, as_json)
-
-
-def _target(outputs: list[Path], movie: Movie, options: DepthClipOptions) -> Path | None:
-    """The video to write, or None for .npy files alone."""
-    if len(outputs) > 1:
-        raise InputError("the depth of a clip goes to one video; give one output.")
-    if not outputs and options.save_npy is not None:
-        return None
-    target = outputs[0] if outputs else Path("depth.mp4")
-    check_not_read(target, movie)
-    return target
 
 
 def _colours(video: DepthVideo, options: DepthClipOptions) -> tuple[float, float]:

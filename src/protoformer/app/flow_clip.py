@@ -11,16 +11,17 @@ import typer
 
 from protoformer.app.clips import (
     INTERRUPTED,
-    check_not_read,
+    check_folder,
     expected_frames,
+    one_video,
     opened_clip,
     tell_damage,
     tell_interrupted,
+    what_is_kept,
 )
 from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, checked_output
-from protoformer.files.folders import made_folder
+from protoformer.files import Movie, MovieWriter
 from protoformer.inference import FlowVideo, load
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.planning import Tile
@@ -63,11 +64,10 @@ def flow_of_clip(
 ) -> None:
     """Write the motion of a clip as a video, as .flo files, or both. named: the model and the device, as given."""
     movie = opened_clip(source, options.rate)
-    target = _target(outputs, movie, options)
+    target = one_video(outputs, "motion.mp4", movie, options.save_flo)
     if options.scale is not None and not 0 < options.scale < float("inf"):
         raise InputError(f"colours cannot be full at {options.scale:g} pixels; give a --scale over 0.")
-    if options.save_flo is not None:
-        checked_output(made_folder(options.save_flo) / "000000.flo")  # before any time is spent
+    check_folder(options.save_flo, "000000.flo")
     writer = None
     if target is not None:
         writer = MovieWriter(target, movie, movie.info.rate / max(1, options.every or 1))
@@ -87,20 +87,9 @@ def flow_of_clip(
         scale = _scale(video, options) if writer else None
         _run(video, writer, options, scale, tally)
     except KeyboardInterrupt:
-        _tell_interrupted(writer, options, tally)
+        tell_interrupted(_flows(tally), what_is_kept(writer, options.save_flo if tally.flows else None))
         raise typer.Exit(INTERRUPTED) from None
     _tell(video, target, options, scale, tally, time.perf_counter() - began, as_json)
-
-
-def _target(outputs: list[Path], movie: Movie, options: ClipOptions) -> Path | None:
-    """The video to write, or None for .flo files alone."""
-    if len(outputs) > 1:
-        raise InputError("the motion of a clip goes to one video; give one output.")
-    if not outputs and options.save_flo is not None:
-        return None
-    target = outputs[0] if outputs else Path("motion.mp4")
-    check_not_read(target, movie)
-    return target
 
 
 def _scale(video: FlowVideo, options: ClipOptions) -> float | None:
@@ -135,13 +124,6 @@ def _expected(video: FlowVideo) -> int | None:
     options = video.options
     frames = expected_frames(cast(Movie, video.movie), options.start, options.end, options.every)
     return None if frames is None else max(1, frames - 1)
-
-
-def _tell_interrupted(writer: MovieWriter | None, options: ClipOptions, tally: _Tally) -> None:
-    kept = [str(writer.kept)] if writer is not None and writer.kept is not None else []
-    if options.save_flo is not None and tally.flows:
-        kept.append(str(options.save_flo))
-    tell_interrupted(_flows(tally), kept)
 
 
 def _tell(

@@ -10,7 +10,8 @@ from protoformer.app.web.depth_work import DepthAnswer, DepthAsked, depth_of_cli
 from protoformer.app.web.examples import render_clip, render_image
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.kept_views import kept_view
-from protoformer.app.web.site import GONE, KEEP_SECONDS, Site, notice, path_of, refusal
+from protoformer.app.web.parts import clip_box, example_buttons, image_box, slide
+from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
 from protoformer.files import depth_legend
 from protoformer.inference import DepthModel, UntrainedWarning, load
@@ -80,47 +81,21 @@ class DepthTab:
         job |= {"show_progress_on": viewer}
         compute_image.click(image_depth, [image, fov, bounds, result], shown, **job)
         compute_clip.click(clip_depth, [clip, fov, bounds, result], shown, **job)
-        slider.change(
-            self._slid,
-            [slider, result],
-            [viewer, message],
-            queue=False,
-            show_progress="hidden",
-            trigger_mode="always_last",
-            api_visibility="private",
-        )
+        slide(slider, result, viewer, message, kept_view)
 
     def _image_input(self) -> tuple[Any, Any]:
         """A box for an image, and the button."""
         gr = require_gradio()
-        image = gr.Image(
-            label="Image",
-            type="filepath",
-            sources=["upload", "clipboard"],
-            height=260,
-            buttons=[],
-            elem_id="depth-image",
-        )
-        image.preprocess = path_of
-        self._example(self.image.name, self.image.path, image)
+        image = image_box("Image", "depth-image")
+        example_buttons([(self.image.name, (self.image.path,))], [image])
         return image, gr.Button("Compute the depth", variant="primary", elem_id="depth-compute-image")
 
     def _clip_input(self) -> tuple[Any, Any]:
         """A box for a clip, and the button."""
         gr = require_gradio()
-        clip = gr.Video(label="Clip", sources=["upload"], elem_id="depth-clip", height=260)
-        clip.preprocess = path_of
-        self._example(self.clip.name, self.clip.path, clip)
+        clip = clip_box("depth-clip")
+        example_buttons([(self.clip.name, (self.clip.path,))], [clip])
         return clip, gr.Button("Compute the depth", variant="primary", elem_id="depth-compute-clip")
-
-    @staticmethod
-    def _example(name: str, path: Path, box: Any) -> None:
-        """A button that puts a file into a box."""
-        gr = require_gradio()
-        with gr.Row(elem_classes="pf-examples"):
-            gr.HTML("<span>Examples:</span>")
-            button = gr.Button(name, size="sm", min_width=90)
-            button.click(lambda: str(path), None, box, api_visibility="private")
 
     def _answered(
         self, work: Any, path: str | None, asked: tuple[float | None, str], old: Path | None, progress: Any
@@ -150,17 +125,6 @@ class DepthTab:
             f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes" src="{answer.prototypes}">' if answer.prototypes else "",
             *(_download(answer.downloads.get(suffix)) for suffix in FILES),
         )
-
-    def _slid(self, number: int, folder: Path | None) -> tuple[Any, Any]:
-        skip = require_gradio().skip
-        if folder is None:
-            return skip(), skip()
-        if not folder.exists():
-            return skip(), notice(GONE)
-        try:
-            return kept_view(folder, int(number) - 1), skip()
-        except FileNotFoundError:  # one image has no other frame
-            return skip(), skip()
 
 
 def _download(path: Path | None) -> Any:

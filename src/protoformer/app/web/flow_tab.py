@@ -10,7 +10,8 @@ from protoformer.app.web.flow_viewer import flow_viewer
 from protoformer.app.web.flow_work import FlowAnswer, flow_of_clip, flow_of_pair
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.kept_views import kept_view
-from protoformer.app.web.site import GONE, KEEP_SECONDS, Site, notice, path_of, refusal
+from protoformer.app.web.parts import clip_box, example_buttons, image_box, slide
+from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
 from protoformer.files import color_wheel_legend
 from protoformer.inference import FlowModel, UntrainedWarning, load
@@ -63,39 +64,21 @@ class FlowTab:
         job |= {"show_progress_on": viewer}
         compute_pair.click(pair_pressed, [first, second, result], shown, **job)
         compute_clip.click(clip_pressed, [clip, result], shown, **job)
-        slider.change(
-            self._slid,
-            [slider, result],
-            [viewer, message],
-            queue=False,
-            show_progress="hidden",
-            trigger_mode="always_last",
-            api_visibility="private",
-        )
+        slide(slider, result, viewer, message, kept_view)
 
     def _pair_inputs(self) -> tuple[Any, Any, Any]:
         """Boxes for two images, and the button."""
         gr = require_gradio()
         with gr.Row():
-            first, second = (_image_box(place) for place in ("First", "Second"))
-        with gr.Row(elem_classes="pf-examples"):
-            gr.HTML("<span>Examples:</span>")
-            for pair in self.examples.pairs:
-                chosen = (str(pair.first), str(pair.second))
-                button = gr.Button(pair.name, size="sm", min_width=90)
-                button.click(lambda chosen=chosen: chosen, None, [first, second], api_visibility="private")
+            first, second = (image_box(f"{place} image", f"flow-{place.lower()}") for place in ("First", "Second"))
+        example_buttons(((pair.name, (pair.first, pair.second)) for pair in self.examples.pairs), [first, second])
         return first, second, gr.Button("Compute the motion", variant="primary", elem_id="flow-compute-pair")
 
     def _clip_inputs(self) -> tuple[Any, Any]:
         """A box for a clip, and the button."""
         gr = require_gradio()
-        clip = gr.Video(label="Clip", sources=["upload"], elem_id="flow-clip", height=260)
-        clip.preprocess = path_of
-        with gr.Row(elem_classes="pf-examples"):
-            gr.HTML("<span>Examples:</span>")
-            for example in self.examples.clips:
-                button = gr.Button(example.name, size="sm", min_width=90)
-                button.click(lambda path=str(example.path): path, None, clip, api_visibility="private")
+        clip = clip_box("flow-clip")
+        example_buttons(((example.name, (example.path,)) for example in self.examples.clips), [clip])
         return clip, gr.Button("Compute the motion", variant="primary", elem_id="flow-compute-clip")
 
     def _answered(self, paths: tuple[Path, ...], wanted: int, old: Path | None, progress: Any) -> tuple[Any, ...]:
@@ -125,30 +108,6 @@ class FlowTab:
         if len(paths) == 2:
             return flow_of_pair(self.model, self.site.limits, (paths[0], paths[1]), folder, told)
         return flow_of_clip(self.model, self.site.limits, paths[0], folder, told)
-
-    def _slid(self, number: int, folder: Path | None) -> tuple[Any, Any]:
-        skip = require_gradio().skip
-        if folder is None:
-            return skip(), skip()
-        if not folder.exists():
-            return skip(), notice(GONE)
-        try:
-            return kept_view(folder, int(number) - 1), skip()
-        except FileNotFoundError:  # two images have no other frame
-            return skip(), skip()
-
-
-def _image_box(place: str) -> Any:
-    box = require_gradio().Image(
-        label=f"{place} image",
-        type="filepath",
-        sources=["upload", "clipboard"],
-        height=260,
-        buttons=[],
-        elem_id=f"flow-{place.lower()}",
-    )
-    box.preprocess = path_of
-    return box
 
 
 def _given(*paths: str | None) -> tuple[Path, ...]:

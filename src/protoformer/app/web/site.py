@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.web.limits import Limits
@@ -67,11 +66,6 @@ def refusal(error: Exception, paths: Sequence[Path] = ()) -> str:
     if is_out_of_memory(error):
         return NO_MEMORY
     raise error
-
-
-def path_of(payload: Any) -> str | None:
-    """An upload as it is: gradio would decode it before any limit is checked, and change what it holds."""
-    return None if payload is None else payload.path
 
 
 def notice(text: str, kind: str = "error") -> str:

@@ -10,7 +10,8 @@ from protoformer.app.web.box_picker import box_picker
 from protoformer.app.web.examples import ClipExample, render_clip
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.kept_views import kept_view
-from protoformer.app.web.site import GONE, KEEP_SECONDS, Site, notice, path_of, refusal, sentence
+from protoformer.app.web.parts import clip_box, example_buttons, slide
+from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal, sentence
 from protoformer.app.web.track_work import MOST_TARGETS, first_picture, track_of_clip
 from protoformer.errors import InputError
 from protoformer.inference import UntrainedWarning
@@ -48,23 +49,13 @@ class TrackTab:
         gr = require_gradio()
         if self.notice:
             gr.HTML(notice(self.notice, "warning"), elem_id="track-notice")
-        clip = self._clip()
+        clip = clip_box("track-clip")
+        example_buttons([(self.example.name, (self.example.path,))], [clip])
         picker = box_picker(MOST_TARGETS)
         compute = gr.Button("Follow the boxes", variant="primary", elem_id="track-compute")
         message = gr.HTML("", elem_id="track-message")
         clip.change(self._chosen, clip, [picker, message], api_visibility="private", show_progress="hidden")
         self._answer(compute, clip, picker, message)
-
-    def _clip(self) -> Any:
-        """Where a clip is given, and an example of one."""
-        gr = require_gradio()
-        clip = gr.Video(label="Clip", sources=["upload"], elem_id="track-clip", height=260)
-        clip.preprocess = path_of
-        with gr.Row(elem_classes="pf-examples"):
-            gr.HTML("<span>Examples:</span>")
-            button = gr.Button(self.example.name, size="sm", min_width=90)
-            button.click(lambda: str(self.example.path), None, clip, api_visibility="private")
-        return clip
 
     def _answer(self, compute: Any, clip: Any, picker: Any, message: Any) -> None:
         """What was followed, once it was asked for."""
@@ -89,15 +80,7 @@ class TrackTab:
             api_visibility="private",
             show_progress_on=message,
         )
-        slider.change(
-            self._slid,
-            [slider, result],
-            [frame, message],
-            queue=False,
-            show_progress="hidden",
-            trigger_mode="always_last",
-            api_visibility="private",
-        )
+        slide(slider, result, frame, message, _shown)
 
     def _chosen(self, path: str | None) -> tuple[Any, Any]:
         """The first frame of a clip, to draw on; a sentence where it cannot be used."""
@@ -132,17 +115,6 @@ class TrackTab:
             gr.update(visible=True, value=str(answer.movie)),
             gr.update(visible=True, value=str(answer.table)),
         )
-
-    def _slid(self, number: int, folder: Path | None) -> tuple[Any, Any]:
-        skip = require_gradio().skip
-        if folder is None:
-            return skip(), skip()
-        if not folder.exists():
-            return skip(), notice(GONE)
-        try:
-            return _shown(folder, int(number) - 1), skip()
-        except FileNotFoundError:
-            return skip(), skip()
 
 
 def _shown(folder: Path, place: int) -> str:
