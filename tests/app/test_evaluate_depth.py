@@ -86,7 +86,7 @@ def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--dataset", "sintel"), "sintel is a dataset of flow, not of depth; choose one of depth."),
+        (("--dataset", "sintel"), "sintel is a dataset of flow, not of depth; choose one of "),
         (("--split", "none"), "kitti-eigen has no split 'none'; choose one of train, val, test."),
         (("--method", "median"), "there is no method 'median'; choose model or mean."),
         (("--method", "mean", "--updates", "2"), "mean takes no --model, --updates or --device; leave them out."),

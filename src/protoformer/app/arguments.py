@@ -50,7 +50,8 @@ def key_values(pairs: list[str] | None) -> dict[str, Any]:
 def check_dataset_task(dataset: str, task: str) -> None:
     """Refuse a dataset of another task; one that nobody knows is refused where it is opened."""
     if dataset in DATASETS and DATASETS[dataset].task != task:
-        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {task}.")
+        fitting = ", ".join(each.name for each in DATASETS.values() if each.task == task)
+        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {fitting}.")
 
 
 def near_and_far(text: str | None, what: str) -> tuple[float, float] | None:
