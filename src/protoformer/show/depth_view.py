@@ -1,15 +1,12 @@
 """A depth as a browser can show it: two pictures, and the metres under every pixel."""
 
-import math
 from typing import Any
-
-import numpy as np
 
 from protoformer.inference import DepthResult
 from protoformer.show.addresses import base64_text, jpeg_address, png_address
 from protoformer.show.depth_frames import painted_depth
-from protoformer.show.flow_view import MOST_CELLS
 from protoformer.show.prototypes import Pixels
+from protoformer.show.view_cells import MOST_CELLS, cell_step, confidence_text
 
 _LEVELS = 2**16 - 1
 
@@ -24,9 +21,8 @@ def depth_view(
     metres. confidence: base64 of uint8, 255 is 1. near, far: of the colours.
     """
     _, height, width = result.depth.shape
-    step = math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
+    step = cell_step(height, width, most_cells)
     logs = result.depth[0, ::step, ::step].float().cpu().log().numpy()
-    confidence = result.confidence[0, ::step, ::step].clamp(0, 1).float().cpu().numpy()
     low, high = float(logs.min()), float(logs.max())
     levels = (logs - low) / max(high - low, 1e-9) * _LEVELS
     return {
@@ -40,7 +36,7 @@ def depth_view(
         "low": low,
         "high": high,
         "depths": base64_text(levels.round().astype("<u2").tobytes()),
-        "confidence": base64_text((confidence * 255).round().astype(np.uint8).tobytes()),
+        "confidence": confidence_text(result.confidence, step),
         "near": colours[0],
         "far": colours[1],
     }

@@ -1,6 +1,5 @@
 """A flow as a browser can show it: two pictures, and the vector under every pixel."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,8 @@ from protoformer.inference import FlowResult
 from protoformer.show.addresses import base64_text, jpeg_address, png_address
 from protoformer.show.flow_frames import painted
 from protoformer.show.prototypes import Pixels
+from protoformer.show.view_cells import MOST_CELLS, cell_step, confidence_text
 
-MOST_CELLS = 2**20
-"""Vectors that go to the browser: of larger images, those of every second pixel each way, or third, and so on."""
 _LEVELS = 2**15 - 1
 
 
@@ -23,10 +21,9 @@ def flow_view(result: FlowResult, image: Pixels, scale: float, most_cells: int =
     rows of u and then those of v; confidence: base64 of uint8, 255 is 1. scale: as given.
     """
     height, width = result.flow.shape[1:]
-    step = math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
+    step = cell_step(height, width, most_cells)
     vectors = result.flow[:, ::step, ::step].float().cpu().numpy()
     unit = float(np.abs(vectors).max()) / _LEVELS or 1.0
-    confidence = result.confidence[0, ::step, ::step].clamp(0, 1).float().cpu().numpy()
     return {
         "image": jpeg_address(image),
         "flow": png_address(painted(result.flow.cpu(), scale)),
@@ -37,6 +34,6 @@ def flow_view(result: FlowResult, image: Pixels, scale: float, most_cells: int =
         "rows": vectors.shape[1],
         "unit": unit,
         "vectors": base64_text((vectors / unit).round().astype("<i2").tobytes()),
-        "confidence": base64_text((confidence * 255).round().astype(np.uint8).tobytes()),
+        "confidence": confidence_text(result.confidence, step),
         "scale": scale,
     }
