@@ -24,9 +24,9 @@ from protoformer.app.arguments import (
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import progress_bar
+from protoformer.app.score_files import write_scores
 from protoformer.data import open_dataset
 from protoformer.errors import InputError
-from protoformer.files import write_atomically
 from protoformer.files.folders import made_folder
 from protoformer.inference import load
 from protoformer.inference.baselines import BASELINES, baseline_flow
@@ -97,8 +97,7 @@ def evaluate_flow_command(
 def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None, as_json: bool) -> None:
     """Write what was asked for, and print the table or its json."""
     if output is not None:
-        write_atomically(output / "samples.csv", csv_of(found).encode())
-        write_atomically(output / "scores.json", json.dumps(plain_json(found), indent=1).encode())
+        write_scores(output, "samples.csv", csv_of(found), found)
         pictures.write(output)
     if as_json:
         print(json.dumps(plain_json(found), indent=1))

@@ -24,6 +24,7 @@ from protoformer.app.arguments import (
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
+from protoformer.app.score_files import write_scores
 from protoformer.app.track_methods import METHODS, MODEL, named_methods
 from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
@@ -111,8 +112,7 @@ def _boxes_into(folder: Path) -> Callable[[TrackSequence, str, Tensor], None]:
 def _report(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
     """Write what was asked for, and print the table or its json."""
     if output is not None:
-        write_atomically(output / "sequences.csv", csv_of_tracks(found).encode())
-        write_atomically(output / "scores.json", json.dumps(plain_json(found), indent=1).encode())
+        write_scores(output, "sequences.csv", csv_of_tracks(found), found)
         write_atomically(output / "curves.html", track_page(found).html().encode())
     if as_json:
         print(json.dumps(plain_json(found), indent=1))
