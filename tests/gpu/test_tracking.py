@@ -1,6 +1,9 @@
 """Tracking on a GPU: nothing waits for it, a recorded step is the step itself, and boxes are those of a CPU."""
 
 import dataclasses
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -33,6 +36,18 @@ def batches(count: int) -> list[dict[str, Tensor]]:
     return [task.tensors(next(source)) for _ in range(count)]
 
 
+@contextmanager
+def waiting_refused() -> Iterator[None]:
+    """Whatever waits for the device in it is an error."""
+    try:
+        with warnings.catch_warnings():  # it is said to be a prototype
+            warnings.simplefilter("ignore")
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
     data, weights = batches(WARM_UP + 4), {}
@@ -52,26 +67,19 @@ def test_the_loss_waits_for_nothing() -> None:
     network = task.build().cuda().train()
     task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_refused():
         weight = task.weight(tensors).float().clamp_min(1)
         task.loss(network, tensors, weight).total.backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("family", ["chase", "objects"])
 def test_sampling_waits_for_nothing(family: str) -> None:
     world = World(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
     sample = WorldPairs(RECIPE.model.config())
     for _ in range(2):  # the first time kernels are compiled
         sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
-    try:
-        torch.cuda.set_sync_debug_mode("error")
+    with waiting_refused():
         sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_trackers_of_one_model_share_a_graph() -> None:

@@ -16,9 +16,9 @@ def pair(height: int, width: int, batch: int = 1) -> tuple[torch.Tensor, torch.T
     return first, second
 
 
-def network(decoder: str, **fields: object) -> torch.nn.Module:
+def network(decoder: str, matching: bool = True, **fields: object) -> torch.nn.Module:
     torch.manual_seed(0)
-    built = build_flow(preset("tiny", decoder=decoder, matching=True, **fields)).eval()
+    built = build_flow(preset("tiny", decoder=decoder, matching=matching, **fields)).eval()
     # The last layer starts near zero, which would hide most differences.
     torch.nn.init.normal_(built.decoder.update.change[-1].weight, std=0.05)
     torch.nn.init.constant_(built.decoder.update.aggregation.strength, 1.0)
@@ -80,7 +80,7 @@ def test_training_reaches_every_parameter(decoder):
     built = network(decoder).train()
     prediction = built(*pair(64, 64), every=True)
     total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
-    total = total + prediction.matched.abs().mean()
+    total = total - prediction.matches.log_shares.mean()
     total.backward()
     assert [name for name, parameter in built.named_parameters() if parameter.grad is None] == []
 
@@ -106,7 +106,8 @@ def test_a_start_of_another_size_and_no_updates_are_refused():
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("aggregation", ["pixels", "prototypes"])
 def test_half_precision_is_close_and_learns(decoder, aggregation):
-    built = network(decoder, aggregation=aggregation)
+    # Without matching: of random features another cell may be the likeliest one by a rounding.
+    built = network(decoder, matching=False, aggregation=aggregation)
     with torch.no_grad():
         exact = built(*pair(64, 72)).flows[-1]
     with torch.autocast("cpu", torch.bfloat16):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from protoformer.model import FlowPrediction
+from protoformer.model.matching import Matches
 from protoformer.training import flow_loss
-from protoformer.training.losses import laplace_surprise
+from protoformer.training.losses import laplace_surprise, matching_surprise
 
 
 def predicted(*flows: torch.Tensor, log_scale: float = 0.0) -> FlowPrediction:
@@ -29,10 +30,48 @@ def test_later_updates_weigh_more():
     assert loss.epe.item() == pytest.approx(1)
 
 
-def test_a_matched_flow_is_one_more_update():
-    matched = replace(predicted(constant(3, 4), constant(1, 0)), matched=constant(-2, 1))
-    loss = flow_loss(matched, constant(0, 0), EVERYWHERE, gamma=0.8)
-    assert loss.distance.item() == pytest.approx(0.64 * 3 + 0.8 * 7 + 1)
+def matched(size: tuple[int, int], **likely: dict[int, float]) -> Matches:
+    """Shares of cells, by their number; what is left is nowhere's."""
+    count = size[0] * size[1]
+    shares = torch.full((1, count, count + 1), 1e-9)
+    for cell, found in likely.items():
+        for place, share in found.items():
+            shares[0, int(cell[1:]), place] = share
+    return Matches(torch.zeros(1, 2, 2 * size[0], 2 * size[1]), size, shares.log())
+
+
+def test_a_cell_is_found_between_the_four_where_its_middle_goes():
+    size = (2, 3)
+    flow = torch.zeros(1, 2, 32, 48)
+    flow[:, 0, :, :16], flow[:, 1, :, :16] = 16 * 1.25 - 0.5, 16 * 0.5 - 0.5
+    flow[:, 0, :, 16:] = -0.5  # a pixel at 8 lies half a pixel past the middle of its cell
+    flow[:, 1, :, 16:] = -0.5
+    counted = torch.zeros(1, 1, 32, 48, dtype=torch.bool)
+    counted[:, :, :16, :32] = True  # cells 0 and 1
+    matches = matched(size, c0={1: 0.4, 2: 0.3, 4: 0.2, 5: 0.1}, c1={1: 0.5})
+    by_hand = -(0.375 * math.log(0.4) + 0.125 * math.log(0.3) + 0.375 * math.log(0.2) + 0.125 * math.log(0.1))
+    assert matching_surprise(matches, flow, counted).item() == pytest.approx(256 * (by_hand - math.log(0.5)), rel=1e-4)
+
+
+def test_what_leaves_or_is_hidden_is_nowhere():
+    size = (2, 3)
+    flow = torch.zeros(1, 2, 32, 48)
+    flow[:, 0, :, 32:] = 30.0
+    hidden = torch.zeros(1, 1, 32, 48, dtype=torch.bool)
+    hidden[:, :, :16, :16] = True
+    counted = torch.zeros_like(hidden)
+    counted[:, :, :16, :16] = counted[:, :, :16, 32:] = True  # cells 0 and 2
+    matches = matched(size, c0={6: 0.25}, c2={6: 0.125})
+    expected = -256 * (math.log(0.25) + math.log(0.125))
+    assert matching_surprise(matches, flow, counted, hidden).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_matching_is_one_more_part_of_the_loss():
+    prediction = replace(predicted(constant(1, 0)), matches=matched((1, 1), c0={0: 0.5}))
+    loss = flow_loss(prediction, constant(0, 0), EVERYWHERE, matching=2.0)
+    # One cell of 256 pixels, of which 20 are there.
+    assert loss.matching.item() == pytest.approx(256 * math.log(2) / 20, rel=1e-4)
+    assert loss.total.item() == pytest.approx((loss.distance + 0.1 * loss.surprise + 2 * loss.matching).item())
 
 
 def test_the_surprise_is_minus_the_log_of_two_laplace_densities():

@@ -41,8 +41,8 @@ def box_overlap(first: Tensor, second: Tensor) -> Tensor:
     size, other_size = first[..., 2:].clamp_min(0), second[..., 2:].clamp_min(0)
     start = torch.maximum(first[..., :2], second[..., :2])
     end = torch.minimum(first[..., :2] + size, second[..., :2] + other_size)
-    shared = (end - start).clamp_min(0).prod(dim=-1)
-    union = size.prod(dim=-1) + other_size.prod(dim=-1) - shared
+    shared = _area((end - start).clamp_min(0))
+    union = _area(size) + _area(other_size) - shared
     # Rounding of x + w - x may make a box larger than itself.
     return torch.where(union > 0, shared / union, torch.zeros_like(union)).clamp_max(1)
 
@@ -55,8 +55,13 @@ def generalised_overlap(first: Tensor, second: Tensor) -> Tensor:
     """
     size, other_size = first[..., 2:].clamp_min(0), second[..., 2:].clamp_min(0)
     end, other_end = first[..., :2] + size, second[..., :2] + other_size
-    shared = (torch.minimum(end, other_end) - torch.maximum(first[..., :2], second[..., :2])).clamp_min(0).prod(dim=-1)
-    union = size.prod(dim=-1) + other_size.prod(dim=-1) - shared
-    around = (torch.maximum(end, other_end) - torch.minimum(first[..., :2], second[..., :2])).prod(dim=-1)
+    shared = _area((torch.minimum(end, other_end) - torch.maximum(first[..., :2], second[..., :2])).clamp_min(0))
+    union = _area(size) + _area(other_size) - shared
+    around = _area(torch.maximum(end, other_end) - torch.minimum(first[..., :2], second[..., :2]))
     least = torch.finfo(union.dtype).eps
     return shared / union.clamp_min(least) + union / around.clamp_min(least) - 1
+
+
+def _area(size: Tensor) -> Tensor:
+    """... x 2 to ...; the gradient of torch's `prod` waits for the device, to see whether a factor is 0."""
+    return size[..., 0] * size[..., 1]

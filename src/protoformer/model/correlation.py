@@ -81,7 +81,7 @@ class StoredCorrelation(PlainCorrelation):
             self.volumes = [self.source @ level.flatten(2) for level in self.pyramid]
 
     def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
-        index, within = _window_index(corners, side, self.pyramid[level])
+        index, within = window_index(corners, side, size_of(self.pyramid[level]))
         costs: Tensor = self.volumes[level].gather(2, index) * within
         return costs.view(*index.shape[:2], side, side)
 
@@ -100,21 +100,24 @@ class OnDemandCorrelation(PlainCorrelation):
         rows = torch.arange(batch, device=target.device).view(-1, 1, 1)
         found = []
         for source, some in zip(self.source.split(step, dim=1), corners.split(step, dim=1), strict=True):
-            index, within = _window_index(some, side, target)
+            index, within = window_index(some, side, size_of(target))
             with full_precision(target):
                 costs = (flat[rows, index] @ source[..., None]).squeeze(-1)
             found.append(costs * within)
         return torch.cat(found, dim=1).view(batch, -1, side, side)
 
 
-def _window_index(corners: Tensor, side: int, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Flat indices of the pixels of each window, clamped to the target, and which of them lie on it: B x n x side^2."""
-    height, width = target.shape[2:]
+def window_index(corners: Tensor, side: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Flat indices of the pixels of each window, clamped to a map of a size, and whether they lie on it, 1 or 0.
+
+    corners: B x n x 2, whole, the top left of each window. Both B x n x side^2.
+    """
+    height, width = size
     offsets = torch.arange(side, device=corners.device)
     x, y = corners[..., :1] + offsets, corners[..., 1:] + offsets
     within = ((y >= 0) & (y < height))[..., :, None] & ((x >= 0) & (x < width))[..., None, :]
     index = y.clamp(0, height - 1)[..., :, None] * width + x.clamp(0, width - 1)[..., None, :]
-    return index.flatten(2), within.flatten(2).to(target.dtype)
+    return index.flatten(2), within.flatten(2).float()
 
 
 def _interpolate(costs: Tensor, fraction: Tensor) -> Tensor:

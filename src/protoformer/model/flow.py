@@ -6,14 +6,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry import Padding, doubled
+from protoformer.geometry import Padding
 from protoformer.model.aggregation import PixelAggregation, PrototypeAggregation
 from protoformer.model.config import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.encoder import Encoder
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts, Progress
-from protoformer.model.matching import GlobalMatching
+from protoformer.model.matching import GlobalMatching, Matches
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.tokens import size_of
 from protoformer.model.update import FACTOR, UpdateBlock
@@ -30,13 +30,13 @@ class FlowPrediction:
 
     flows, log_scales: as in FlowSequence, the best estimate last.
     prototypes: per stage and block, those of the first images; empty unless asked for.
-    matched: the flow that the updates began with, if it was matched and every estimate was asked for.
+    matches: those that the updates began with, if there are any and every estimate was asked for.
     """
 
     flows: tuple[Tensor, ...]
     log_scales: tuple[Tensor, ...]
     prototypes: tuple[tuple[Prototypes, ...], ...]
-    matched: Tensor | None = None
+    matches: Matches | None = None
 
 
 def normalised(images: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class FlowNetwork(nn.Module):
 
     features: Encoder of both images. context: Encoder of the first image, or None to read the context off its features.
     match, describe: the last features to what is correlated, and to the recurrent state and context.
-    matching: from features that are correlated to a first flow, or None to begin at zero.
+    matching: from the last features to a first flow, or None to begin at zero.
     decoder: takes these and returns a FlowSequence.
     """
 
@@ -127,11 +127,13 @@ class FlowNetwork(nn.Module):
             low_memory = not torch.is_grad_enabled() and self._stored_bytes(ours) > STORED_LIMIT
         source, target = self.match(ours), self.match(theirs)
         begin = None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR
-        matched = None
+        matches = None
         if begin is None and self.matching is not None:
-            begin = self.matching(source, target, low_memory)
             if every:
-                matched = padding.crop(doubled(doubled(doubled(FACTOR * begin))))
+                matches = self.matching(ours, theirs)
+                begin = matches.flow
+            else:
+                begin = self.matching.flow(ours, theirs, low_memory)
         sequence = self.decoder(
             source,
             target,
@@ -147,7 +149,7 @@ class FlowNetwork(nn.Module):
             tuple(padding.crop(flow) for flow in sequence.flows),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
             prototypes=(),
-            matched=matched,
+            matches=matches,
         )
 
     def _stored_bytes(self, features: Tensor) -> int:
@@ -183,7 +185,7 @@ def build_flow(config: ModelConfig) -> FlowNetwork:
         context=None if config.shared_encoder else Encoder(config),
         match=match,
         describe=nn.Conv2d(config.widths[-1], 2 * hidden, 1),
-        matching=GlobalMatching() if config.matching else None,
+        matching=GlobalMatching(config.widths[-1]) if config.matching else None,
         decoder=FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation)),
         config=config,
     )

@@ -1,18 +1,20 @@
 """A first flow by global matching: where in all of the second image each part of the first is found.
 
 A recurrent decoder that begins at zero sees as far as its look-ups reach, and a fast thing is found by luck. Here every
-part of the first image is compared with every part of the second, at half the resolution of the features, and goes to
-the mean of the places that are like it. How alike two parts are is the cosine of their features, less what all parts
-have in common, so that it means the same in images of any size.
+cell of the first image is compared with every cell of the second, at half the resolution of the features. Training asks
+how likely the true cell is among all, and that a cell which the second image does not show is said to be nowhere; a
+distance to the true place would teach less, because the mean of two places that look alike is a third.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry import Padding, doubled, pixel_grid
+from protoformer.model.correlation import window_index
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import maps_of, size_of, tokens_of
 
@@ -22,48 +24,101 @@ COMPARED = 2**22
 """How many pairs of cells are compared at a time where memory is short; it does not change the result."""
 SHARPNESS = 15.0
 """What likeness is multiplied by before its softmax, at first: the right place then outweighs a thousand others."""
-STAY = 0.4
-"""Likeness of staying, at first: less than that of a place that shows the same, more than that of a chance."""
+NOWHERE = 0.4
+"""Likeness of nowhere, at first: less than that of a place that shows the same, more than that of a chance."""
+WINDOW = 3
+"""Cells along a side of the surroundings of the likeliest one, whose mean is where a cell goes."""
+COARSER = 4
+"""How many times the flow of sure cells is averaged over twice the area, to reach those that are not sure."""
+DOUBT = 0.05
+"""How much the coarser flow weighs beside the own one of a cell that is not sure at all."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What was found where.
+
+    flow: B x 2 x H x W, pixels of the features, has no gradient. size: rows and columns of cells.
+    log_shares: B x n x (n + 1), the logarithm of how likely each cell went to each cell, and last to none of them.
+    """
+
+    flow: Tensor
+    size: tuple[int, int]
+    log_shares: Tensor
 
 
 class GlobalMatching(nn.Module):
-    """Soft matching of all cells with all cells, and with staying where it is for one that resembles nothing.
+    """Likeness of all cells with all cells, and with nowhere; it is the cosine of what `cells` says of them.
 
-    log_sharpness: the logarithm of what likeness is multiplied by. stay: the likeness of no motion.
+    log_sharpness: the logarithm of what likeness is multiplied by. nowhere: the likeness of nowhere.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
+        self.cells = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 1))
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
-        self.stay = nn.Parameter(torch.tensor(STAY))
+        self.nowhere = nn.Parameter(torch.tensor(NOWHERE))
 
-    def forward(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
-        """source, target: B x C x H x W features; returns a flow, B x 2 x H x W, pixels of these maps.
-
-        low_memory: never hold all pairs of cells.
-        """
+    def forward(self, source: Tensor, target: Tensor) -> Matches:
+        """source, target: B x C x H x W features."""
+        cells = self._described(source, target)
         with full_precision(source):
-            padding = Padding.to_multiple(*size_of(source), CELL)
-            maps = [F.avg_pool2d(padding.pad(each.float()), CELL) for each in (source, target)]
-            size = size_of(maps[0])
-            ours, theirs = _distinct(*(tokens_of(each) for each in maps))
-            places = tokens_of(pixel_grid(*size, source.device)[None])
+            ours, theirs = _distinct(cells)
+            log_shares = self._log_shares(ours, theirs)
+            reached = _reached(log_shares.detach(), size_of(cells))
+            return Matches(_spread(reached, cells, source), size_of(cells), log_shares)
+
+    def flow(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
+        """The flow alone; low_memory: never hold all pairs of cells."""
+        cells = self._described(source, target)
+        with full_precision(source):
+            ours, theirs = _distinct(cells)
             parts = ours.split(max(1, COMPARED // (len(ours) * ours.shape[1])), dim=1) if low_memory else (ours,)
-            found = torch.cat([self._reached(some, theirs, places) for some in parts], dim=1)
-            # Whoever stays, in part, does not go there in that part.
-            flow = maps_of(found[..., :2] - found[..., 2:] * places, size)
-            return padding.crop(doubled(CELL * flow))
+            reached = [_reached(self._log_shares(some, theirs), size_of(cells)) for some in parts]
+            return _spread(torch.cat(reached, dim=1), cells, source)
 
-    def _reached(self, cells: Tensor, target: Tensor, places: Tensor) -> Tensor:
-        """Means over places, B x n x 2, of those that are like the cells, and the share of what does not stay."""
+    def _described(self, source: Tensor, target: Tensor) -> Tensor:
+        """Cells of the first maps and then of the second, 2B x C x h x w."""
+        padding = Padding.to_multiple(*size_of(source), CELL)
+        found: Tensor = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
+        return found
+
+    def _log_shares(self, cells: Tensor, target: Tensor) -> Tensor:
         likeness = cells @ target.transpose(1, 2)
-        stay = self.stay.expand(*likeness.shape[:2], 1)
-        shares = (self.log_sharpness.exp() * torch.cat((likeness, stay), dim=2)).softmax(dim=2)[..., :-1]
-        whole = torch.cat((places, torch.ones_like(places[..., :1])), dim=2)
-        return shares @ whole
+        nowhere = self.nowhere.expand(*likeness.shape[:2], 1)
+        return (self.log_sharpness.exp() * torch.cat((likeness, nowhere), dim=2)).log_softmax(dim=2)
 
 
-def _distinct(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Features, B x n x C, without what those of both images have in common, and of length 1."""
+def _distinct(cells: Tensor) -> tuple[Tensor, Tensor]:
+    """Cells of both images as B x n x C, less what those of both have in common, and of length 1."""
+    ours, theirs = tokens_of(cells.float()).chunk(2)
     common = (ours.mean(dim=1, keepdim=True) + theirs.mean(dim=1, keepdim=True)) / 2
     return F.normalize(ours - common, dim=2), F.normalize(theirs - common, dim=2)
+
+
+def _reached(log_shares: Tensor, size: tuple[int, int]) -> Tensor:
+    """Where cells went, x and y in cells, and how sure that is, 0 to 1: B x n x 3."""
+    likeliest = log_shares[..., :-1].argmax(dim=2)
+    corner = torch.stack((likeliest % size[1], likeliest // size[1]), dim=2) - WINDOW // 2
+    index, within = window_index(corner, WINDOW, size)
+    shares = log_shares.gather(2, index).exp() * within
+    trust = shares.sum(dim=2)
+    x, y = (index % size[1] * shares).sum(dim=2) / trust, (index // size[1] * shares).sum(dim=2) / trust
+    return torch.stack((x, y, trust), dim=2)
+
+
+def _spread(reached: Tensor, cells: Tensor, features: Tensor) -> Tensor:
+    """The flow of every pixel of the features: cells that are not sure go with the sure ones around, or stay."""
+    size = size_of(cells)
+    flow = maps_of(reached[..., :2], size) - pixel_grid(*size, reached.device)
+    # Squared: many unsure cells must not outvote a sure one.
+    trust = maps_of(reached[..., 2:], size) ** 2
+    beyond = Padding.to_multiple(*size, 2**COARSER)
+    # What lies beyond the last cell is not known at all.
+    known = F.pad(torch.cat((flow * trust, trust), dim=1), (0, beyond.right, 0, beyond.bottom))
+    levels = [F.avg_pool2d(known, 2**level) for level in reversed(range(COARSER + 1))]
+    filled = levels[0][:, :2] / (levels[0][:, 2:] + DOUBT)
+    for level in levels[1:]:
+        doubt = DOUBT * (1 - level[:, 2:])
+        filled = (level[:, :2] + doubt * doubled(filled)) / (level[:, 2:] + doubt)
+    return Padding.to_multiple(*size_of(features), CELL).crop(doubled(CELL * beyond.crop(filled)))

@@ -22,7 +22,7 @@ from protoformer.world import FlowSample
 class FlowTask:
     """Flow by a recipe. start: a network to begin with the weights of, if not with random ones."""
 
-    metrics: tuple[str, ...] = ("epe", "distance", "surprise")
+    metrics: tuple[str, ...] = ("epe", "distance", "surprise", "matching")
 
     def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -43,8 +43,10 @@ class FlowTask:
         return HeldOutFlows(self.recipe, FLOW, device)
 
     def tensors(self, batch: FlowSample) -> dict[str, Tensor]:
-        """Images, motion, and where it is known."""
-        return {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
+        """Images, motion, where it is known, and what the second images hide of the first, where that is known."""
+        hidden = torch.zeros_like(batch.valid) if batch.occlusion is None else batch.occlusion
+        found = {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
+        return {**found, "hidden": hidden}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
         """Pixels that count."""
@@ -54,9 +56,11 @@ class FlowTask:
         """The loss of every update."""
         prediction = network(normalised(tensors["first"]), normalised(tensors["second"]), every=True)
         with full_precision(weight):
-            settings = self.recipe.loss
-            loss = flow_loss(prediction, tensors["flow"], tensors["valid"], settings.gamma, settings.confidence, weight)
-        return TaskLoss(loss.total, (loss.epe, loss.distance, loss.surprise))
+            own, hidden = self.recipe.loss, tensors.get("hidden")
+            loss = flow_loss(
+                prediction, tensors["flow"], tensors["valid"], own.gamma, own.confidence, weight, hidden, own.matching
+            )
+        return TaskLoss(loss.total, (loss.epe, loss.distance, loss.surprise, loss.matching))
 
 
 class HeldOutFlows(HeldOutScenes[FlowSample]):

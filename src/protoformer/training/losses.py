@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from protoformer.geometry import pixel_grid
 from protoformer.model import FlowPrediction
+from protoformer.model.correlation import window_index
 from protoformer.model.fused import kernels_run_on
+from protoformer.model.matching import CELL, Matches
+from protoformer.model.tokens import tokens_of
+from protoformer.model.update import FACTOR
 
 LONGEST = 400.0
 """Pixels that move farther than this do not count, as is usual in training flow."""
@@ -17,11 +22,15 @@ LONGEST = 400.0
 
 @dataclass(frozen=True)
 class FlowLoss:
-    """Scalars: the total to minimise, its two parts, and the end-point error (pixels) of the last estimate."""
+    """Scalars: the total to minimise, its parts, and the end-point error (pixels) of the last estimate.
+
+    matching: 0 where nothing was matched.
+    """
 
     total: Tensor
     distance: Tensor
     surprise: Tensor
+    matching: Tensor
     epe: Tensor
 
 
@@ -47,15 +56,18 @@ def flow_loss(
     gamma: float = 0.8,
     confidence: float = 0.1,
     pixels: Tensor | None = None,
+    hidden: Tensor | None = None,
+    matching: float = 1.0,
 ) -> FlowLoss:
     """The sum over updates i of n of gamma^(n - i - 1) |flow_i - truth|_1, and as much of the scales' surprise.
 
-    A flow that was matched before the updates counts as one more of them, the first.
+    To it comes, weighted by `matching`, the surprise at where cells are found that were matched before the updates.
 
     flow: N x 2 x H x W, pixels; valid: N x 1 x H x W, bool. Means are over valid pixels that move less than 400 px.
     The surprise is weighted by `confidence`, and the error enters it as a given: estimating how wrong a flow is must
     not change the flow. pixels: scalar above 0, how many pixels to divide by instead of this batch's own. Processes
     that share a batch each take the mean of their counts: the mean of their losses is then that of the whole batch.
+    hidden: N x 1 x H x W, bool, what the second image does not show, where that is known.
     """
     counted = counted_pixels(flow, valid)
     pixels = counted.sum().clamp_min(1) if pixels is None else pixels
@@ -66,10 +78,44 @@ def flow_loss(
         of_distance, of_surprise, of_length = error_sums(estimate, log_scale, flow, counted)
         distance = distance + weight * of_distance / pixels
         surprise = surprise + weight * of_surprise / pixels
-    if prediction.matched is not None:
-        missed = torch.where(counted, prediction.matched - flow, 0.0).abs().sum()
-        distance = distance + gamma**count * missed / pixels
-    return FlowLoss(distance + confidence * surprise, distance, surprise, of_length.detach() / pixels)
+    found = flow.new_zeros(())
+    if prediction.matches is not None:
+        found = matching_surprise(prediction.matches, flow, counted, hidden) / pixels
+    total = distance + confidence * surprise + matching * found
+    return FlowLoss(total, distance, surprise, found, of_length.detach() / pixels)
+
+
+def matching_surprise(matches: Matches, flow: Tensor, counted: Tensor, hidden: Tensor | None = None) -> Tensor:
+    """The sum over cells of -log p of where they are truly found, each times the pixels of a cell.
+
+    A cell is where the pixel at its middle goes, which lies between four cells: the mean of their -log p by how near
+    they are. One that leaves the image, or is hidden, is truly nowhere. Shapes as in `flow_loss`.
+    """
+    side = FACTOR * CELL
+    (rows, columns), (height, width) = matches.size, flow.shape[2:]
+    y = (torch.arange(rows, device=flow.device) * side + side // 2).clamp_max(height - 1)
+    x = (torch.arange(columns, device=flow.device) * side + side // 2).clamp_max(width - 1)
+
+    def at_middles(maps: Tensor) -> Tensor:
+        return tokens_of(maps[:, :, y][:, :, :, x])
+
+    counts = at_middles(counted)[..., 0]
+    places = at_middles(pixel_grid(height, width, flow.device)[None]) + at_middles(torch.where(counted, flow, 0.0))
+    across, down = places.unbind(dim=2)
+    shown = (across >= 0) & (across <= width - 1) & (down >= 0) & (down <= height - 1)
+    if hidden is not None:
+        shown = shown & ~at_middles(hidden)[..., 0]
+    between = (places + 0.5) / side - 0.5
+    corner = between.floor()
+    index, within = window_index(corner.long(), 2, matches.size)
+    right, below = (between - corner).unbind(dim=2)
+    near = torch.stack(((1 - right) * (1 - below), right * (1 - below), (1 - right) * below, right * below), dim=2)
+    # Between the outermost cells and the border there are none beyond.
+    near = near * within
+    near = near / near.sum(dim=2, keepdim=True).clamp_min(1e-6)
+    somewhere = -(near * matches.log_shares.gather(2, index)).sum(dim=2)
+    surprise = torch.where(shown, somewhere, -matches.log_shares[..., -1])
+    return side * side * torch.where(counts, surprise, 0.0).sum()
 
 
 def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -84,9 +84,10 @@ class DataSection:
     source: scenes of the "world", a "dataset" on disk, or a "mix" of both, in which `world_share` of the batches are of
     the world. seed: decides everything random about the data. batch: samples of a step, over all processes. crop:
     (height, width) of the images, pixels.
-    families: kinds of scenes, and the share of the batches that each has (their sum need not be 1). final: the share
-    of the batches that are of the final pass. bank: textures, "procedural" or a folder of images, which are joined
-    with them.
+    families: kinds of scenes, and the share of the batches that each has (their sum need not be 1). pace: of a family,
+    how many times as much as usual happens between two frames, at least and at most; each batch has a pace of its own.
+    final: the share of the batches that are of the final pass. bank: textures, "procedural" or a folder of images,
+    which are joined with them.
     datasets: by their names. broken: how many samples may be unreadable before the run stops.
     workers: processes that make batches; 0 is none. A GPU renders the world itself and needs none.
     """
@@ -97,6 +98,7 @@ class DataSection:
     batch: int = 8
     crop: tuple[int, int] = (368, 496)
     families: Mapping[str, float] = field(default_factory=lambda: {"objects": 1.0})
+    pace: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     final: float = 0.5
     bank: str = "procedural"
     datasets: Mapping[str, DatasetSection] = field(default_factory=dict)
@@ -114,6 +116,9 @@ class DataSection:
         _named("family of scenes", self.families, list(FAMILIES))
         for name, share in self.families.items():
             _expect(share >= 0, f"data.families.{name}", share, "0 or more")
+        _named("family of scenes", self.pace, list(FAMILIES))
+        for name, (least, most) in self.pace.items():
+            _expect(0 < least <= most, f"data.pace.{name}", [least, most], "two numbers above 0, the greater one last")
         if self.source != "dataset" and not sum(self.families.values()) > 0:
             raise InputError("data.families gives no family a share; give one, such as objects: 1.")
         if self.source != "world" and not sum(each.weight for each in self.datasets.values()) > 0:
@@ -168,12 +173,14 @@ class ScheduleSection:
 class LossSection:
     """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise.
 
-    Of depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
+    Of flow alone: matching, weight of the surprise at where each cell is truly found, for networks that match cells. Of
+    depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
     between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are.
     """
 
     gamma: float = 0.8
     confidence: float = 0.1
+    matching: float = 1.0
     edges: float = 1.0
     nearest: float = 0.1
     farthest: float = 80.0
@@ -181,7 +188,7 @@ class LossSection:
 
     def __post_init__(self) -> None:
         _expect(0 < self.gamma <= 1, "loss.gamma", self.gamma, "above 0 and at most 1")
-        for name in ("confidence", "edges", "corners"):
+        for name in ("confidence", "matching", "edges", "corners"):
             _expect(getattr(self, name) >= 0, f"loss.{name}", getattr(self, name), "0 or more")
         _expect(0 < self.nearest < self.farthest, "loss.nearest", self.nearest, "above 0 and below loss.farthest")
 

@@ -1,5 +1,7 @@
 """Batches of several families of scenes, by their numbers."""
 
+import dataclasses
+import math
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,12 +17,15 @@ from protoformer.world import Renderer, TextureBank, World, bank_from_folder, pr
 from protoformer.world.scene import Scenes
 from protoformer.world.stream import GOLDEN, TOGETHER
 
+SILVER = math.sqrt(2)
+"""Multiples of it fill a range as evenly as those of the golden ratio, and have nothing to do with them."""
+
 
 class WorldMix(Generic[Batch]):
     """Makes a batch of scenes by its number.
 
     A batch is of one family and one pass. Its number decides the family; the families have numbers of batches of their
-    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch.
+    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch, at a pace of its own.
 
     places: which of the B this rank makes. make: (renderer, look) to a batch.
     """
@@ -31,6 +36,7 @@ class WorldMix(Generic[Batch]):
         self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
         bank = _bank(data.bank, device).to(device)
         shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
+        self.paces = [data.pace.get(name, (1.0, 1.0)) for name in shares]
         self.worlds = [World(name, family_seed(data.seed, name), data.crop, bank=bank) for name in shares]
         self._edges = np.cumsum(list(shares.values()))[:-1] / sum(shares.values())
         self._counted, self._turns = 0, np.zeros(len(shares), dtype=np.int64)
@@ -41,8 +47,9 @@ class WorldMix(Generic[Batch]):
         """Make this rank's part of batch `number`."""
         family, turn = self.place(number)
         look = "final" if (turn + 1) * GOLDEN % 1 < self.final else "clean"
-        renderer = Renderer(self._scenes(family, turn), self.worlds[family].bank, self.device)
-        return Parcel(self.make(renderer, look))
+        scenes = self._scenes(family, turn)
+        scenes = dataclasses.replace(scenes, rate=scenes.rate / self._pace(family, turn))
+        return Parcel(self.make(Renderer(scenes, self.worlds[family].bank, self.device), look))
 
     def place(self, number: int) -> tuple[int, int]:
         """(index into `worlds`, number among the batches of that family) of a batch."""
@@ -53,6 +60,11 @@ class WorldMix(Generic[Batch]):
         self._counted = number
         family = int(self._families(number, number + 1)[0])
         return family, int(self._turns[family])
+
+    def _pace(self, family: int, turn: int) -> float:
+        """Of a family's batch: every part of the way from its least to its most, on a scale of ratios, comes alike."""
+        least, most = self.paces[family]
+        return least * (most / least) ** ((turn + 1) * SILVER % 1)
 
     def _families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The families of batches start .. stop - 1: multiples of the golden ratio fill the shares evenly."""
