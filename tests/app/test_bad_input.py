@@ -188,7 +188,7 @@ def test_a_file_where_the_folder_of_the_demonstration_belongs(folder: Path, prot
         ("flow", "a.png", "b.png", "--updates", "many"),
         ("flow", "a.png", "b.png", "--speed", "3"),
         ("fly",),
-        ("demo", "--steps", "0"),
+        ("demo", "--steps", "2"),
     ],
 )
 def test_words_that_are_no_command(folder: Path, protoformer, arguments: tuple[str, ...]) -> None:

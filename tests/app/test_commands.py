@@ -73,7 +73,7 @@ class Images(HTMLParser):
 
 def test_the_demonstration_leaves_a_page_and_the_motion(tmp_path: Path, protoformer) -> None:
     output = tmp_path / "new" / "demo"
-    outcome = protoformer("demo", "--steps", "2", "-o", str(output))
+    outcome = protoformer("demo", "-o", str(output))
     assert outcome.code == 0 and outcome.errors == []
     assert str(output / "index.html") in outcome.out
     motion = read_flo(output / "motion.flo")

@@ -95,6 +95,20 @@ def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
         assert of_family == [f"{family}-{family_seed(3, family)}-{number:06d}" for number in range(len(of_family))]
 
 
+def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own() -> None:
+    paced = dataclasses.replace(SCENES, pace={"objects": (0.5, 4.0)})
+    usual, mix = (WorldMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.rate) for data in (SCENES, paced))
+    paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
+    for number in range(60):
+        family = mix.worlds[mix.place(number)[0]].family
+        rates = usual.parcel(number).batch, mix.parcel(number).batch
+        paces[family].append(rates[0] / rates[1])
+    assert paces["drive"] == [1.0] * len(paces["drive"])
+    objects = sorted(paces["objects"])
+    assert 0.5 <= objects[0] < 0.6 and 3.5 < objects[-1] <= 4.0
+    assert 1.2 < objects[len(objects) // 2] < 1.6  # half of them are below the mean of the ratios
+
+
 def test_a_family_has_a_seed_of_its_own_for_ever() -> None:
     assert family_seed(0, "objects") == 2988100851
     seeds = {family_seed(seed, family) for seed in range(3) for family in FAMILIES}

@@ -1,0 +1,67 @@
+"""Mean end-point error on samples of four benchmarks, each pair weighed alike, beside what known systems score there.
+
+    python benchmarks/flow_table.py --root data --json out/flow_table.json
+
+`--root` holds Sintel, Middlebury, KITTI-2012 and FlyingChairs in their official layouts, and may hold a `peers.json`.
+KITTI's is over all known pixels, occluded ones too; a dataset that is not there is left out.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from protoformer.data import open_dataset
+from protoformer.files import write_atomically
+from protoformer.inference import load
+from protoformer.inference.evaluation import evaluate_flow, model_method
+from protoformer.inference.published import peers_beside
+
+DATASETS = {
+    "sintel": ("Sintel", None),
+    "middlebury": ("Middlebury", None),
+    "kitti-2012": ("KITTI-2012", None),
+    "flyingchairs": ("FlyingChairs", "all"),
+}
+"""Folder and split of each; no split is the one that evaluation reads."""
+
+
+def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str, float]]:
+    """Per dataset that is there, mean end-point errors (pixels) by method, ours first."""
+    method = model_method(load(model, task="flow"), updates)
+    found: dict[str, dict[str, float]] = {}
+    for dataset, (folder, split) in DATASETS.items():
+        if not (root / folder).is_dir():
+            continue
+        samples = evaluate_flow(
+            open_dataset(dataset, root / folder, split), method, names=(dataset, model), root=root / folder
+        ).samples
+        errors = {model: [sample.scores.epe for sample in samples]}
+        for peer, scores in peers_beside(root / folder).items():
+            known = [scores.get(f"{folder}/{sample.name}") for sample in samples]
+            errors[peer] = [score["epe"] for score in known if score is not None]
+        found[dataset] = {name: sum(each) / len(each) for name, each in errors.items() if len(each) == len(samples)}
+        found[dataset]["pairs"] = len(samples)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="the folder of the datasets")
+    parser.add_argument("--model", default="flow", help="a preset, the package's weights, or a file")
+    parser.add_argument("--updates", type=int, help="of the decoder; by default the model's own")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    arguments = parser.parse_args()
+    found = measured(arguments.root, arguments.model, arguments.updates)
+    table = Table("mean EPE, px", *(f"{name} ({each['pairs']:.0f})" for name, each in found.items()))
+    for method in dict.fromkeys(name for each in found.values() for name in each if name != "pairs"):
+        table.add_row(method, *(f"{each[method]:.2f}" if method in each else "" for each in found.values()))
+    Console().print(table)
+    if arguments.json:
+        write_atomically(arguments.json, json.dumps(found, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()
