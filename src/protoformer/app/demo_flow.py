@@ -64,8 +64,8 @@ def flow_section(shown: ShownFlow) -> Section:
     off, none = (float(each[valid].mean()) for each in (error, truth.norm(dim=0)))
     return Section(
         f"Optical flow: {shown.family}",
-        "A scene that the network has not seen, whose true motion is known exactly, as a camera would take it. The motion "
-        f"found is wrong by {off:.2f} px on average; to say that nothing moves would be wrong by {none:.2f} px.",
+        "A scene that the network has not seen, whose true motion is known exactly, as a camera would take it. The "
+        f"motion found is wrong by {off:.2f} px on average; to say that nothing moves would be wrong by {none:.2f} px.",
         (
             Figure(picture(shown.first), "first image"),
             Figure(picture(shown.sample.second[0]), "second image"),

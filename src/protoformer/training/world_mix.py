@@ -25,7 +25,8 @@ class WorldMix(Generic[Batch]):
     """Makes a batch of scenes by its number.
 
     A batch is of one family and one pass. Its number decides the family; the families have numbers of batches of their
-    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch, at a pace of its own.
+    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch, at a pace of its
+    own.
 
     places: which of the B this rank makes. make: (renderer, look) to a batch.
     """
@@ -64,7 +65,7 @@ class WorldMix(Generic[Batch]):
     def _pace(self, family: int, turn: int) -> float:
         """Of a family's batch: every part of the way from its least to its most, on a scale of ratios, comes alike."""
         least, most = self.paces[family]
-        return least * (most / least) ** ((turn + 1) * SILVER % 1)
+        return least * math.pow(most / least, (turn + 1) * SILVER % 1)
 
     def _families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The families of batches start .. stop - 1: multiples of the golden ratio fill the shares evenly."""
