@@ -51,7 +51,7 @@ def assert_agrees_at_any_size(run: export_module.Runner, model: pf.FlowModel) ->
 def moving() -> pf.FlowModel:
     """The smallest network with its last layer made strong, so that its flow is of several pixels."""
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu")
+        model = pf.load("tiny", device="cpu", matching=True)
     with torch.no_grad():
         model.network.decoder.update.change[-1].weight.mul_(300)
     return model

@@ -98,13 +98,13 @@ def _distinct(cells: Tensor) -> tuple[Tensor, Tensor]:
 
 def _reached(log_shares: Tensor, size: tuple[int, int]) -> Tensor:
     """Where cells went, x and y in cells, and how sure that is, 0 to 1: B x n x 3."""
-    likeliest = log_shares[..., :-1].argmax(dim=2)
-    corner = torch.stack((likeliest % size[1], likeliest // size[1]), dim=2) - WINDOW // 2
+    # Looked up, not computed from the number of a cell, which an export could not do for a size that it leaves open.
+    places = pixel_grid(*size, log_shares.device).flatten(1).T
+    corner = places[log_shares[..., :-1].argmax(dim=2)].long() - WINDOW // 2
     index, within = window_index(corner, WINDOW, size)
     shares = log_shares.gather(2, index).exp() * within
-    trust = shares.sum(dim=2)
-    x, y = (index % size[1] * shares).sum(dim=2) / trust, (index // size[1] * shares).sum(dim=2) / trust
-    return torch.stack((x, y, trust), dim=2)
+    trust = shares.sum(dim=2, keepdim=True)
+    return torch.cat(((shares[..., None] * places[index]).sum(dim=2) / trust, trust), dim=2)
 
 
 def _spread(reached: Tensor, cells: Tensor, features: Tensor) -> Tensor:
