@@ -96,7 +96,7 @@ def test_an_onnx_file_says_what_it_is(moving: pf.FlowModel, onnx_file: Path) -> 
     proto = onnx.load(onnx_file)
     onnx.checker.check_model(proto)
     about = {entry.key: entry.value for entry in proto.metadata_props}
-    assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "tiny", "1", "dynamic")
+    assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "custom", "1", "dynamic")  # tiny, and matching
     assert about["protoformer"] == pf.__version__ and about["trained"] == "false"
     assert pf.ModelConfig.from_dict(json.loads(about["config"])) == moving.network.config
     assert json.loads(about["inputs"]) == INPUTS and json.loads(about["outputs"]) == OUTPUTS
@@ -126,7 +126,7 @@ def test_the_documents_example_runs(
     example = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)[0]
     exec(compile(example, "export.md", "exec"), {})
     assert np.load("motion.npy").shape == (2, 70, 90)
-    assert capsys.readouterr().out.startswith("flow by tiny, 1 updates, size dynamic\nmean motion ")
+    assert capsys.readouterr().out.startswith("flow by custom, 1 updates, size dynamic\nmean motion ")
 
 
 @pytest.mark.long
@@ -140,7 +140,7 @@ def test_torch_finds_the_flow_of_the_network_at_any_size(moving: pf.FlowModel, t
     told = {DESCRIPTION: ""}
     torch.export.load(io.BytesIO(data), extra_files=told)
     about = json.loads(told[DESCRIPTION])
-    assert (about["model"], about["updates"], about["size"]) == ("tiny", "1", "dynamic")
+    assert (about["model"], about["updates"], about["size"]) == ("custom", "1", "dynamic")
 
 
 def test_a_cost_memory_written_in_one_part_is_that_of_many(monkeypatch: pytest.MonkeyPatch) -> None:

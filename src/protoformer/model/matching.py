@@ -28,10 +28,10 @@ NOWHERE = 0.4
 """Likeness of nowhere, at first: less than that of a place that shows the same, more than that of a chance."""
 WINDOW = 3
 """Cells along a side of the surroundings of the likeliest one, whose mean is where a cell goes."""
-COARSER = 4
-"""How many times the flow of sure cells is averaged over twice the area, to reach those that are not sure."""
+REACHES = (15, 7, 3, 1)
+"""Cells to each side over which the flow of sure cells is averaged, to reach those that are not sure."""
 DOUBT = 0.05
-"""How much the coarser flow weighs beside the own one of a cell that is not sure at all."""
+"""How much what is known from farther away weighs where nothing near is sure."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,25 @@ class GlobalMatching(nn.Module):
         """source, target: B x C x H x W features."""
         cells = self._described(source, target)
         with full_precision(source):
-            ours, theirs = _distinct(cells)
-            log_shares = self._log_shares(ours, theirs)
-            reached = _reached(log_shares.detach(), size_of(cells))
-            return Matches(_spread(reached, cells, source), size_of(cells), log_shares)
+            size = size_of(cells[0])
+            log_shares = self._log_shares(*_distinct(*cells))
+            return Matches(_spread(_reached(log_shares.detach(), size), size, source), size, log_shares)
 
     def flow(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
         """The flow alone; low_memory: never hold all pairs of cells."""
         cells = self._described(source, target)
         with full_precision(source):
-            ours, theirs = _distinct(cells)
+            size = size_of(cells[0])
+            ours, theirs = _distinct(*cells)
             parts = ours.split(max(1, COMPARED // (len(ours) * ours.shape[1])), dim=1) if low_memory else (ours,)
-            reached = [_reached(self._log_shares(some, theirs), size_of(cells)) for some in parts]
-            return _spread(torch.cat(reached, dim=1), cells, source)
+            reached = [_reached(self._log_shares(some, theirs), size) for some in parts]
+            return _spread(torch.cat(reached, dim=1), size, source)
 
-    def _described(self, source: Tensor, target: Tensor) -> Tensor:
-        """Cells of the first maps and then of the second, 2B x C x h x w."""
+    def _described(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Cells of both maps, B x C x h x w each."""
         padding = Padding.to_multiple(*size_of(source), CELL)
-        found: Tensor = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
-        return found
+        found = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
+        return found[: source.shape[0]], found[source.shape[0] :]
 
     def _log_shares(self, cells: Tensor, target: Tensor) -> Tensor:
         likeness = cells @ target.transpose(1, 2)
@@ -89,9 +89,9 @@ class GlobalMatching(nn.Module):
         return (self.log_sharpness.exp() * torch.cat((likeness, nowhere), dim=2)).log_softmax(dim=2)
 
 
-def _distinct(cells: Tensor) -> tuple[Tensor, Tensor]:
+def _distinct(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """Cells of both images as B x n x C, less what those of both have in common, and of length 1."""
-    ours, theirs = tokens_of(cells.float()).chunk(2)
+    ours, theirs = tokens_of(ours.float()), tokens_of(theirs.float())
     common = (ours.mean(dim=1, keepdim=True) + theirs.mean(dim=1, keepdim=True)) / 2
     return F.normalize(ours - common, dim=2), F.normalize(theirs - common, dim=2)
 
@@ -107,18 +107,15 @@ def _reached(log_shares: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.cat(((shares[..., None] * places[index]).sum(dim=2) / trust, trust), dim=2)
 
 
-def _spread(reached: Tensor, cells: Tensor, features: Tensor) -> Tensor:
+def _spread(reached: Tensor, size: tuple[int, int], features: Tensor) -> Tensor:
     """The flow of every pixel of the features: cells that are not sure go with the sure ones around, or stay."""
-    size = size_of(cells)
     flow = maps_of(reached[..., :2], size) - pixel_grid(*size, reached.device)
     # Squared: many unsure cells must not outvote a sure one.
     trust = maps_of(reached[..., 2:], size) ** 2
-    beyond = Padding.to_multiple(*size, 2**COARSER)
-    # What lies beyond the last cell is not known at all.
-    known = F.pad(torch.cat((flow * trust, trust), dim=1), (0, beyond.right, 0, beyond.bottom))
-    levels = [F.avg_pool2d(known, 2**level) for level in reversed(range(COARSER + 1))]
-    filled = levels[0][:, :2] / (levels[0][:, 2:] + DOUBT)
-    for level in levels[1:]:
-        doubt = DOUBT * (1 - level[:, 2:])
-        filled = (level[:, :2] + doubt * doubled(filled)) / (level[:, 2:] + doubt)
-    return Padding.to_multiple(*size_of(features), CELL).crop(doubled(CELL * beyond.crop(filled)))
+    known = torch.cat((flow * trust, trust), dim=1)
+    filled = torch.zeros_like(flow)
+    for reach in (*REACHES, 0):
+        around = F.avg_pool2d(known, 2 * reach + 1, stride=1, padding=reach)
+        doubt = DOUBT * (1 - around[:, 2:])
+        filled = (around[:, :2] + doubt * filled) / (around[:, 2:] + doubt)
+    return Padding.to_multiple(*size_of(features), CELL).crop(doubled(CELL * filled))
