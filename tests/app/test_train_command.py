@@ -153,7 +153,7 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.speed=graph", "--device", "cpu"), "needs one process on a GPU"),
-        (("toy.yaml", "-o", "new", "--set", "model.start=flow", "--device", "cpu"), "brings no weights for flow"),
+        (("toy.yaml", "-o", "new", "--set", "model.start=flow", "--device", "cpu"), "are of another network"),
         (("toy.yaml", "-o", "toy.yaml", "--device", "cpu"), "toy.yaml"),
         (("flow-chairs", "-o", "new", "--device", "cpu"), "root"),
     ],
