@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from protoformer.training import world_mix
+from protoformer.world import procedural_bank
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(1)
 
@@ -75,6 +78,17 @@ def make_movie() -> Callable[..., Path]:
         return path
 
     return make
+
+
+FEW_TEXTURES = (64, 2)
+"""Their side, and how many of each family."""
+
+
+@pytest.fixture
+def few_textures(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Scenes to train on have small textures, and few of them, which are soon made: as `procedural_bank` takes them."""
+    monkeypatch.setattr(world_mix, "_bank", lambda _name, _device: procedural_bank(*FEW_TEXTURES))
+    return FEW_TEXTURES
 
 
 @pytest.fixture(scope="session")

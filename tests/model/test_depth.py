@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protoformer.errors import InputError
 from protoformer.model import PRESETS, DepthNetwork, build_depth, preset
-from protoformer.model.count import parameters
+from protoformer.model.count import depth_operations, flow_operations, operations, parameters
 from protoformer.model.depth import CANONICAL_FOCAL, canonical_log, focal_length, metric_depth, middle_of
 from protoformer.model.depth_decoder import LEAST_LOG_SCALE, STRIDES, rays_of, shares
 
@@ -179,3 +179,9 @@ def test_each_image_of_a_batch_has_its_own_camera() -> None:
         alone = torch.cat([built(batch[i : i + 1], centre[i : i + 1]).logs[-1] for i in range(2)])
         middle = built(batch).logs[-1]
     assert torch.allclose(together, alone, atol=1e-4) and (together - middle).abs().max() > 1e-3
+
+
+def test_operations_are_counted_of_either_task_and_grow_with_what_is_computed() -> None:
+    one, two = (operations("depth", preset("tiny", depth_updates=updates), 64, 96) for updates in (3, 6))
+    assert one < two and one == depth_operations(preset("tiny", depth_updates=3), 64, 96)
+    assert operations("flow", preset("tiny"), 64, 96) == flow_operations(preset("tiny"), 64, 96)

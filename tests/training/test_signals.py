@@ -35,6 +35,14 @@ def test_the_first_request_is_remembered_and_the_handlers_come_back() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+def test_what_is_asked_within_is_asked_of_what_is_around() -> None:
+    with StopRequest() as around:
+        with StopRequest() as within:
+            signal.raise_signal(signal.SIGTERM)
+            assert (within.asked, around.asked) == ("SIGTERM", "")
+        assert around.asked == "SIGTERM"
+
+
 def test_a_second_control_c_stops_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)

@@ -6,6 +6,7 @@ import warnings
 import typer
 from rich.console import Console
 
+from protoformer.app.ablate_command import ablate
 from protoformer.app.batch_command import batch
 from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
@@ -37,6 +38,7 @@ app.command()(models)
 app.command()(demo)
 app.command()(world)
 app.command()(train)
+app.command()(ablate)
 app.command()(export)
 app.command()(serve)
 app.add_typer(evaluate, name="evaluate")
@@ -77,7 +79,7 @@ def main() -> None:
 
 def _advice(arguments: list[str]) -> str:
     """What makes a command need less memory."""
-    if arguments[:1] == ["train"]:
+    if arguments[:1] in (["train"], ["ablate"]):
         return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
     if arguments[:1] in (["flow"], ["batch"]):
         return "give --memory, such as 2GB, within which large images go in windows, or close other programs"

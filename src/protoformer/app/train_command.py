@@ -14,9 +14,8 @@ from rich.table import Table
 from torch import nn
 
 from protoformer.app.arguments import check_dataset_task
-from protoformer.app.train_tasks import TOOLS
+from protoformer.app.train_tasks import TOOLS, dataset_validator
 from protoformer.app.training_bar import LastPictures, TrainingBar, duration
-from protoformer.data import open_dataset
 from protoformer.errors import InputError
 from protoformer.files import write_image
 from protoformer.inference.loading import TASKS
@@ -28,7 +27,7 @@ from protoformer.training.checkpoints import parsed_size
 from protoformer.training.distributed import is_first_process
 from protoformer.training.log import read_log
 from protoformer.training.run_folder import RunFolder
-from protoformer.training.task import Validated, Validator
+from protoformer.training.task import Validator
 from protoformer.training.tasks import task_of
 
 LOADING = 300
@@ -156,6 +155,4 @@ def _validator(text: str, task: str) -> Validator:
     check_dataset_task(name, task)
     if not Path(root).is_dir():
         raise InputError(f"--validate is {text!r}, but there is no folder {root}; write the one that holds {name}.")
-    samples = open_dataset(name, Path(root), split or None)
-
-    return lambda network: Validated(name, TOOLS[task].score(network, samples, name, Path(root)))
+    return dataset_validator(task, name, Path(root), split or None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from protoformer.data import open_dataset
 from protoformer.data.tree import Dataset
 from protoformer.inference import DepthModel, FlowModel, TrackModel
 from protoformer.inference.depth_evaluation import depth_method, evaluate_depth
@@ -17,7 +18,7 @@ from protoformer.model.depth import DepthNetwork
 from protoformer.show.depth_evaluation import depth_comparison
 from protoformer.show.evaluation import comparison
 from protoformer.show.track_pairs import pair_picture
-from protoformer.training.task import Drawing
+from protoformer.training.task import Drawing, Validated, Validator
 
 Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]
 """From a network, the samples of a dataset, its name and its folder to scores by name."""
@@ -76,3 +77,9 @@ TOOLS: dict[str, TaskTools] = {
         score=_track_scores,
     ),
 }
+
+
+def dataset_validator(task: str, name: str, root: Path, split: str | None = None) -> Validator:
+    """Scores a network of a task on a dataset; split: None is the one that evaluation reads."""
+    samples = open_dataset(name, root, split)
+    return lambda network: Validated(name, TOOLS[task].score(network, samples, name, root))

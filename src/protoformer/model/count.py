@@ -1,10 +1,13 @@
 """How large a network is, and how much work it does."""
 
+from functools import lru_cache
+
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from protoformer.model.config import ModelConfig
+from protoformer.model.depth import build_depth
 from protoformer.model.flow import FlowNetwork, build_flow
 
 
@@ -46,3 +49,19 @@ def flow_operations(config: ModelConfig, height: int, width: int) -> int:
             network(image, image, updates=updates, low_memory=False)
         counts.append(int(counter.get_total_flops()))
     return counts[0] + (config.updates - 1) * (counts[1] - counts[0])
+
+
+def depth_operations(config: ModelConfig, height: int, width: int) -> int:
+    """As `flow_operations`, of the depth of one image."""
+    with torch.device("meta"):
+        network = build_depth(config).eval().requires_grad_(False)
+        image = torch.empty(1, 3, height, width)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(image)
+    return int(counter.get_total_flops())
+
+
+@lru_cache
+def operations(task: str, config: ModelConfig, height: int, width: int) -> int:
+    """Floating-point operations of the flow of a pair, or of the depth of an image."""
+    return {"flow": flow_operations, "depth": depth_operations}[task](config, height, width)

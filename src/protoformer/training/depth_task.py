@@ -87,4 +87,4 @@ class HeldOutDepths(HeldOutScenes[DepthSample]):
         for batch, depth in pairs:
             metric.update(depth, batch.depth.cpu(), batch.valid.cpu())
         found = metric.compute().metric
-        return {"abs_rel": found.abs_rel, "delta1": found.delta1, "silog": found.silog}
+        return {"abs_rel": found.abs_rel, "rmse": found.rmse, "delta1": found.delta1, "silog": found.silog}

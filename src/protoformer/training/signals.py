@@ -11,7 +11,8 @@ REQUESTS = (signal.SIGTERM, signal.SIGINT)
 class StopRequest:
     """Within it, SIGTERM and Ctrl-C set `asked` to the name of the signal; a second Ctrl-C stops at once.
 
-    Outside the main thread, where Python hands out no signals, nothing changes.
+    Within another one, what is asked of it is asked of the other, too. Outside the main thread, where Python hands out
+    no signals, nothing changes.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,9 @@ class StopRequest:
     ) -> None:
         for each, handler in self._before.items():
             signal.signal(each, handler)
+            around = getattr(handler, "__self__", None)
+            if isinstance(around, StopRequest):
+                around.asked = self.asked or around.asked
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

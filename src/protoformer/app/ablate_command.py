@@ -1,0 +1,141 @@
+"""`protoformer ablate`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from protoformer.app.ablation_files import TablePaths, write_page, write_table
+from protoformer.app.arguments import DeviceOption, height_and_width
+from protoformer.app.plain_json import plain_json
+from protoformer.app.train_tasks import dataset_validator
+from protoformer.app.training_bar import TrainingBar
+from protoformer.errors import InputError
+from protoformer.files.folders import made_folder
+from protoformer.inference.speed import forward_milliseconds
+from protoformer.inference.weights import save_weights
+from protoformer.show.ablation import ablation_table, verdict
+from protoformer.show.ablation_page import page_with_tables
+from protoformer.training.ablation import SPEED, Ablated, Ablation
+from protoformer.training.ablation_plan import AblationPlan, Judging, PlannedRun, RunBudget, base_recipe, planned
+from protoformer.training.ablation_summary import Summary, summarized
+from protoformer.training.ablation_tables import TABLES, tables_named
+from protoformer.training.observer import Observer
+from protoformer.training.task import Validated
+
+BENCHMARKS = {
+    "flow": (
+        ("sintel", "Sintel", "train"),
+        ("middlebury", "Middlebury", "all"),
+        ("kitti-2012", "KITTI-2012", "train"),
+        ("flyingchairs", "FlyingChairs", "all"),
+    ),
+    "depth": (("nyuv2", "NYUv2", "val"),),
+}
+"""By task: a dataset, its folder in what --data names, and the split that is scored."""
+SIZES = {"flow": "440x1024", "depth": "240x320"}
+"""At which a forward pass is timed: Sintel's, and the size at which depth is found."""
+
+
+def ablate(
+    table: Annotated[str, typer.Argument(help=f"{', '.join(TABLES)}, or all.")],
+    task: Annotated[str, typer.Option(help="flow or depth.")] = "flow",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A folder for tables and runs. What is finished there is kept.")
+    ] = Path("ablation"),
+    minutes: Annotated[
+        float | None, typer.Option(help="Of training, for all runs together; each has the same share.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Of each run, instead of minutes.")] = None,
+    seeds: Annotated[int, typer.Option(help="How often each variant is trained; two or more tell the spread.")] = 1,
+    preset: Annotated[str, typer.Option(help="The network that variants are changed from.")] = "fast",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change the recipe of all runs: data.batch=8. Repeat for several.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A folder of benchmarks to score on, those of Sintel, NYUv2, ... that it has.")
+    ] = None,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH at which a forward pass is timed.")] = None,
+    device: DeviceOption = None,
+    keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep the weights of every run.")] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="A markdown file: put all tables of the output folder between its markers.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables for programs.")] = False,
+) -> None:
+    """The paper's ablation tables, trained anew: every variant with the same budget, seeds and data.
+
+    Example: `protoformer ablate components --task flow --minutes 60 --seeds 2 -o ablation`
+    """
+    on = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    tables = tables_named(table)
+    base = base_recipe(task, preset, settings or [], graph=on == "cuda")
+    found = {name: (folder, split) for name, folder, split in _benchmarks(task, data)}
+    judging = Judging(tuple(found), height_and_width(size or SIZES[task]))
+    plan = planned(tables, seeds, base, RunBudget(steps, minutes), judging)
+    if page is not None:
+        page_with_tables(_text_of(page), [], str(page))  # else it would be refused after everything is trained
+    ablation = Ablation(
+        plan,
+        made_folder(output),
+        on,
+        speed=lambda network: Validated(SPEED, {"milliseconds": forward_milliseconds(network, judging.size)}),
+        validators=tuple(dataset_validator(task, name, root, split) for name, (root, split) in found.items()),
+        observed=lambda run, before: _watching(plan, run, before),
+        write_weights=(lambda network, path: save_weights(network, path, trained=True, task=task))
+        if keep_weights
+        else None,
+    )
+    ended = ablation.run()
+    if ended.failed and not ended.results:
+        raise InputError(next(iter(ended.failed.values())))
+    summaries = [summarized(plan, each, ended.results) for each in tables] if ended.results else []
+    paths = [write_table(output, summary, plan.base.as_dict()) for summary in summaries]
+    if page is not None and not ended.stopped:
+        write_page(page, output)
+    _report(plan, ended, summaries, paths, as_json)
+
+
+def _benchmarks(task: str, data: Path | None) -> list[tuple[str, Path, str]]:
+    """The datasets that there are: name, folder and split."""
+    if data is None:
+        return []
+    found = [(name, data / folder, split) for name, folder, split in BENCHMARKS[task] if (data / folder).is_dir()]
+    if not found:
+        folders = ", ".join(folder for _, folder, _ in BENCHMARKS[task])
+        raise InputError(f"--data is {data}, but it has none of the folders {folders}; give the folder that does.")
+    return found
+
+
+def _text_of(page: Path) -> str:
+    try:
+        return page.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise InputError(f"the page {page} cannot be read; give --page a markdown file that is there.") from None
+
+
+def _watching(plan: AblationPlan, run: PlannedRun, before: int) -> Observer:
+    bar = TrainingBar(run.name)
+    bar.console.print(f"run {before + 1} of {len(plan.runs)}: {run.name}")
+    return bar
+
+
+def _report(
+    plan: AblationPlan, ended: Ablated, summaries: list[Summary], paths: list[TablePaths], as_json: bool
+) -> None:
+    notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
+    for key, reason in ended.failed.items():
+        notes.print(f"note: {plan.runs[key].name} was passed over: {reason}", style="yellow")
+    if as_json:
+        print(json.dumps([plain_json(summary) for summary in summaries], indent=1))
+    else:
+        console = Console(width=max(240, Console().width))
+        for summary, path in zip(summaries, paths, strict=True):
+            console.print(ablation_table(summary))
+            print(*verdict(summary), sep="\n")
+            print(f"wrote {path.markdown}, {path.csv.name}, {path.json.name} and {path.picture.name}\n")
+    if ended.stopped:
+        notes.print(f"stopped with {len(ended.results)} of {len(plan.runs)} runs finished; run it again to go on")

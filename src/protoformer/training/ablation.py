@@ -1,0 +1,174 @@
+"""The runs of an ablation, one after the other in one process, each by the ordinary loop."""
+
+import gc
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from protoformer.errors import InputError
+from protoformer.files.folders import made_folder
+from protoformer.model import ModelConfig
+from protoformer.model.count import operations, parameters
+from protoformer.model.networks import build_network
+from protoformer.training import checkpoints
+from protoformer.training.ablation_plan import AblationPlan, PlannedRun
+from protoformer.training.ablation_results import RunResult, read_result, write_result
+from protoformer.training.distributed import launched
+from protoformer.training.log import read_log
+from protoformer.training.loop import Trainer
+from protoformer.training.observer import Observer
+from protoformer.training.recipe import Recipe
+from protoformer.training.run_folder import RunFolder
+from protoformer.training.signals import StopRequest
+from protoformer.training.task import HeldOut, Validated, Validator
+from protoformer.training.tasks import task_of
+
+SPEED = "speed"
+"""The name under which a validator tells `milliseconds`."""
+LEAST_LEFT = 1.0
+"""Seconds of a run that was stopped when its time was nearly over."""
+
+
+@dataclass(frozen=True)
+class Ablated:
+    """How far an ablation is. results: by the runs' keys. failed: why, by key. stopped: whether somebody asked to."""
+
+    results: dict[str, RunResult]
+    failed: dict[str, str]
+    stopped: bool
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A plan, carried out in a folder; what is finished there is not done again, and what was begun goes on.
+
+    validators: judge the trained network, each by one of the plan's datasets; `speed` tells its milliseconds. observed:
+    whoever watches a run, given the run and how many were before it. write_weights: as of a `Trainer`, or None to keep
+    no weights.
+    """
+
+    plan: AblationPlan
+    folder: Path
+    device: str
+    speed: Validator
+    validators: tuple[Validator, ...] = ()
+    observed: Callable[[PlannedRun, int], Observer] = field(default=lambda _run, _before: Observer())
+    write_weights: Callable[[nn.Module, Path], None] | None = None
+
+    def run(self) -> Ablated:
+        """Train and judge what is left to do; what cannot be is passed over. A signal ends it after the step."""
+        results: dict[str, RunResult] = {}
+        failed: dict[str, str] = {}
+        held_out: HeldOut | None = None
+        with StopRequest() as stop:
+            for before, run in enumerate(self.plan.runs.values()):
+                found = read_result(self.place(run), run.key)
+                if found is None and not stop.asked:
+                    held_out = held_out or self._prepared()
+                    try:
+                        found = self._trained(run, held_out, self.observed(run, before))
+                    except InputError as error:
+                        failed[run.key] = str(error)
+                    _forget()
+                if found is not None:
+                    results[run.key] = found
+        return Ablated(results, failed, stopped=bool(stop.asked) and len(results) + len(failed) < len(self.plan.runs))
+
+    def place(self, run: PlannedRun) -> Path:
+        """The folder of a run."""
+        return self.folder / "runs" / run.name
+
+    def _prepared(self) -> HeldOut:
+        """The scenes that all runs, of whatever seed, are judged by. Textures are then there, too, for all of them."""
+        made_folder(self.folder / "runs")
+        task, device = task_of(self.plan.base.changed(["data.seed=0"])), launched(self.device).device
+        task.source(0, 1, device, lambda _: None)
+        return task.held_out(device)
+
+    def _trained(self, run: PlannedRun, held_out: HeldOut, watching: Observer) -> RunResult | None:
+        """The result of a run, or None where it was stopped."""
+        folder, heard = self.place(run), _Heard()
+        judges = (held_out.validate, *self.validators, self.speed)
+        recipe = rest_of(run.recipe, RunFolder(folder))
+        ended = Trainer(
+            recipe,
+            task_of(recipe),
+            folder,
+            device=self.device,
+            observers=(heard, watching),
+            validators=judges,
+            write_weights=self.write_weights,
+        ).run()
+        if ended.why not in ("steps", "minutes") or heard.step != ended.step or len(heard.scores) < len(judges):
+            return None
+        milliseconds = heard.scores.pop(SPEED)["milliseconds"]
+        config, size = recipe.model.config(), self.plan.judging.size
+        result = RunResult(
+            *(run.key, run.seed, ended.step, ended.seconds),
+            parameters=_parameters(self.plan.task, config),
+            gflops=operations(self.plan.task, config, *size) / 1e9,
+            milliseconds=milliseconds,
+            size=size,
+            device=_device_name(self.device),
+            scores=heard.scores,
+        )
+        write_result(folder, result)
+        checkpoints.clear(folder / "checkpoints")
+        with suppress(OSError):
+            (folder / "checkpoints").rmdir()
+        return result
+
+
+class _Heard(Observer):
+    """Keeps what a network scored at the last step at which it was judged."""
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.scores: dict[str, dict[str, float]] = {}
+
+    def validated(self, step: int, found: Validated) -> None:
+        """Keep it."""
+        if step != self.step:
+            self.step, self.scores = step, {}
+        self.scores[found.name] = found.scores
+
+
+def rest_of(recipe: Recipe, place: RunFolder) -> Recipe:
+    """The recipe for what is left of a run's time, if that is what limits it; its rate falls when it would have."""
+    if recipe.run.minutes is None:
+        return recipe
+    reached = max(checkpoints.steps_listed(place.checkpoints), default=0)
+    spent = max(
+        (
+            record["seconds"]
+            for record in read_log(place.log)
+            if record["event"] == "step" and record["step"] <= reached
+        ),
+        default=0.0,
+    )
+    given = 60 * recipe.run.minutes
+    left = max(LEAST_LEFT, given - spent)
+    decay = recipe.schedule.decay
+    falls = min(math.nextafter(1, 0), decay * given / left) if decay < 1 else decay
+    return recipe.changed([f"run.minutes={left / 60!r}", f"schedule.decay={falls!r}"])
+
+
+def _parameters(task: str, config: ModelConfig) -> int:
+    with torch.device("meta"):
+        return parameters(build_network(task, config))
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "CPU"
+
+
+def _forget() -> None:
+    """Give the memory of a network and its recorded step on a GPU back before the next one takes its own."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()

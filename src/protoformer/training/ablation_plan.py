@@ -1,0 +1,162 @@
+"""Which runs fill ablation tables: networks that are the same one are trained once, whatever tables they stand in."""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protoformer.errors import InputError
+from protoformer.training.ablation_tables import DEFAULTS, TASKS, AblationTable, Variant
+from protoformer.training.recipe import Recipe, read_recipe
+
+SETTINGS = (
+    # Small images, since many networks share the time of one.
+    "data.crop=[192, 256]",
+    # A short run learns at the highest rate for most of its time, and is judged after a fall.
+    "schedule.kind=constant",
+    "schedule.warm_up=100",
+    "schedule.decay=0.3",
+    "optimizer.ema=0.99",
+    # Judged once, at the end, by more scenes than usual.
+    "run.validate_every=0",
+    "run.pictures_every=0",
+    "run.validation_scenes=64",
+    "run.checkpoint_minutes=2",
+)
+"""What is changed of a task's recipe on the world, before anybody's own settings."""
+IDLE = (
+    *(("run", name) for name in ("speed", "log_every", "checkpoint_every", "checkpoint_minutes")),
+    *(("data", name) for name in ("workers", "broken")),
+)
+"""Keys of a recipe that do not decide what is learned: a run that another machine has finished is known here."""
+LEAST_SECONDS = 5
+"""Of a run."""
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """How long runs are: `steps` each, or `minutes` of training for all of them together. One of both."""
+
+    steps: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise InputError("runs need a budget; give --minutes for all together or --steps for each, and not both.")
+        for name, value in (("--steps", self.steps), ("--minutes", self.minutes)):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} is {value:g}, but it must be above 0.")
+
+    def of_each(self, runs: int) -> str:
+        """The setting of a recipe that gives each of so many runs its share; time is cut to whole seconds."""
+        if self.minutes is None:
+            return f"run.steps={self.steps}"
+        seconds = int(60 * self.minutes / runs + 1e-6)
+        if seconds < LEAST_SECONDS:
+            raise InputError(
+                f"--minutes {self.minutes:g} are {60 * self.minutes / runs:.1f} seconds for each of {runs} runs; give "
+                f"at least {math.ceil(LEAST_SECONDS * runs / 6) / 10:g}."
+            )
+        return f"run.minutes={seconds / 60!r}"
+
+
+@dataclass(frozen=True)
+class Judging:
+    """What every run is judged by, beside the held-out scenes of the world.
+
+    datasets: by name. size: (height, width), pixels, at which a forward pass is timed and its operations are counted.
+    """
+
+    datasets: tuple[str, ...]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A network to train. key: decided by all that decides its results. name: of its folder."""
+
+    key: str
+    name: str
+    seed: int
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class AblationPlan:
+    """Tables of one task and the runs that fill them: places has the key of a run by table, label and seed."""
+
+    task: str
+    tables: tuple[AblationTable, ...]
+    seeds: tuple[int, ...]
+    base: Recipe
+    judging: Judging
+    runs: dict[str, PlannedRun]
+    places: dict[tuple[str, str, int], str]
+
+
+def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: bool = False) -> Recipe:
+    """The recipe that variants are changed from. graph: record steps as CUDA graphs. settings: have the last word."""
+    if task not in TASKS:
+        raise InputError(f"the paper has no ablation of {task!r}; choose one of {', '.join(TASKS)}.")
+    usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
+    speed = ["run.speed=graph"] if graph else []
+    recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])
+    if recipe.run.steps is not None or recipe.run.minutes is not None:
+        raise InputError("run.steps and run.minutes are shared out by --steps and --minutes; leave them out of --set.")
+    if recipe.model.start is not None:
+        raise InputError("variants are of different networks and begin with random weights; leave model.start out.")
+    if recipe.task != task:
+        raise InputError(f"the task is {task}, which --set cannot change to {recipe.task}; give it to --task.")
+    return recipe
+
+
+def planned(
+    tables: tuple[AblationTable, ...], seeds: int, base: Recipe, budget: RunBudget, judging: Judging
+) -> AblationPlan:
+    """Every variant with every seed: the base's own and those after it. The first seed fills all tables first."""
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}, but it must be 1 or more.")
+    numbers = tuple(range(base.data.seed, base.data.seed + seeds))
+    wanted = {
+        (table.name, variant.label, seed): (variant, _recipe(base, variant, seed))
+        for seed in numbers
+        for table in tables
+        for variant in table.variants
+    }
+    judged = [base.run.validation_scenes, list(judging.datasets), list(judging.size)]
+    share = budget.of_each(len({_key(recipe, judged) for _, recipe in wanted.values()}))
+    runs: dict[str, PlannedRun] = {}
+    places: dict[tuple[str, str, int], str] = {}
+    for place, (variant, recipe) in wanted.items():
+        recipe = recipe.changed([share])
+        key = _key(recipe, judged)
+        name = f"{base.task}-{_what(variant)}-seed-{place[2]}-{key}"
+        runs.setdefault(key, PlannedRun(key, name, place[2], recipe))
+        places[place] = key
+    return AblationPlan(base.task, tables, numbers, base, judging, runs, places)
+
+
+def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
+    """A variant's; what it is judged by is shared between runs, and not the run's own."""
+    fields = [f"model.fields.{name}={value}" for name, value in variant.fields.items()]
+    return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
+
+
+def _what(variant: Variant) -> str:
+    """A variant, in the name of a folder."""
+    return "default" if variant.is_default else "-".join(f"{name}-{value}" for name, value in variant.fields.items())
+
+
+def _key(recipe: Recipe, judged: list[Any]) -> str:
+    """The first letters of a hash of everything that decides a run's results; judged: what it is judged by."""
+    values = recipe.as_dict()
+    for section, idle in IDLE:
+        del values[section][idle]
+    decisive = {
+        **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
+        "model": recipe.model.config().as_dict(),
+        "judged": judged,
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

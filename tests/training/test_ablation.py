@@ -1,0 +1,129 @@
+"""Runs of an ablation: each to its end once, whatever comes between."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from protoformer.training import Observer, Progress
+from protoformer.training.ablation import SPEED, Ablation, rest_of
+from protoformer.training.ablation_plan import AblationPlan, Judging, PlannedRun, RunBudget, base_recipe, planned
+from protoformer.training.ablation_results import read_result
+from protoformer.training.ablation_summary import summarized
+from protoformer.training.ablation_tables import TABLES, AblationTable
+from protoformer.training.log import read_log
+from protoformer.training.run_folder import RunFolder
+from protoformer.training.task import Validated
+
+SMALL = (
+    *("data.workers=0", "data.batch=1", "data.crop=[64, 64]", "data.families={objects: 1}", "run.precision=fp32"),
+    *("run.validation_scenes=2", "model.fields.updates_training=1", "model.fields.updates=1"),
+)
+TWO = AblationTable("iterations", "two of its rows", TABLES["iterations"].variants[1:3])
+
+
+pytestmark = pytest.mark.usefixtures("few_textures")
+
+
+def plan_of(budget: RunBudget, *settings: str, task: str = "flow") -> AblationPlan:
+    return planned((TWO,), 1, base_recipe(task, "tiny", [*SMALL, *settings]), budget, Judging(("sizes",), (64, 64)))
+
+
+class Watching(Observer):
+    """Begun: the runs that were. at: the step of the first run in whose log the process is asked to stop."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.begun: list[str] = []
+        self.at = at
+
+    def watch(self, run: PlannedRun, before: int) -> "Watching":
+        self.begun.append(run.name)
+        return self
+
+    def logged(self, progress: Progress) -> None:
+        if progress.step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def ablation(plan: AblationPlan, folder: Path, watching: Watching, **options: Any) -> Ablation:
+    def counted(network: nn.Module) -> Validated:
+        return Validated("sizes", {"epe": float(len(list(network.parameters())))})
+
+    def speed(network: nn.Module) -> Validated:
+        assert not network.training
+        return Validated(SPEED, {"milliseconds": 2.5})
+
+    options = {"validators": (counted,), **options}
+    return Ablation(plan, folder, "cpu", speed, observed=watching.watch, **options)
+
+
+def test_a_stopped_ablation_goes_on_and_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
+    plan, stopped, further, again = (
+        plan_of(RunBudget(steps=3), "run.log_every=1"),
+        Watching(at=2),
+        Watching(),
+        Watching(),
+    )
+    ended = ablation(plan, tmp_path, stopped).run()
+    assert ended.stopped and not ended.results and not ended.failed and len(stopped.begun) == 1
+
+    ended = ablation(plan, tmp_path, further).run()
+    assert not ended.stopped and ended.results.keys() == plan.runs.keys() and len(further.begun) == 2
+    for run in plan.runs.values():
+        folder = tmp_path / "runs" / run.name
+        assert sorted(path.name for path in folder.iterdir()) == ["log.jsonl", "result.json"]  # nothing large stays
+        result = read_result(folder, run.key)
+        assert result is not None and result == ended.results[run.key]
+        assert (result.steps, result.seed, result.milliseconds, result.size) == (3, 0, 2.5, (64, 64))
+        assert {"epe", "fl"} <= result.scores["world"].keys() and result.scores["sizes"]["epe"] > 10
+        assert result.parameters > 1e5 and 0 < result.gflops < 10 and result.seconds > 0
+    first = next(iter(plan.runs.values()))
+    starts = [
+        each["step"] for each in read_log(tmp_path / "runs" / first.name / "log.jsonl") if each["event"] == "start"
+    ]
+    assert starts == [0, 2]
+
+    assert ablation(plan, tmp_path, again).run() == ended and again.begun == []
+
+
+def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
+    plan = plan_of(RunBudget(steps=1))
+    first, second = plan.runs.values()
+    (tmp_path / "runs" / first.name / "weights.safetensors").mkdir(parents=True)
+    ended = ablation(plan, tmp_path, Watching()).run()
+    assert ended.results.keys() == {second.key} and not ended.stopped
+    assert "is not of a run" in ended.failed[first.key]
+
+
+def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:
+    plan = plan_of(RunBudget(steps=1), "model.fields.depth_updates=1", task="depth")
+    written: list[Path] = []
+    ended = ablation(plan, tmp_path, Watching(), write_weights=lambda _network, path: written.append(path)).run()
+    assert [path.parent.name for path in written] == [run.name for run in plan.runs.values()]
+    summary = summarized(plan, TWO, ended.results)
+    assert summary.columns == ("world abs_rel", "world rmse") and summary.rows[0].published == (0.065, 2.737)
+
+
+def test_what_is_left_of_a_runs_time_is_what_it_was_given_less_what_it_took(tmp_path: Path) -> None:
+    """Of 20 seconds the last 6 are for the fall of the rate; what came after the last checkpoint is lost."""
+    (run, _), place = plan_of(RunBudget(minutes=40 / 60)).runs.values(), RunFolder(tmp_path)
+    assert rest_of(run.recipe, place) == run.recipe
+    (place.checkpoints / "step-00000004").mkdir(parents=True)
+    for seconds, left, decay in ((12.0, 8.0, 0.75), (19.5, 1.0, 1.0)):
+        records = [{"event": "step", "step": step, "seconds": seconds + step - 4} for step in (2, 4, 6)]
+        place.log.write_text("".join(json.dumps(each) + "\n" for each in records))
+        rest = rest_of(run.recipe, place)
+        assert rest.run.minutes == pytest.approx(left / 60) and rest.schedule.decay == pytest.approx(decay)
+    by_steps = next(iter(plan_of(RunBudget(steps=9)).runs.values())).recipe
+    assert rest_of(by_steps, place) == by_steps
+
+
+def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> None:
+    assert read_result(tmp_path, "a") is None
+    for text in ("{", "[]", '{"key": "a"}'):
+        (tmp_path / "result.json").write_text(text)
+        assert read_result(tmp_path, "a") is None
