@@ -7,7 +7,8 @@ products of which the interpreter does not know. The plain version, in float64, 
 import importlib.util
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -156,3 +157,20 @@ def mixer() -> Callable[..., Mixer]:
         return Mixer(prototyping, LatentSynchronization(channels, heads)).to(DEVICE)
 
     return made
+
+
+@contextmanager
+def _waiting_refused() -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():  # it is said to be a prototype
+            warnings.simplefilter("ignore")
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.fixture
+def waiting_refused() -> Callable[[], AbstractContextManager[None]]:
+    """Whatever waits for the device in it is an error."""
+    return _waiting_refused

@@ -1,9 +1,8 @@
 """Tracking on a GPU: nothing waits for it, a recorded step is the step itself, and boxes are those of a CPU."""
 
 import dataclasses
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import pytest
@@ -36,18 +35,6 @@ def batches(count: int) -> list[dict[str, Tensor]]:
     return [task.tensors(next(source)) for _ in range(count)]
 
 
-@contextmanager
-def waiting_refused() -> Iterator[None]:
-    """Whatever waits for the device in it is an error."""
-    try:
-        with warnings.catch_warnings():  # it is said to be a prototype
-            warnings.simplefilter("ignore")
-            torch.cuda.set_sync_debug_mode("error")
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
     data, weights = batches(WARM_UP + 4), {}
@@ -62,7 +49,7 @@ def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
     assert moved > 0 and (weights["graph"] - weights["eager"]).norm() < 0.3 * moved
 
 
-def test_the_loss_waits_for_nothing() -> None:
+def test_the_loss_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
     task, (tensors,) = TrackTask(RECIPE), batches(1)
     network = task.build().cuda().train()
     task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
@@ -73,7 +60,7 @@ def test_the_loss_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("family", ["chase", "objects"])
-def test_sampling_waits_for_nothing(family: str) -> None:
+def test_sampling_waits_for_nothing(family: str, waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
     world = World(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
     sample = WorldPairs(RECIPE.model.config())
     for _ in range(2):  # the first time kernels are compiled

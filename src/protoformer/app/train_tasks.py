@@ -9,6 +9,7 @@ from torch import nn
 
 from protoformer.data import open_dataset
 from protoformer.data.tree import Dataset
+from protoformer.errors import InputError
 from protoformer.inference import DepthModel, FlowModel, TrackModel
 from protoformer.inference.depth_evaluation import depth_method, evaluate_depth
 from protoformer.inference.evaluation import evaluate_flow, model_method
@@ -17,6 +18,7 @@ from protoformer.model import FlowNetwork, TrackNetwork
 from protoformer.model.depth import DepthNetwork
 from protoformer.show.depth_evaluation import depth_comparison
 from protoformer.show.evaluation import comparison
+from protoformer.show.stabilize_windows import window_picture
 from protoformer.show.track_pairs import pair_picture
 from protoformer.training.task import Drawing, Validated, Validator
 
@@ -60,6 +62,10 @@ def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
     return {figure: getattr(scores, figure) for figure in ("success", "precision", "normalised_precision")}
 
 
+def _no_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
+    raise InputError("stabilization is judged on scenes of the world while it trains; leave --validate out.")
+
+
 TOOLS: dict[str, TaskTools] = {
     "flow": TaskTools(
         draw=lambda example: comparison(example.sample, example.predicted),
@@ -75,6 +81,11 @@ TOOLS: dict[str, TaskTools] = {
         draw=lambda example: pair_picture(example.sample, example.predicted),
         caption="targets not trained on: known (white, left); true box (green), found box and score (red, right)",
         score=_track_scores,
+    ),
+    "stabilize": TaskTools(
+        draw=lambda example: window_picture(example.sample, example.predicted),
+        caption="frames not trained on: shaky and steady above; moved by the warp found, and how it differs, below",
+        score=_no_scores,
     ),
 }
 

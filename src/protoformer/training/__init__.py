@@ -8,6 +8,8 @@ from protoformer.training.losses import FlowLoss, flow_loss
 from protoformer.training.observer import Observer, Progress
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 from protoformer.training.short import fit_flow
+from protoformer.training.stabilize_losses import StabilizeLoss, stabilize_loss
+from protoformer.training.stabilize_task import StabilizeTask
 from protoformer.training.track_losses import TrackLoss, track_loss
 from protoformer.training.track_task import TrackTask
 
@@ -20,6 +22,8 @@ __all__ = [
     "Observer",
     "Progress",
     "Recipe",
+    "StabilizeLoss",
+    "StabilizeTask",
     "TrackLoss",
     "TrackTask",
     "Trainer",
@@ -28,5 +32,6 @@ __all__ = [
     "flow_loss",
     "packaged_recipes",
     "read_recipe",
+    "stabilize_loss",
     "track_loss",
 ]

@@ -175,7 +175,9 @@ class LossSection:
 
     Of flow alone: matching, weight of the surprise at where each cell is truly found, for networks that match cells. Of
     depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
-    between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are.
+    between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are. Of
+    stabilization alone, weights of: consistency, how far the change from frame to frame is off; shape, bends that the
+    truth has not; alignment, of pictures with their steady twins; borders, how far corners are moved out of the frame.
     """
 
     gamma: float = 0.8
@@ -185,10 +187,15 @@ class LossSection:
     nearest: float = 0.1
     farthest: float = 80.0
     corners: float = 0.2
+    consistency: float = 1.0
+    shape: float = 1.0
+    alignment: float = 1.0
+    borders: float = 0.1
 
     def __post_init__(self) -> None:
         _expect(0 < self.gamma <= 1, "loss.gamma", self.gamma, "above 0 and at most 1")
-        for name in ("confidence", "matching", "edges", "corners"):
+        weights = "confidence", "matching", "edges", "corners", "consistency", "shape", "alignment", "borders"
+        for name in weights:
             _expect(getattr(self, name) >= 0, f"loss.{name}", getattr(self, name), "0 or more")
         _expect(0 < self.nearest < self.farthest, "loss.nearest", self.nearest, "above 0 and below loss.farthest")
 

@@ -12,10 +12,12 @@ from protoformer.world.tasks import depth_sample, flow_sample
 
 @dataclass(frozen=True)
 class SampleKind(Generic[Sample]):
-    """One kind of sample. render: (renderer, look) to a batch of the world. vary: one sample of a dataset, varied."""
+    """One kind of sample. render: (renderer, look) to a batch of the world. vary: one sample of a dataset, varied; None
+    where only the world knows what is to be learned.
+    """
 
     render: Callable[[Renderer, str], Sample]
-    vary: Vary[Sample]
+    vary: Vary[Sample] | None
 
 
 FLOW: SampleKind[FlowSample] = SampleKind(flow_sample, varied_flow)

@@ -50,13 +50,14 @@ def open_source(
     told: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
     """Samples of one kind, by default pairs of images, from where the recipe says. The rest as in `dataset_source`."""
-    if data.source == "dataset":
-        return dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
-    world = world_source(data, device, kind.render, rank=rank, ranks=ranks)
-    if data.source == "world":
-        return world
+    if data.source != "dataset":
+        world = world_source(data, device, kind.render, rank=rank, ranks=ranks)
+        if data.source == "world":
+            return world
+    if kind.vary is None:
+        raise InputError(f"data.source is {data.source}, but this task learns from scenes alone; set it to world.")
     read = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
-    return _Mixed(world, read, data.world_share)
+    return read if data.source == "dataset" else _Mixed(world, read, data.world_share)
 
 
 def world_source(

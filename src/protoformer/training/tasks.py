@@ -8,6 +8,7 @@ from torch import nn
 from protoformer.training.depth_task import DepthTask
 from protoformer.training.flow_task import FlowTask
 from protoformer.training.recipe import Recipe
+from protoformer.training.stabilize_task import StabilizeTask
 from protoformer.training.task import Task
 from protoformer.training.track_task import TrackTask
 
@@ -15,6 +16,7 @@ TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {
     "flow": FlowTask,
     "depth": DepthTask,
     "track": TrackTask,
+    "stabilize": StabilizeTask,
 }
 """By name: from a recipe, and a network whose weights it begins with (None: random ones)."""
 

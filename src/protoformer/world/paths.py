@@ -42,7 +42,7 @@ class Path:
         """Values at a time in seconds for each scene (..., B): ... x B x ... x C."""
         between = self.powers.dim() - 1  # dimensions of a scene that a time knows nothing of
         time = time.double().reshape(*time.shape, *(1,) * between)
-        exponents = torch.arange(self.powers.shape[-1], dtype=torch.float64)
+        exponents = torch.arange(self.powers.shape[-1], dtype=torch.float64, device=time.device)
         waves = self.amplitude * torch.sin(2 * math.pi * self.frequency * time + self.phase)
         return (self.powers * time**exponents).sum(dim=-1) + waves.sum(dim=-1)
 

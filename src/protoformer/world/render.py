@@ -146,16 +146,23 @@ class Renderer:
             from protoformer.world import motion_kernels
 
             return motion_kernels.moved(hit, self.shapes, positions, frame)
-        x, y, z = carried(hit, frame)
-        ahead = z > NEAREST
-        target = frame.project(x, y, torch.where(ahead, z, 1.0))
-        target = torch.where(ahead[:, None], target, positions)
+        target, z, ahead = self.reached(hit, positions, frame)
         depth, _ = nearest(frame, self.shapes, target)
         hidden = depth < z * (1 - TOLERANCE)
         # To a thousandth of a pixel, or what rests at the border would be in or out by the rounding of its last digit.
         within = inside((target * 1024).round()[:, :, None] / 1024, *frame.size)[:, :, 0]
         unseen = hidden[:, None] | ~within | ~ahead[:, None]
         return target - positions, ahead[:, None], unseen
+
+    def reached(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+        """Where what was met at positions (B x 2 x N) lies in a frame, hidden or not: B x 2 x N, pixels.
+
+        Beside it its depth, metres, and whether it lies ahead of the camera, B x N each; if not, it stays where it was.
+        """
+        x, y, z = carried(hit, frame)
+        ahead = z > NEAREST
+        target = frame.project(x, y, torch.where(ahead, z, 1.0))
+        return torch.where(ahead[:, None], target, positions), z, ahead
 
     def instances(self, view: View) -> Tensor:
         """Which moving thing is seen, 0 for none: B x 1 x H x W, int64."""

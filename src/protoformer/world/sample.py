@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-Sample = TypeVar("Sample", "FlowSample", "DepthSample", "TrackPairs")
+Sample = TypeVar("Sample", "FlowSample", "DepthSample", "TrackPairs", "StabilityWindows")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +119,25 @@ class StabilityClip:
 
     unstable: Tensor
     stable: Tensor
+    warp: Tensor
+    valid: Tensor
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityWindows:
+    """Two frames of shaky clips that follow one another, each with the trails of the T frames around it.
+
+    unstable: N x 2 x 3 x H x W, the frames; stable: N x 3 x H x W, the steady twin of the first. places: N x 2 x T x
+    2 x h x w and trust: N x 2 x T x 1 x h x w, as in `geometry.trails.Trails`. warp: N x 2 x 2 x h x w, pixels, from
+    the centres of each steady frame's cells to the shaky one, as in `StabilityClip`; valid: N x 2 x 1 x h x w, bool,
+    where it is known.
+    """
+
+    unstable: Tensor
+    stable: Tensor
+    places: Tensor
+    trust: Tensor
     warp: Tensor
     valid: Tensor
     names: tuple[str, ...] = ()

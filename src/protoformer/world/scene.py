@@ -167,6 +167,17 @@ class Scenes:
             casts=sent(parts.alive & parts.casts, device),
         )
 
+    def frames(self, times: Tensor, steady: bool = False, device: torch.device | None = None) -> list["Frame"]:
+        """The frames at times (T x B), made at once, on a GPU by the GPU itself."""
+        times = times.double()
+        one, (to_world, eye) = self.frame(times[0], steady, device), self.camera.pose(times, steady)
+        scenes = self if device is None else _on(self, device)
+        tables, suns = scenes._seen_from(*(sent(part, device) for part in (to_world, eye, times)))
+        return [
+            replace(one, time=times[number], to_world=to_world[number], eye=eye[number], table=table, sun=sun)
+            for number, (table, sun) in enumerate(zip(tables.contiguous(), suns, strict=True))
+        ]
+
     def moments(self, times: Tensor, steady: bool, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """The tables (T x F x B x P) and suns (T x B x 3) of the frames at times (T x B), made at once."""
         table, sun = self._seen_from(*self.camera.pose(times, steady), times)
@@ -248,6 +259,18 @@ def _part(record: Record, start: int, stop: int) -> Record:
         elif isinstance(value, Tensor) or field.name == "names":
             cut[field.name] = value[start:stop]
     return replace(record, **cut)  # type: ignore[type-var]
+
+
+def _on(record: Record, device: torch.device) -> Record:
+    """A record with every tensor on a device."""
+    there: dict[str, Any] = {}
+    for field in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        if is_dataclass(value):
+            there[field.name] = _on(value, device)
+        elif isinstance(value, Tensor):
+            there[field.name] = sent(value, device)
+    return replace(record, **there)  # type: ignore[type-var]
 
 
 def sent(tensor: Tensor, device: torch.device | None) -> Tensor:

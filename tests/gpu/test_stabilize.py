@@ -1,0 +1,77 @@
+"""Stabilization on a GPU: nothing waits for it, a recorded step is the step itself, and windows are those of a CPU."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.training import Recipe, StabilizeTask
+from protoformer.training.distributed import launched
+from protoformer.training.engine import build_engine
+from protoformer.training.graph import WARM_UP
+from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
+from protoformer.training.stabilize_sources import WorldWindows
+from protoformer.world import World, procedural_bank
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+RECIPE = Recipe(
+    task="stabilize",
+    model=ModelSection("tiny", {"stab_window": 6, "stab_past": 6}),
+    data=DataSection(batch=2, crop=(48, 64), families={"handheld": 1.0}),
+    schedule=ScheduleSection("constant", warm_up=4),
+)
+
+
+def batches(count: int) -> list[dict[str, Tensor]]:
+    task = StabilizeTask(RECIPE)
+    source = task.source(0, 1, torch.device("cuda"), pytest.fail).batches(0)
+    return [task.tensors(next(source)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recorded_steps_are_the_steps_themselves(precision: str) -> None:
+    data, weights = batches(WARM_UP + 4), {}
+    for speed in ("eager", "graph"):
+        recipe = dataclasses.replace(RECIPE, run=RunSection(speed=speed, precision=precision))
+        engine = build_engine(launched("cuda"), recipe, StabilizeTask(recipe))
+        start = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+        for tensors in data:
+            engine.step(tensors, rate=1e-4)
+        weights[speed] = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+    moved = (weights["eager"] - start).norm()
+    assert moved > 0 and (weights["graph"] - weights["eager"]).norm() < 0.3 * moved
+
+
+@pytest.mark.parametrize("regressor", ["field", "grid"])
+def test_the_loss_waits_for_nothing(
+    regressor: str, waiting_refused: Callable[[], AbstractContextManager[None]]
+) -> None:
+    task = StabilizeTask(RECIPE.changed([f"model.fields.regressor={regressor}"]))
+    tensors = task.tensors(next(task.source(0, 1, torch.device("cuda"), pytest.fail).batches(0)))
+    network = task.build().cuda().train()
+    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
+    torch.cuda.synchronize()
+    with waiting_refused():
+        task.loss(network, tensors, task.weight(tensors)).total.backward()
+
+
+def test_sampling_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
+    world = World("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+    sample = WorldWindows(RECIPE.model.config())
+    for _ in range(2):  # the first time kernels are compiled
+        sample(world.renderer([3, 4], "cuda"), "final")
+    with waiting_refused():
+        sample(world.renderer([3, 4], "cuda"), "final")
+
+
+def test_windows_are_those_of_a_cpu() -> None:
+    world = World("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3))
+    sample = WorldWindows(RECIPE.model.config())
+    ours, theirs = (sample(world.renderer([3, 4], device), "clean") for device in ("cpu", "cuda"))
+    assert torch.allclose(ours.warp, theirs.warp.cpu(), atol=0.01)
+    known = (ours.trust > 0).expand_as(ours.places) & (theirs.trust.cpu() > 0)
+    assert torch.allclose(ours.places[known], theirs.places.cpu()[known], atol=0.05) and known.float().mean() > 0.5
