@@ -29,6 +29,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/training.py --set model.preset=tiny --set data.batch=2 --set "data.crop=[128, 160]" --json out/training.json
 	$(BIN)/python benchmarks/inference.py --json out/inference.json
 	$(BIN)/python benchmarks/flicker.py --json out/flicker.json
+	$(BIN)/python benchmarks/prototype_regions.py --scenes 1 --removals 1 --json out/prototype_regions.json
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("protoformer needs Python 3.11 or newer: make PYTHON=python3.12 $(MAKECMDGOALS)" if sys.version_info < (3, 11) else 0)'

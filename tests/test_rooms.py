@@ -10,7 +10,7 @@ import protoformer
 
 ROOT = Path(protoformer.__file__).parent
 ROOMS = ("files", "geometry", "world", "data", "model", "metrics", "training", "inference", "show", "app")
-OPTIONAL = frozenset({"av", "gradio", "ray", "onnx", "onnxruntime", "matplotlib", "pydantic"})
+OPTIONAL = frozenset({"av", "gradio", "ray", "onnx", "onnxruntime", "matplotlib", "pydantic", "skimage"})
 LONGEST = 400
 MODULES = sorted(ROOT.rglob("*.py"))
 

@@ -20,9 +20,11 @@ from protoformer.inference import (
     load,
 )
 from protoformer.inference.batch import BatchResult
+from protoformer.inference.explanation import Explanation
 from protoformer.inference.export import Exported, ExportError, export
 from protoformer.inference.track_table import save_tracks
 from protoformer.model import PRESETS, ModelConfig, preset
+from protoformer.show.explanation_page import save_explanation
 
 __version__ = "0.1.0"
 
@@ -33,6 +35,7 @@ __all__ = [
     "DepthResult",
     "DepthStep",
     "DepthVideo",
+    "Explanation",
     "ExportError",
     "Exported",
     "FlowModel",
@@ -51,5 +54,6 @@ __all__ = [
     "export",
     "load",
     "preset",
+    "save_explanation",
     "save_tracks",
 ]

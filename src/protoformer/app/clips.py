@@ -5,13 +5,20 @@ from fractions import Fraction
 from pathlib import Path
 
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, checked_output, open_movie
+from protoformer.files import Movie, MovieWriter, checked_input, checked_output, open_movie
 from protoformer.files.folders import made_folder
 from protoformer.files.movie import USUAL_RATE
-from protoformer.files.movie_images import ImageMovie
+from protoformer.files.movie_images import ImageMovie, is_still
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended."""
+
+
+def is_clip(source: str) -> bool:
+    """Whether it is not one still image."""
+    path = Path(source)
+    pattern = any(sign in source for sign in "*?[") and not path.exists()
+    return path.is_dir() or pattern or not is_still(checked_input(path))
 
 
 def opened_clip(source: str, rate: float | None) -> Movie:

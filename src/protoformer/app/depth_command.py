@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, UpdatesOption, depth_range, near_and_far
+from protoformer.app.clips import is_clip
 from protoformer.app.depth_clip import DepthClipOptions, depth_of_clip
 from protoformer.app.depth_images import DepthImageOptions, depth_of_images
 from protoformer.errors import InputError
-from protoformer.files import checked_input
-from protoformer.files.movie_images import is_still
 from protoformer.inference.cameras import CameraHint
 from protoformer.inference.depth_range import checked_range
 
@@ -67,7 +66,7 @@ def depth(
     """
     camera, bounds = CameraHint(focal=focal, fov=fov), checked_range(depth_range(range))
     scale = near_and_far(colours, "--colours")
-    if len(sources) == 1 and _is_clip(sources[0]):
+    if len(sources) == 1 and is_clip(sources[0]):
         if format is not None or ply:
             raise InputError(f"{'--ply' if ply else '--format'} is for images; leave it out for a clip.")
         depth_of_clip(
@@ -90,10 +89,3 @@ def depth(
             raise InputError(f"{option} is for a clip; leave it out for images.")
     options = DepthImageOptions(format, ply, save_npy, scale, camera, bounds, precision, updates)
     depth_of_images(sources, output or [], (model, device), options, as_json)
-
-
-def _is_clip(source: str) -> bool:
-    """Whether it is not one still image."""
-    path = Path(source)
-    pattern = any(sign in source for sign in "*?[") and not path.exists()
-    return path.is_dir() or pattern or not is_still(checked_input(path))

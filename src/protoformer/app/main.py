@@ -12,6 +12,7 @@ from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
 from protoformer.app.depth_command import depth
 from protoformer.app.evaluate_command import evaluate
+from protoformer.app.explain_command import explain
 from protoformer.app.export_command import export
 from protoformer.app.flow_command import flow
 from protoformer.app.memory_errors import is_out_of_memory
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command()(flow)
 app.command()(depth)
 app.command()(track)
+app.command()(explain)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

@@ -31,7 +31,7 @@ def serve(
     max_seconds: Annotated[float, typer.Option(help="Seconds that a computation may take.", min=0.001)] = 120,
     jobs: Annotated[int, typer.Option(help="Computations at a time; others wait.", min=1)] = 1,
 ) -> None:
-    """A web page for motion, depth and tracking, on this machine alone unless --host says otherwise.
+    """A web page for motion, depth, tracking and prototypes, on this machine alone unless --host says otherwise.
 
     Example: `protoformer serve --port 7860`
     """

@@ -96,6 +96,8 @@ _KINDS = {
     ".avi": Kind("avi", (_MJPEG,), "pcm_s16le", frozenset({"mp3", "ac3", "pcm_s16le"}), even_times=True),
     ".gif": Kind("gif", (_GIF,), None, tick=Fraction(1, 100)),
 }
+SUFFIXES = frozenset(_KINDS)
+"""Of all kinds of video that can be written."""
 
 
 def kind_of(path: Path) -> Kind:

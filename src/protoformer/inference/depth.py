@@ -9,17 +9,20 @@ import torch
 from torch import Tensor
 
 from protoformer.files.movie import USUAL_RATE
+from protoformer.geometry import shrunk, shrunk_size
 from protoformer.inference.cameras import CameraHint, camera_of
 from protoformer.inference.clip_frames import Source
 from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged
 from protoformer.inference.depth_range import DepthRange, checked_range, network_range
 from protoformer.inference.depth_results import DepthResult
 from protoformer.inference.depth_video import DepthVideo, DepthVideoOptions
+from protoformer.inference.explaining import explained_image
+from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.flow_windows import Precision, takes_half
 from protoformer.inference.images import ImageLike, as_image
 from protoformer.inference.weights import save_weights
-from protoformer.model.depth import DepthNetwork
+from protoformer.model.depth import DepthNetwork, depth_padding
 from protoformer.model.flow_decoder import Progress
 
 Matrix = Tensor | npt.NDArray[np.generic]
@@ -75,7 +78,25 @@ class DepthModel:
             camera=camera.source,
             prototypes=found.prototypes,
             trained=self.trained,
+            explainer=lambda result: self.explain(image, result=result),
         )
+
+    def explain(
+        self,
+        image: ImageLike,
+        second: ImageLike | None = None,
+        *,
+        result: DepthResult | None = None,
+        progress: Progress | None = None,
+    ) -> Explanation:
+        """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
+
+        second: another image, whose groups are matched with those of the first. result: the depth of the first, if it
+        is known already, such as by `depth` with its camera. progress: told of every update of a depth.
+        """
+        first = self._explained(image, result, progress)
+        other = None if second is None else self._explained(second, None, progress)
+        return Explanation("depth", first, other, trained=self.trained)
 
     def depth_video(
         self,
@@ -116,6 +137,14 @@ class DepthModel:
             precision=precision,
         )
         return DepthVideo(self.network, self.trained, self.device, source, options)
+
+    @torch.no_grad()
+    def _explained(self, image: ImageLike, result: DepthResult | None, progress: Progress | None) -> ImageExplanation:
+        found = self.depth(image, progress=progress) if result is None else result
+        pixels = as_image(image)[0]
+        working = shrunk_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
+        seen = shrunk(pixels[None].to(self.device), working)
+        return explained_image(self.network.features, pixels, seen, depth_padding(seen), found.depth)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""

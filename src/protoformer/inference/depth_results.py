@@ -2,7 +2,8 @@
 
 import io
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +23,7 @@ from protoformer.files import (
     write_mm_depth,
 )
 from protoformer.inference.cameras import CameraSource
+from protoformer.inference.explanation import UNKNOWN_IMAGES, Explanation
 from protoformer.inference.images import ImageLike, as_image
 from protoformer.inference.point_cloud import USUAL_JUMP, PointCloud, points_of
 from protoformer.metrics.depth import scale_and_shift
@@ -56,7 +58,8 @@ class DepthResult:
     the image's file) or "assumed" (nobody: then metres are as wrong as the guess). kind: "metric", as the model sees
     it, or "aligned", scaled and shifted to a reference. prototypes: those of the image at the size the network works
     at, per stage and block, or empty if not asked for. trained: whether the weights were; if not, the depth means
-    nothing. unit: of depth.
+    nothing. unit: of depth. explainer: the model's way to explain a result, which keeps the image as it was handed in,
+    not a copy of it; None where it has none.
     """
 
     depth: Tensor
@@ -68,6 +71,13 @@ class DepthResult:
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
     unit: Literal["m"] = "m"
+    explainer: "Callable[[DepthResult], Explanation] | None" = field(default=None, repr=False, compare=False)
+
+    def explain(self) -> Explanation:
+        """What the network grouped in the image: the prototypes of every layer, and how they were found."""
+        if self.explainer is None:
+            raise InputError(UNKNOWN_IMAGES)
+        return self.explainer(self)
 
     def save(self, path: str | os.PathLike[str], format: str | None = None, image: ImageLike | None = None) -> None:
         """Write the depth, whole or not at all.

@@ -10,16 +10,20 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import Padding, occlusion_by_consistency
-from protoformer.inference.clip_frames import Source
+from protoformer.inference.clip_frames import Source, Span
+from protoformer.inference.explaining import explained_image
+from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow_video import FlowVideo, VideoOptions
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, confidence_of
-from protoformer.inference.images import ImageLike, image_pair
+from protoformer.inference.images import ImageLike, as_image, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow
+from protoformer.inference.prototype_groups import FAMILIES
+from protoformer.inference.prototype_video import PrototypeVideo
 from protoformer.inference.results import FlowResult
 from protoformer.inference.weights import save_weights
 from protoformer.model import FlowNetwork
-from protoformer.model.flow import LEAST_SIDE, normalised
+from protoformer.model.flow import LEAST_SIDE, flow_padding, normalised
 from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
 
@@ -90,6 +94,51 @@ class FlowModel:
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if occlusion else None,
             prototypes=tuple(tuple(found.first(1).cpu() for found in stage) for stage in predicted.prototypes),
             trained=self.trained,
+            explainer=lambda result: self.explain(first, second, result=result),
+        )
+
+    @torch.no_grad()
+    def explain(
+        self,
+        image: ImageLike,
+        second: ImageLike | None = None,
+        *,
+        result: FlowResult | None = None,
+        progress: Progress | None = None,
+    ) -> Explanation:
+        """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
+
+        second: another image of the same size; then the groups of the first have a motion, and those of both are
+        matched. result: the flow between the two, if it is known already. progress: told of every update of the flow.
+        """
+        if second is None:
+            return Explanation("flow", self._explained(as_image(image), None), trained=self.trained)
+        images = image_pair(image, second)
+        found = self.flow(*images, tile="auto", progress=progress) if result is None else result
+        explained = (self._explained(images[0], found.flow), self._explained(images[1], None))
+        return Explanation("flow", *explained, trained=self.trained)
+
+    def explain_video(
+        self,
+        source: Source,
+        *,
+        layer: str | None = None,
+        families: int | None = FAMILIES,
+        start: float | Fraction | None = None,
+        end: float | Fraction | None = None,
+        every: int = 1,
+        rate: float | Fraction = USUAL_RATE,
+        updates: int | None = None,
+    ) -> PrototypeVideo:
+        """The prototypes of each frame of a clip, followed from frame to frame; memory does not grow with the clip.
+
+        layer: stage and block, such as "2.1"; None: the last. families: how many of similar
+        prototypes there are to be; None: each is by itself. source, start, end, every, rate, updates: as in
+        `flow_video`.
+        """
+        check_updates(updates)
+        return PrototypeVideo(
+            self.network, self.device, source, Span(start, end, every, rate), layer, families, updates
         )
 
     def flow_video(
@@ -142,6 +191,10 @@ class FlowModel:
             (back,) = windowed.flows([(second, first)], starts[1])
             hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
         return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained)
+
+    def _explained(self, image: Tensor, flow: Tensor | None) -> ImageExplanation:
+        """An image, 1 x 3 x H x W in [0, 1], explained."""
+        return explained_image(self.network.features, image[0], image.to(self.device), flow_padding(image), flow)
 
     def _check_memory(self, image: Tensor, pairs: int) -> None:
         """Refuse images (1 x 3 x H x W) whose flow would not fit the memory, before any of it is taken."""

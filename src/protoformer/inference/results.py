@@ -1,7 +1,8 @@
 """What a model returns: frozen records in plain units, which know how to become files and pictures."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import checked_output, encode_png, flow_to_color, write_atomically, write_flo, write_kitti_flow
+from protoformer.inference.explanation import UNKNOWN_IMAGES, Explanation
 from protoformer.model import Prototypes
 
 FLOW_FORMATS = ("flo", "kitti", "picture")
@@ -36,7 +38,8 @@ class FlowResult:
     flow: 2 x H x W, pixels, (u right, v down). confidence: 1 x H x W in [0, 1], how likely the model holds it that u,
     and likewise v, is right to a pixel. occlusion: 1 x H x W, bool, pixels that the second image does not show, or None
     if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for.
-    trained: whether the weights were; if not, the flow means nothing.
+    trained: whether the weights were; if not, the flow means nothing. explainer: the model's way to explain a result,
+    which keeps the images as they were handed in, not copies of them; None where it has none.
     """
 
     flow: Tensor
@@ -44,6 +47,13 @@ class FlowResult:
     occlusion: Tensor | None = None
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
+    explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, repr=False, compare=False)
+
+    def explain(self) -> Explanation:
+        """What the network grouped in both images: the prototypes of every layer, and how they were found."""
+        if self.explainer is None:
+            raise InputError(UNKNOWN_IMAGES)
+        return self.explainer(self)
 
     def save(self, path: str | os.PathLike[str], format: str | None = None) -> None:
         """Write the flow, whole or not at all: "flo", "kitti" (16-bit png) or "picture" (colours, png).

@@ -47,21 +47,35 @@ def measure_convergence(
     prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int = 40
 ) -> Convergence:
     """Run many steps on features (1 x HW x C of a map of H x W) and compare each with the last."""
-    keys, values = prototyping.keys_and_values(features)
-    centres = [prototyping.pool(features, size)]
-    for _ in range(steps):
-        centres.append(prototyping.step(centres[-1], keys, values, size)[0])
-    likeness = cosine_similarities if prototyping.update == "cosine" else similarities
-    queries = [split_heads(prototyping.query(each), prototyping.heads) for each in centres]
-    constant = math.log(queries[0].shape[-2])
+    keys, _ = prototyping.keys_and_values(features)
+    centres = trajectory(prototyping, features, size, steps)
     distances = [float((each - centres[-1]).norm()) for each in centres]
     lengths = [float((after - before).norm()) for before, after in pairwise(centres)]
     return Convergence(
-        log_likelihood=tuple(float(likeness(query, keys).logsumexp(dim=-2).mean()) - constant for query in queries),
+        log_likelihood=tuple(log_likelihood(prototyping, each, keys) for each in centres),
         distances=tuple(distances),
         contraction=contraction_factor(distances),
         drift=lengths[-1] / lengths[0],
     )
+
+
+@torch.no_grad()
+def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int) -> list[Tensor]:
+    """The centres before the first step of EM and after each: steps + 1 of B x K x C. features: B x HW x C."""
+    centres = [prototyping.pool(features, size)]
+    if steps:
+        keys, values = prototyping.keys_and_values(features)
+        for _ in range(steps):
+            centres.append(prototyping.step(centres[-1], keys, values, size)[0])
+    return centres
+
+
+@torch.no_grad()
+def log_likelihood(prototyping: Prototyping, centres: Tensor, keys: Tensor) -> float:
+    """That of the pixels by these centres (B x K x C), as in `Convergence`. keys: B x heads x HW x d."""
+    likeness = cosine_similarities if prototyping.update == "cosine" else similarities
+    queries = split_heads(prototyping.query(centres), prototyping.heads)
+    return float(likeness(queries, keys).logsumexp(dim=-2).mean()) - math.log(queries.shape[-2])
 
 
 def contraction_factor(distances: list[float]) -> float:

@@ -18,6 +18,7 @@ __all__ = [
     "DepthPrediction",
     "build_depth",
     "canonical_log",
+    "depth_padding",
     "focal_length",
     "metric_depth",
     "middle_of",
@@ -73,8 +74,7 @@ class DepthNetwork(nn.Module):
         """
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"depth needs a batch of images, B x 3 x H x W, not {tuple(images.shape)}")
-        height, width = images.shape[2], images.shape[3]
-        padding = Padding.to_multiple(height, width, STRIDES[0], LEAST_SIDE)
+        padding = depth_padding(images)
         encoded = self.features(padding.pad(images), prototypes)
         centre = middle_of(images) if centre is None else centre
         wanted = self.config.depth_updates if updates is None else updates
@@ -89,6 +89,11 @@ class DepthNetwork(nn.Module):
 def build_depth(config: ModelConfig) -> DepthNetwork:
     """The depth network that a configuration describes, with fresh random weights."""
     return DepthNetwork(Encoder(config), build_decoder(config), config)
+
+
+def depth_padding(images: Tensor) -> Padding:
+    """What the network adds to images, B x 3 x H x W, before it encodes them."""
+    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], LEAST_SIDE)
 
 
 def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class FlowNetwork(nn.Module):
             raise ValueError(f"flow needs two batches of one shape, B x 3 x H x W, not {shapes}")
         if start is not None and start.shape != (first.shape[0], 2, *first.shape[2:]):
             raise ValueError(f"a start for these images is B x 2 x H x W like them, not {tuple(start.shape)}")
-        padding = _padding(first)
+        padding = flow_padding(first)
         encoded = self.features(torch.cat((padding.pad(first), padding.pad(second))), prototypes)
         ours, theirs = encoded.features[-1][: first.shape[0]], encoded.features[-1][first.shape[0] :]
         found = self.decode(first, ours, theirs, updates, start, every, low_memory, progress)
@@ -103,7 +103,7 @@ class FlowNetwork(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """What `decode` takes of images, B x 3 x H x W in [-1, 1], each of which may serve two pairs of a video."""
-        features: Tensor = self.features(_padding(images).pad(images)).features[-1]
+        features: Tensor = self.features(flow_padding(images).pad(images)).features[-1]
         return features
 
     def decode(
@@ -118,7 +118,7 @@ class FlowNetwork(nn.Module):
         progress: Progress | None = None,
     ) -> FlowPrediction:
         """As `forward`, for images of which both are encoded: ours, those of the first; theirs, those of the second."""
-        padding = _padding(first)
+        padding = flow_padding(first)
         described = ours if self.context is None else self.context(padding.pad(first)).features[-1]
         state, context = self.describe(described).chunk(2, dim=1)
         if updates is None:
@@ -156,7 +156,8 @@ class FlowNetwork(nn.Module):
         return all_pairs_bytes(size_of(features), self.decoder.costs.levels, features.shape[0])
 
 
-def _padding(images: Tensor) -> Padding:
+def flow_padding(images: Tensor) -> Padding:
+    """What the network adds to images, B x 3 x H x W, before it encodes them."""
     return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
 
 

@@ -127,6 +127,14 @@ class Prototypes:
         """
         return self.expectation if isinstance(self.expectation, Tensor) else self.expectation.memberships()
 
+    @property
+    def owners(self) -> Tensor:
+        """The one prototype that each pixel belongs to: B x HW, int64.
+
+        It is the one that it was assigned; where none was, that of which it is most a member, averaged over heads.
+        """
+        return self.memberships.mean(dim=1).argmax(dim=1) if self.assignment is None else self.assignment
+
     def first(self, count: int) -> "Prototypes":
         """Those of the first images of the batch."""
         expectation = self.expectation

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.metrics.regions import boundaries
 from protoformer.model import Prototypes
 
 Pixels = npt.NDArray[np.uint8]
@@ -36,25 +37,13 @@ def assignment_picture(prototypes: Prototypes, image: Tensor, stride: int, stren
     """The first image of a batch with every pixel tinted by the prototype it belongs to: uint8 H x W x 3.
 
     image: 3 x H x W in [0, 1], the one that was prototyped, on maps at 1/stride of its size, which may reach past it as
-    the network pads it. A pixel belongs to the prototype it was assigned; where none was, to that of which it is most a
-    member, averaged over heads.
+    the network pads it. Pixels belong to prototypes as `Prototypes.owners` says.
     """
     height, width = image.shape[1:]
-    if prototypes.assignment is None:
-        owner = prototypes.memberships[0].mean(dim=0).argmax(dim=0).view(prototypes.size)
-    else:
-        owner = prototypes.assignment[0].view(prototypes.size)
+    owner = prototypes.owners[0].view(prototypes.size)
     fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()
     tint = distinct_colours(prototypes.centres.shape[1])[fine].permute(2, 0, 1)
     grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
-    edge = _edges(fine)
+    edge = boundaries(fine)
     mixed = torch.lerp(grey, tint, strength)
     return picture(torch.where(edge, mixed * 0.4, mixed))
-
-
-def _edges(labels: Tensor) -> Tensor:
-    """Pixels whose right or lower neighbour has another label: H x W, bool."""
-    edge = torch.zeros_like(labels, dtype=torch.bool)
-    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
-    edge[:-1] |= labels[:-1] != labels[1:]
-    return edge

@@ -10,7 +10,7 @@ from protoformer.app.web.depth_work import DepthAnswer, DepthAsked, depth_of_cli
 from protoformer.app.web.examples import render_clip, render_image
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.kept_views import kept_view
-from protoformer.app.web.parts import clip_box, example_buttons, image_box, slide
+from protoformer.app.web.parts import clip_box, download, example_buttons, image_box, slide
 from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
 from protoformer.files import depth_legend
@@ -123,10 +123,5 @@ class DepthTab:
             gr.update(visible=answer.frames > 1, minimum=1, maximum=max(2, answer.frames), value=1),
             gr.update(visible=bool(answer.prototypes)),
             f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes" src="{answer.prototypes}">' if answer.prototypes else "",
-            *(_download(answer.downloads.get(suffix)) for suffix in FILES),
+            *(download(answer.downloads.get(suffix)) for suffix in FILES),
         )
-
-
-def _download(path: Path | None) -> Any:
-    """What the button of a file becomes: hidden where there is none."""
-    return require_gradio().update(visible=path is not None, value=None if path is None else str(path))

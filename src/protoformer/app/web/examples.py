@@ -53,11 +53,14 @@ CLIPS = (("A walk by hand", "handheld", 1),)
 
 def render_examples(folder: Path) -> Examples:
     """Render all of them into a folder."""
+    return Examples(
+        tuple(render_pair(folder, *each) for each in PAIRS), tuple(render_clip(folder, *each) for each in CLIPS)
+    )
+
+
+def render_pair(folder: Path, name: str, family: str, number: int) -> PairExample:
+    """Render two images of a scene into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Examples(tuple(_pair(folder, *each) for each in PAIRS), tuple(render_clip(folder, *each) for each in CLIPS))
-
-
-def _pair(folder: Path, name: str, family: str, number: int) -> PairExample:
     renderer = World(family, size=SIZE, bank=procedural_bank(SIDE, TEXTURES)).renderer([number])
     paths = (folder / f"{family}-1.png", folder / f"{family}-2.png")
     for frame, path in enumerate(paths):

@@ -29,9 +29,10 @@ STYLE = """
 .pf-examples > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
 #flow-prototypes img, #depth-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
 #flow-clip button[aria-label^="Trim video"], #depth-clip button[aria-label^="Trim video"],
-#track-clip button[aria-label^="Trim video"] { display: none }
+#track-clip button[aria-label^="Trim video"], #explain-clip button[aria-label^="Trim video"] { display: none }
 #flow-download { max-width: 260px }
-#track-frame img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 } #track-video { max-width: 760px }
+#track-frame img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 }
+#track-video, #explain-video { max-width: 760px }
 #track-frame pre { margin: .5rem 0 0; font-family: var(--font-mono); white-space: pre-wrap }
 """
 

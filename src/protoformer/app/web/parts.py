@@ -35,6 +35,11 @@ def example_buttons(examples: Iterable[tuple[str, tuple[Path, ...]]], boxes: lis
             button.click(lambda chosen=chosen: chosen, None, boxes, api_visibility="private")
 
 
+def download(path: Path | None) -> Any:
+    """What the button of a file becomes: hidden where there is none."""
+    return require_gradio().update(visible=path is not None, value=None if path is None else str(path))
+
+
 def slide(slider: Any, result: Any, shown: Any, message: Any, view: Callable[[Path, int], Any]) -> None:
     """Let a slider choose what is shown of a result. view: from its folder and a number, from 0 on, to that."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protoformer.app.web.depth_tab import DepthTab
+from protoformer.app.web.explain_tab import ExplainTab
 from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.site import Site
 from protoformer.app.web.track_tab import TrackTab
@@ -16,5 +17,10 @@ class Tab(Protocol):
         """Make the components and say what they do; gradio is collecting them."""
 
 
-TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab, "Depth": DepthTab, "Tracking": TrackTab}
+TABS: dict[str, Callable[[Site], Tab]] = {
+    "Flow": FlowTab,
+    "Depth": DepthTab,
+    "Tracking": TrackTab,
+    "Explain": ExplainTab,
+}
 """What each is called on the page, and what makes it."""

@@ -1,0 +1,109 @@
+"""The prototypes of a clip: frames are read, encoded and forgotten one after the other."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.geometry import shrunk, shrunk_size
+from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
+from protoformer.inference.depth_engine import as_float
+from protoformer.inference.explanation import layer_place
+from protoformer.inference.prototype_groups import FAMILIES, at_pixels, cells_of
+from protoformer.inference.prototype_identities import Identities
+from protoformer.model import FlowNetwork, ModelConfig, Prototypes
+from protoformer.model.encoder import STRIDES
+from protoformer.model.flow import flow_padding, normalised
+
+MOST_PIXELS = 480 * 640
+"""Of a frame as the network sees it; larger ones are shrunk. The map is coarser than that in any case."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrototypeStep:
+    """The prototypes of one frame of a clip.
+
+    number: of the frame, from 0 in the whole clip. time: seconds, exact. image: 3 x H x W, uint8, or float in [0, 1].
+    identities: H x W, int64, who each pixel's prototype is: the same number from frame to frame while it is followed.
+    families: H x W, int64, likewise the family of similar prototypes that it belongs to, or it alone if none were asked
+    for. kept: the share of pixels whose prototype the frame before had; 1 in the first.
+    """
+
+    number: int
+    time: Fraction
+    image: Tensor
+    identities: Tensor
+    families: Tensor
+    kept: float
+
+
+class PrototypeVideo:
+    """Iterate over it for the `PrototypeStep` of every frame, as often as the source can be read.
+
+    clip: its frames. layer: its stage and block, from 1. families: how many there are of similar prototypes, as the
+    first frame has them; one that appears later joins the family of the most similar there is. None: each is its own.
+    """
+
+    def __init__(
+        self,
+        network: FlowNetwork,
+        device: torch.device,
+        source: Source,
+        span: Span,
+        layer: str | None = None,
+        families: int | None = FAMILIES,
+        updates: int | None = None,
+    ) -> None:
+        if families is not None and families < 1:
+            raise InputError(f"prototypes cannot be sorted into {families} families; give 1 or more.")
+        self.clip = ClipFrames(source, span)
+        self.layer = checked_layer(network.config, layer)
+        self._network, self._device, self._updates = network, device, updates
+        self._families = families
+
+    def __iter__(self) -> Iterator[PrototypeStep]:
+        followed, before, known = Identities(self._families), None, torch.empty(0, dtype=torch.int64)
+        for frame in self.clip:
+            image = self._seen(frame)
+            encoded, found = self._encoded(image)
+            flow = None if before is None else self._flow(*before, encoded)
+            seen, stride = (image.shape[2], image.shape[3]), STRIDES[self.layer[0] - 1]
+            labels = cells_of(found, seen, stride)
+            identities = followed.follow(found.centres[0].float().cpu(), labels, flow)
+            shown = identities[labels]
+            kept = 1.0 if before is None else float(torch.isin(shown, known).float().mean())
+            known = shown.unique()
+            of_all, of_families = (
+                at_pixels(each, frame.size, seen, stride) for each in (shown, followed.families[labels])
+            )
+            yield PrototypeStep(frame.number, frame.time, frame.pixels, of_all, of_families, kept)
+            before = (image, encoded)
+        if before is None:
+            raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
+
+    def _seen(self, frame: ClipFrame) -> Tensor:
+        """As the network takes it: 1 x 3 x h x w in [-1, 1]."""
+        pixels = as_float(frame.pixels.to(self._device))[None]
+        return normalised(shrunk(pixels, shrunk_size(frame.size, MOST_PIXELS)))
+
+    @torch.no_grad()
+    def _encoded(self, image: Tensor) -> tuple[Tensor, Prototypes]:
+        found = self._network.features(flow_padding(image).pad(image), True)
+        return found.features[-1], found.prototypes[self.layer[0] - 1][self.layer[1] - 1]
+
+    @torch.no_grad()
+    def _flow(self, first: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+        """From one frame to the next, in cells of the layer's map: 2 x h x w."""
+        flow = self._network.decode(first, ours, theirs, self._updates).flows[-1]
+        stride = STRIDES[self.layer[0] - 1]
+        return (F.avg_pool2d(flow.float(), stride, ceil_mode=True)[0] / stride).cpu()
+
+
+def checked_layer(config: ModelConfig, name: str | None) -> tuple[int, int]:
+    """The stage and block of a layer's name, such as "2.1"; None: the last."""
+    known = [(stage, block) for stage, depth in enumerate(config.depths, 1) for block in range(1, depth + 1)]
+    return known[layer_place(name, [f"{stage}.{block}" for stage, block in known])]

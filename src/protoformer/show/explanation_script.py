@@ -1,0 +1,149 @@
+"""The look and the script of the page on which groups light up under the mouse; nothing in it asks any server."""
+
+STYLE = """
+.controls { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: center; margin: 1rem 0 }
+.controls label { color: var(--soft); font-size: .9rem } .controls select, .controls input { vertical-align: middle }
+.stages { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 1rem; align-items: start }
+.stage { position: relative; overflow: hidden; border-radius: 4px; cursor: crosshair; background: var(--tint) }
+.stage img { display: block; width: 100%; height: auto }
+.stage canvas { position: absolute; left: 0; top: 0; image-rendering: pixelated; pointer-events: none }
+.stage i { position: absolute; width: 11px; height: 11px; margin: -6px 0 0 -6px; border: 2px solid #fff;
+  border-radius: 50%; box-shadow: 0 0 0 1.5px #000; pointer-events: none }
+#told { display: flex; gap: .9rem; align-items: center; min-height: 6.4rem; margin: .9rem 0 0; padding: .6rem 1rem;
+  background: var(--tint); border-radius: 4px; font-variant-numeric: tabular-nums; white-space: pre-line }
+#swatch { flex: 0 0 2.6rem; height: 2.6rem; border-radius: 4px }
+"""
+
+BODY = """
+<div class="controls">
+<label>Layer <select id="layer"></select></label>
+<label>Step of EM <input id="step" type="range" min="0"> <output id="at"></output></label>
+<label>Colours <select id="families"></select></label>
+<label>Strength <input id="strength" type="range" min="0" max="100" value="60"></label>
+</div>
+<div class="stages" id="stages"></div>
+<div id="told"><span id="swatch"></span><span id="words" aria-live="polite"></span></div>
+"""
+
+SCRIPT = """
+'use strict';
+const data = JSON.parse(document.getElementById('data').textContent);
+const at = (id) => document.getElementById(id);
+const hint = 'Move the mouse over a picture: the group of pixels under it lights up, dimmer its family, and in ' +
+  'another picture its match. Rings are its pixels that are nearest to the prototype.\\n' +
+  'A click holds the group; another lets it go.';
+const DARKNESS = 160, FAMILY_DARKNESS = 100;
+let held = null, shown = null;
+const decoded = new Map();
+const cells = (layer, image, step) => {
+  const key = `${layer}/${image}/${step}`;
+  if (!decoded.has(key)) {
+    const text = atob(data.layers[layer].images[image].maps[step]);
+    const bytes = Uint8Array.from(text, (letter) => letter.charCodeAt(0));
+    decoded.set(key, data.layers[layer].wide === 2 ? new Uint16Array(bytes.buffer) : bytes);
+  }
+  return decoded.get(key);
+};
+const chosen = () => {
+  const layer = Number(at('layer').value);
+  return { layer, step: Number(at('step').value), of: data.layers[layer], families: Number(at('families').value) };
+};
+const partner = (of, image, number) => {
+  const match = of.matches.find((each) => each[image] === number);
+  return match ? { number: match[1 - image], similarity: match[2] } : null;
+};
+const rgb = (text) => [1, 3, 5].map((place) => parseInt(text.slice(place, place + 2), 16));
+const paint = () => {
+  const { layer, step, of, families } = chosen();
+  const strength = 2.55 * Number(at('strength').value);
+  document.querySelectorAll('.stage').forEach((stage, image) => {
+    const map = cells(layer, image, step), part = of.images[image], canvas = stage.querySelector('canvas');
+    canvas.width = part.columns;
+    canvas.height = part.rows;
+    canvas.style.width = `${100 * part.columns * of.stride / part.seen[1]}%`;
+    canvas.style.height = `${100 * part.rows * of.stride / part.seen[0]}%`;
+    const colours = of.colours[families][image].map(rgb);
+    const lit = shown === null ? null : shown.image === image ? shown.number :
+      (partner(of, shown.image, shown.number) || { number: -1 }).number;
+    const pen = canvas.getContext('2d'), picture = pen.createImageData(part.columns, part.rows);
+    const family = lit === null || lit < 0 ? null : of.colours[families][image][lit];
+    const paints = colours.map((colour, number) => lit === null ? [...colour, strength] :
+      number === lit ? [...colour, strength * 0.7] : [10, 14, 20, of.colours[families][image][number] === family ?
+        FAMILY_DARKNESS : DARKNESS]);
+    map.forEach((number, cell) => picture.data.set(paints[number], 4 * cell));
+    pen.putImageData(picture, 0, 0);
+    stage.querySelectorAll('i').forEach((mark) => mark.remove());
+    for (const [x, y] of (lit !== null && step === of.steps && part.nearest[lit]) || []) {
+      const mark = stage.appendChild(document.createElement('i'));
+      mark.style.left = `${100 * (x + 0.5) / data.images[image].width}%`;
+      mark.style.top = `${100 * (y + 0.5) / data.images[image].height}%`;
+    }
+  });
+  tell();
+};
+const values = (group) => group.mean.length === 2 ?
+  `moves by (${group.mean.map((part) => part.toFixed(2)).join(', ')}) ${data.unit}, spread ${group.spread.toFixed(2)}` :
+  group.mean.length === 1 ? `${group.mean[0].toFixed(2)} ${data.unit} away, spread ${group.spread.toFixed(2)}` : '';
+const tell = () => {
+  const { step, of, families } = chosen();
+  at('at').textContent = step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
+  at('swatch').style.background = shown ? of.colours[families][shown.image][shown.number] : 'transparent';
+  if (!shown) { at('words').textContent = hint; return; }
+  const group = of.images[shown.image].groups[step].find((each) => each.prototype === shown.number);
+  if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels here.`; return; }
+  const other = partner(of, shown.image, shown.number);
+  const matched = data.images.length < 2 ? '' : other ?
+    `\\nIn the other image: prototype ${other.number}, cosine ${other.similarity.toFixed(2)}` :
+    '\\nIn the other image: no match';
+  at('words').textContent = `Prototype ${shown.number}: ${group.pixels} pixels, ${(100 * group.share).toFixed(1)} % ` +
+    `of the image, around (${group.centre.map((part) => part.toFixed(0)).join(', ')}); ${values(group)}` + matched;
+};
+const under = (event, stage, image) => {
+  const { layer, step, of } = chosen(), part = of.images[image], box = stage.getBoundingClientRect();
+  const place = (share, seen, count) => Math.min(count - 1, Math.max(0, Math.floor(share * seen / of.stride)));
+  const column = place((event.clientX - box.left) / box.width, part.seen[1], part.columns);
+  const row = place((event.clientY - box.top) / box.height, part.seen[0], part.rows);
+  return { image, number: cells(layer, image, step)[row * part.columns + column] };
+};
+const same = (one, other) => one && other && one.image === other.image && one.number === other.number;
+data.images.forEach((each, image) => {
+  const figure = at('stages').appendChild(document.createElement('figure'));
+  const stage = figure.appendChild(document.createElement('div'));
+  stage.className = 'stage';
+  const picture = stage.appendChild(document.createElement('img'));
+  picture.alt = image ? 'second image' : 'first image';
+  picture.src = each.address;
+  stage.appendChild(document.createElement('canvas'));
+  figure.appendChild(document.createElement('figcaption')).textContent = data.images.length < 2 ? 'The image' :
+    image ? 'Second image: matched groups have the colour of their match, others are grey' : 'First image';
+  stage.addEventListener('mousemove', (event) => {
+    const found = under(event, stage, image);
+    if (!held && !same(found, shown)) { shown = found; paint(); }
+  });
+  stage.addEventListener('mouseleave', () => { if (!held) { shown = null; paint(); } });
+  stage.addEventListener('click', (event) => {
+    const found = under(event, stage, image);
+    held = held ? null : found;
+    shown = found;
+    paint();
+  });
+});
+data.layers.forEach((each, number) => {
+  const side = `${each.name}, at 1/${each.stride} of the image`;
+  at('layer').add(new Option(side, number));
+});
+data.families.forEach((count, number) => {
+  at('families').add(new Option(count === null ? 'every prototype' : `${count} families of similar ones`, number));
+});
+const relayer = () => {
+  held = shown = null;
+  at('step').max = chosen().of.steps;
+  at('step').value = chosen().of.steps;
+  paint();
+};
+at('layer').value = data.layers.length - 1;
+at('families').value = data.families.indexOf(12);
+at('layer').addEventListener('change', relayer);
+['step', 'families', 'strength'].forEach((id) => at(id).addEventListener('input', paint));
+relayer();
+"""

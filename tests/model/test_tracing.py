@@ -1,0 +1,66 @@
+"""What every layer did, as it did it, and what it does with one prototype less."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from protoformer.model import Encoder, nearest_prototype, preset
+from protoformer.model.convergence import trajectory
+from protoformer.model.tracing import mixer_of, traced, without
+
+IMAGES = torch.rand(2, 3, 48, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def encoder(**fields: object) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(preset("tiny", **fields)).eval()
+
+
+@pytest.mark.parametrize("fields", [{}, {"components": "ls"}, {"components": "cap"}, {"update": "k_means"}], ids=str)
+@torch.no_grad()
+def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, object]) -> None:
+    network = encoder(**fields)
+    found = network(IMAGES, prototypes=True).prototypes
+    traces = traced(network, IMAGES)
+    assert [(each.stage, each.block, each.stride) for each in traces] == [(1, 1, 4), (2, 1, 8)]
+    for trace, (used,) in zip(traces, found, strict=True):
+        assert torch.equal(trace.centres[-1], used.centres)
+        assert torch.equal(trace.assignments[-1], used.owners)
+        assert len(trace.centres) == len(trace.assignments) == trace.prototyping.iterations + 1
+        again = trajectory(trace.prototyping, trace.tokens, trace.size, trace.prototyping.iterations)
+        torch.testing.assert_close(again[-1], used.centres)
+
+
+def test_earlier_steps_go_by_earlier_centres() -> None:
+    for trace in traced(encoder(), IMAGES):
+        pooled = F.adaptive_avg_pool2d(trace.tokens.transpose(1, 2).unflatten(2, trace.size), trace.prototyping.grid)
+        torch.testing.assert_close(trace.centres[0], pooled.flatten(2).transpose(1, 2))
+        for centres, assigned in zip(trace.centres, trace.assignments, strict=True):
+            assert torch.equal(nearest_prototype(trace.tokens, centres), assigned)
+
+
+def test_tracing_leaves_the_network_as_it_was() -> None:
+    network = encoder()
+    before = network(IMAGES).features
+    traced(network, IMAGES)
+    assert all(torch.equal(one, other) for one, other in zip(before, network(IMAGES).features, strict=True))
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("fields", [{}, {"components": "cap"}, {"synchronization": "fc"}], ids=str)
+@torch.no_grad()
+def test_without_a_prototype_its_pixels_alone_are_mixed_anew(fields: dict[str, object]) -> None:
+    network = encoder(**fields)
+    trace = traced(network, IMAGES)[1]
+    mixer = mixer_of(network, 2, 1)
+    before, _ = mixer(trace.tokens, trace.size)
+    gone = int(trace.assignments[-1][0].mode().values)
+    with without(mixer, gone):
+        after, _ = mixer(trace.tokens, trace.size)
+    changed = (after - before).abs().sum(dim=-1) > 1e-5
+    assert not changed[1].any()
+    ours = trace.assignments[-1][0] == gone
+    if fields.get("components") != "cap":  # where memberships are soft, every pixel has a share of every prototype
+        assert torch.equal(changed[0], ours)
+    assert changed[0][ours].all()
+    assert torch.equal(mixer(trace.tokens, trace.size)[0], before)

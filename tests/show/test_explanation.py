@@ -1,0 +1,125 @@
+"""Explanations as pictures, numbers and a page."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import protoformer as pf
+from protoformer.files import image_size
+from protoformer.show.explanation_page import explanation_page
+from protoformer.show.explanation_pictures import groups_pictures, prototype_colours, prototype_frame, tinted
+from protoformer.show.prototypes import distinct_colours
+from protoformer.world import random_scene
+
+pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+SIZE = (44, 60)
+
+
+@pytest.fixture(scope="module")
+def model() -> pf.FlowModel:
+    return pf.load("tiny", "cpu")
+
+
+@pytest.fixture(scope="module")
+def explanation(model: pf.FlowModel) -> pf.Explanation:
+    scene = random_scene(SIZE, seed=1, motion=3.0).render()
+    return model.explain(scene.first, scene.second)
+
+
+def test_colours_are_the_same_in_every_run(model: pf.FlowModel, explanation: pf.Explanation) -> None:
+    again = model.explain(explanation.images[0].image, explanation.images[1].image)
+    for one, other in zip(groups_pictures(explanation), groups_pictures(again), strict=True):
+        assert one.shape == (*SIZE, 3) and np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("families", [None, 4])
+def test_matched_prototypes_share_a_colour_and_others_are_grey(
+    explanation: pf.Explanation, families: int | None
+) -> None:
+    ours, theirs = prototype_colours(explanation, "1.1", families)
+    matches = explanation.matches("1.1")
+    assert matches
+    for match in matches:
+        assert torch.equal(ours[match.first], theirs[match.second])
+    alone = sorted(set(range(16)) - {match.second for match in matches})
+    assert (theirs[alone] == theirs[alone][:, :1]).all()
+    used = explanation.first.layer("1.1").used
+    assert len(ours[used].unique(dim=0)) == (len(used) if families is None else families)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 5), (5, 10), (10, 10), (10, 20)])
+def test_prototypes_beside_one_another_have_different_colours(rows: int, columns: int) -> None:
+    colours = distinct_colours(rows * columns).view(rows, columns, 3)
+    for down, across in ((0, 1), (1, 0)):
+        gaps = (colours[down:, across:] - colours[: rows - down, : columns - across]).norm(dim=-1)
+        assert gaps.min() > 0.15
+
+
+def test_a_tinted_image_is_grey_where_the_tint_is_weak() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    labels = torch.arange(20).view(4, 5) % 2
+    shown = tinted(image, labels, torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 1.0)
+    assert shown[0, 0].tolist() == [255, 0, 0] and shown[0, 1].tolist() == [0, 0, 255]
+    pale = tinted(image, labels, torch.rand(2, 3), 0.0)
+    assert (np.ptp(pale, axis=2) == 0).all()
+
+
+def test_a_group_keeps_its_colour_along_a_clip(model: pf.FlowModel) -> None:
+    image = random_scene(SIZE, seed=2, motion=0.0).render().first[0]
+    frames = [prototype_frame(step) for step in model.explain_video([image] * 3)]
+    assert all(np.array_equal(frames[0], each) for each in frames[1:])
+
+
+def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_path: Path) -> None:
+    written = pf.save_explanation(tmp_path / "new" / "out", explanation, layer="2.1", prototypes=(3,))
+    assert {path.name for path in written} == {path.name for path in (tmp_path / "new" / "out").iterdir()}
+    sizes = {path.name: image_size(path)[::-1] for path in written if path.suffix == ".png"}
+    assert sizes == {
+        "2.1-groups.png": (120, 44),
+        "2.1-families.png": (120, 44),
+        "2.1-steps.png": (60 * (explanation.first.layer().steps + 1), 44),
+        "2.1-prototype-3.png": (60, 44),
+    }
+    record = json.loads((tmp_path / "new" / "out" / "explanation.json").read_text())
+    assert set(record) == {"task", "trained", "unit", "width", "height", "layers"}
+    assert (record["task"], record["unit"], record["width"], record["height"]) == ("flow", "px", 60, 44)
+    (layer,) = record["layers"]
+    assert set(layer) == {
+        *("name", "stride", "prototypes", "steps", "log_likelihood", "changed", "moved", "contraction", "drift"),
+        *("matches", "images"),
+    }
+    first, second = layer["images"]
+    assert first["assignment"] == explanation.first.layer("2.1").assignment.tolist()
+    assert set(first["groups"][0]) == {"prototype", "pixels", "share", "centre", "mean", "spread", "nearest"}
+    assert (
+        sum(group["pixels"] for group in first["groups"])
+        == sum(group["pixels"] for group in second["groups"])
+        == 44 * 60
+    )
+    assert len(first["groups"][0]["mean"]) == 2 and second["groups"][0]["mean"] == []
+    assert {match["first"] for match in layer["matches"]} <= {group["prototype"] for group in first["groups"]}
+
+
+def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
+    page = explanation_page(explanation)
+    assert "http" not in page.lower() and "@import" not in page and "url(" not in page
+    assert re.findall(r'(?:src|href)="(.{5})', page) == ["data:"]
+    assert "untrained network" in page and page.count("<script") == 2
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1].replace("<\\/", "</"))  # type: ignore[index]
+    assert [layer["name"] for layer in data["layers"]] == ["1.1", "2.1"]
+    assert all(image["address"].startswith("data:image/jpeg;base64,") for image in data["images"])
+    for layer in data["layers"]:
+        assert len(layer["images"][0]["maps"]) == len(layer["images"][0]["groups"]) == layer["steps"] + 1
+
+
+def test_a_network_without_steps_has_a_page_too(model: pf.FlowModel, tmp_path: Path) -> None:
+    pooled = pf.load("tiny", "cpu", task="flow", components="ls")
+    explained = pooled.explain(random_scene(SIZE, seed=1).render().first)
+    pf.save_explanation(tmp_path, explained, prototypes=(0,))
+    (first, _) = json.loads((tmp_path / "explanation.json").read_text())["layers"]
+    assert first["steps"] == 0 and first["contraction"] is None and first["log_likelihood"] == []
+    assert "there are no steps" in (tmp_path / "index.html").read_text()

@@ -1,0 +1,97 @@
+"""Groups that light up under the mouse: the page by itself, the tab without a browser, and the tab in one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import protoformer
+from protoformer.app.web.explain_work import explain_clip, explain_images
+from protoformer.app.web.limits import Limits
+from protoformer.errors import InputError
+from protoformer.files import open_movie
+
+pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+ROOM = Limits(megabytes=10, pixels=20_000, frames=5, seconds=60, jobs=1)
+
+
+@pytest.fixture(scope="module")
+def model() -> protoformer.FlowModel:
+    return protoformer.load("tiny", "cpu")
+
+
+def test_images_give_a_page_and_files(
+    model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    told: list[float] = []
+    answer = explain_images(model, ROOM, list(two_images), tmp_path, lambda share, _: told.append(share))
+    assert answer.page == answer.downloads[".html"].read_text() and told == sorted(told)
+    assert "96x72 pixels; " in answer.summary and "matched in the second image" in answer.summary
+    with pytest.raises(InputError, match="the limit is 100"):
+        explain_images(model, Limits(10, 100, 5, 60, 1), list(two_images), tmp_path)
+
+
+def test_a_clip_gives_a_video(
+    model: protoformer.FlowModel, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+) -> None:
+    clip = make_movie(tmp_path / "clip.mp4", moving_pattern(3))
+    answer = explain_clip(model, ROOM, clip, tmp_path)
+    assert len(list(open_movie(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
+    with pytest.raises(InputError, match="more than 2 frames"):
+        explain_clip(model, Limits(10, 20_000, 2, 60, 1), clip, tmp_path)
+
+
+@pytest.mark.web
+def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
+    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    explanation = model.explain(*two_images)
+    protoformer.save_explanation(tmp_path, explanation)
+    tab = browser.new_page(viewport={"width": 1100, "height": 900})
+    complaints: list[str] = []
+    asked: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto((tmp_path / "index.html").as_uri())
+    assert (
+        tab.locator(".stage canvas").count() == 2 and tab.inner_text("#at") == f"{explanation.first.layer().steps} of 2"
+    )
+    before = tab.evaluate("document.querySelector('canvas').toDataURL()")
+    box = tab.locator(".stage").first.bounding_box()
+    tab.mouse.move(box["x"] + 30.5 / 96 * box["width"], box["y"] + 40.5 / 72 * box["height"])
+    number = int(explanation.first.layer().labels()[40, 30])
+    (group,) = (each for each in explanation.first.groups() if each.prototype == number)
+    words = tab.inner_text("#words")
+    assert words.startswith(f"Prototype {number}: {group.pixels} pixels, {100 * group.share:.1f} % of the image")
+    assert f"moves by ({group.mean[0]:.2f}, {group.mean[1]:.2f}) px" in words and "In the other image: " in words
+    assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
+    tab.select_option("#layer", "0")
+    tab.locator("#step").fill("0")
+    assert tab.inner_text("#at") == "start (pooled)"
+    tab.mouse.move(box["x"] + 10, box["y"] + 10)
+    tab.mouse.move(box["x"] + 0.5 / 96 * box["width"], box["y"] + 0.5 / 72 * box["height"])
+    assert tab.inner_text("#words").startswith(f"Prototype {int(explanation.first.layer('1.1').labels(0)[0, 0])}:")
+    assert complaints == [] and all(url.startswith(("file:", "data:")) for url in asked)
+    tab.close()
+
+
+@pytest.mark.web
+def test_the_tab_shows_the_page_and_gives_its_files(page: Any, two_images: tuple[Path, Path], tmp_path: Path) -> None:
+    page.get_by_role("tab", name="Explain").click()
+    page.click("#explain-compute-images")
+    page.get_by_text("Choose an image first.").wait_for()
+    for box, path in zip(("first", "second"), two_images, strict=True):
+        page.set_input_files(f"#explain-{box} input[type=file]", str(path))
+        page.wait_for_selector(f"#explain-{box} img")
+    page.click("#explain-compute-images")
+    page.wait_for_selector("#explain-message .pf-note")
+    inner = page.frame_locator("#explain-page iframe")
+    inner.locator(".stage").first.hover(position={"x": 20, "y": 20})
+    assert inner.locator("#words").inner_text().startswith("Prototype ")
+    with page.expect_download() as downloading:
+        page.click("#explain-download-json")
+    downloading.value.save_as(tmp_path / "explanation.json")
+    assert json.loads((tmp_path / "explanation.json").read_text())["width"] == 96
