@@ -96,7 +96,7 @@ def test_an_onnx_file_says_what_it_is(moving: pf.FlowModel, onnx_file: Path) -> 
     proto = onnx.load(onnx_file)
     onnx.checker.check_model(proto)
     about = {entry.key: entry.value for entry in proto.metadata_props}
-    assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "custom", "1", "dynamic")  # tiny, and matching
+    assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "custom", "1", "dynamic")
     assert about["protoformer"] == pf.__version__ and about["trained"] == "false"
     assert pf.ModelConfig.from_dict(json.loads(about["config"])) == moving.network.config
     assert json.loads(about["inputs"]) == INPUTS and json.loads(about["outputs"]) == OUTPUTS
