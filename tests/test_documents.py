@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/video.md", set()),
         ("docs/depth.md", {"depth.npy", "colours.png", "room.ply"}),
         ("docs/tracking.md", {"track.csv"}),
+        ("docs/stabilization.md", set()),
     ],
 )
 def test_the_example_of_a_document_runs(

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
+from protoformer.app.demo_stabilization import stabilization_sections
 from protoformer.app.demo_tracking import tracking_sections
 from protoformer.app.progress import progress_bar
 from protoformer.files import checked_output, color_wheel_legend, flow_to_color, write_atomically, write_image
@@ -79,6 +80,7 @@ def demo(
             _em(features),
             *_depth(),
             *tracking_sections(),
+            *stabilization_sections(),
             _world(),
             _models(),
         ),

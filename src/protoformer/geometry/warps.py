@@ -7,15 +7,14 @@ from torch import Tensor
 from protoformer.geometry.grids import pixel_grid
 
 
-def sample(image: Tensor, positions: Tensor) -> Tensor:
-    """Bilinear samples of an image, zero outside it.
+def sample(image: Tensor, positions: Tensor, beyond: str = "zeros") -> Tensor:
+    """Bilinear samples of an image; beyond it there are "zeros", or its "border" goes on.
 
     image: N x C x H x W; positions: N x 2 x h x w, (x, y) in the image's pixels; returns N x C x h x w.
     """
     height, width = image.shape[-2:]
-    size = positions.new_tensor([width, height]).view(1, 2, 1, 1)
-    normalised = (2 * positions + 1) / size - 1
-    return F.grid_sample(image, normalised.permute(0, 2, 3, 1), align_corners=False)
+    normalised = torch.stack([(2 * positions[:, axis] + 1) / side - 1 for axis, side in enumerate((width, height))], -1)
+    return F.grid_sample(image, normalised, padding_mode=beyond, align_corners=False)
 
 
 def warp_back(second: Tensor, flow: Tensor) -> Tensor:

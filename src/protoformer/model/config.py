@@ -14,6 +14,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "synchronization": ("ls", "fc_similarity", "fc", "none"),
     "decoder": ("memory", "recurrent"),
     "aggregation": ("pixels", "prototypes"),
+    "regressor": ("field", "grid"),
 }
 
 
@@ -55,6 +56,13 @@ class ModelConfig:
             parts, and as many of what is around it.
         stages: boxes that are found one after the other, the first from heat maps of corners, each next one by
             looking into the one before.
+    Stabilization
+        regressor: "field" sees frames before and after, and warps every place; "grid" sees those before, as they come,
+            and warps a coarse grid.
+        stab_window: frames on each side of now that "field" sees; stab_past: frames before now that "grid" sees.
+        stab_width, stab_layers: channels, and blocks of prototypes of each stage.
+        stab_stages: warps that are found one after the other, each by looking at what the one before leaves.
+        stab_pixels: how many a frame has at most when the network sees it; larger ones are shrunk.
     """
 
     embedding: str = "patches"
@@ -94,6 +102,13 @@ class ModelConfig:
     track_layers: int = 3
     target_grid: int = 1
     stages: int = 3
+    regressor: str = "field"
+    stab_window: int = 15
+    stab_past: int = 30
+    stab_width: int = 256
+    stab_layers: int = 2
+    stab_stages: int = 2
+    stab_pixels: int = 192 * 320
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -102,7 +117,8 @@ class ModelConfig:
                 raise InputError(f"{field.name} is {getattr(self, field.name)!r}, but it must be {wanted}.")
         if not self.nearest < self.farthest:
             raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
-        for width in (*self.widths, *self.depth_widths, self.hidden_width, self.memory_width, self.track_width):
+        own = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
+        for width in (*self.widths, *self.depth_widths, *own):
             if width % self.head_width:
                 raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
         for name, unit in (("memory_width", 8), ("hidden_width", 2), ("search_side", 8), ("reference_side", 8)):
@@ -172,6 +188,10 @@ PRESETS: dict[str, ModelConfig] = {
         track_width=128,
         track_layers=2,
         target_grid=4,
+        stab_window=60,
+        stab_past=60,
+        stab_width=128,
+        stab_layers=1,
     ),
     "tiny": ModelConfig(
         embedding="convolutions",
@@ -200,6 +220,9 @@ PRESETS: dict[str, ModelConfig] = {
         track_layers=1,
         target_grid=3,
         stages=2,
+        stab_width=32,
+        stab_layers=1,
+        stab_pixels=96 * 160,
     ),
 }
 

@@ -7,12 +7,14 @@ from torch import nn
 from protoformer.model.config import ModelConfig
 from protoformer.model.depth import build_depth
 from protoformer.model.flow import build_flow
+from protoformer.model.stabilize import build_stabilize
 from protoformer.model.tracking import build_track
 
 NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "flow": build_flow,
     "depth": build_depth,
     "track": build_track,
+    "stabilize": build_stabilize,
 }
 """Every task there is, and what builds its network; a network keeps its configuration as `config`."""
 

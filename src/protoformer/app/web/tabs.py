@@ -6,6 +6,7 @@ from typing import Protocol
 from protoformer.app.web.depth_tab import DepthTab
 from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.site import Site
+from protoformer.app.web.stabilize_tab import StabilizeTab
 from protoformer.app.web.track_tab import TrackTab
 
 
@@ -16,5 +17,10 @@ class Tab(Protocol):
         """Make the components and say what they do; gradio is collecting them."""
 
 
-TABS: dict[str, Callable[[Site], Tab]] = {"Flow": FlowTab, "Depth": DepthTab, "Tracking": TrackTab}
+TABS: dict[str, Callable[[Site], Tab]] = {
+    "Flow": FlowTab,
+    "Depth": DepthTab,
+    "Tracking": TrackTab,
+    "Stabilize": StabilizeTab,
+}
 """What each is called on the page, and what makes it."""
