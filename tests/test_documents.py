@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/depth.md", {"depth.npy", "colours.png", "room.ply"}),
         ("docs/tracking.md", {"track.csv"}),
         ("docs/explain.md", {"explained"}),
+        ("docs/stabilization.md", set()),
     ],
 )
 def test_the_example_of_a_document_runs(

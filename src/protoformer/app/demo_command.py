@@ -7,6 +7,7 @@ import numpy as np
 import typer
 
 from protoformer.app.demo_flow import SCENES, convergence_section, flow_section, prototypes_section, shown_flow
+from protoformer.app.demo_stabilization import stabilization_sections
 from protoformer.app.demo_tracking import tracking_sections
 from protoformer.app.progress import progress_bar
 from protoformer.files import checked_output, flow_to_color, write_atomically, write_image
@@ -56,6 +57,7 @@ def demo(
             convergence_section(model, first),
             *_depth(),
             *tracking_sections(),
+            *stabilization_sections(),
             _world(),
             _models(),
         ),

@@ -7,6 +7,7 @@ from typer.core import TyperGroup
 
 from protoformer.app.evaluate_depth import evaluate_depth_command
 from protoformer.app.evaluate_flow import evaluate_flow_command
+from protoformer.app.evaluate_stabilize import evaluate_stabilize_command
 from protoformer.app.evaluate_track import evaluate_track_command
 from protoformer.errors import InputError
 
@@ -33,3 +34,4 @@ def _by_task() -> None:
 evaluate.command("flow")(evaluate_flow_command)
 evaluate.command("depth")(evaluate_depth_command)
 evaluate.command("track")(evaluate_track_command)
+evaluate.command("stabilize")(evaluate_stabilize_command)

@@ -18,6 +18,7 @@ from protoformer.app.flow_command import flow
 from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.models_command import models
 from protoformer.app.serve_command import serve
+from protoformer.app.stabilize_command import stabilize
 from protoformer.app.track_command import track
 from protoformer.app.train_command import train
 from protoformer.app.world_command import world
@@ -36,6 +37,7 @@ app.command()(flow)
 app.command()(depth)
 app.command()(track)
 app.command()(explain)
+app.command()(stabilize)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

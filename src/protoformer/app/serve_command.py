@@ -25,13 +25,14 @@ def serve(
     track_model: Annotated[
         str, typer.Option(help="The tracking model likewise; without weights in the package, a baseline by default.")
     ] = "track",
+    stabilize_model: Annotated[str, typer.Option(help="The stabilizing model likewise.")] = "stabilize",
     max_mb: Annotated[float, typer.Option(help="Megabytes of a file.", min=0.001)] = 200,
     max_pixels: Annotated[int, typer.Option(help="Pixels of an image or a frame.", min=1)] = 2**21,
     max_frames: Annotated[int, typer.Option(help="Frames of a clip.", min=2)] = 120,
     max_seconds: Annotated[float, typer.Option(help="Seconds that a computation may take.", min=0.001)] = 120,
     jobs: Annotated[int, typer.Option(help="Computations at a time; others wait.", min=1)] = 1,
 ) -> None:
-    """A web page for motion, depth, tracking and prototypes, on this machine alone unless --host says otherwise.
+    """A web page for every task and for prototypes, on this machine alone unless --host says otherwise.
 
     Example: `protoformer serve --port 7860`
     """
@@ -43,7 +44,7 @@ def serve(
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     print("note: loading the model and rendering the examples takes some seconds", file=sys.stderr, flush=True)
     try:
-        page, address = serve_page(Site(model, folder, limits, depth_model, track_model), host, port)
+        page, address = serve_page(Site(model, folder, limits, depth_model, track_model, stabilize_model), host, port)
         print(f"protoformer is at {address}; Ctrl-C ends it", flush=True)
         try:
             threading.Event().wait()

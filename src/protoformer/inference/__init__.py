@@ -8,6 +8,8 @@ from protoformer.inference.flow_video import FlowStep, FlowVideo
 from protoformer.inference.loading import UntrainedWarning, load
 from protoformer.inference.point_cloud import PointCloud
 from protoformer.inference.results import FlowResult
+from protoformer.inference.stabilize import StabilizeModel
+from protoformer.inference.stabilize_results import StabilizeResult
 from protoformer.inference.track import Tracker, TrackModel
 from protoformer.inference.track_results import TrackedBox, TrackResult
 
@@ -21,6 +23,8 @@ __all__ = [
     "FlowStep",
     "FlowVideo",
     "PointCloud",
+    "StabilizeModel",
+    "StabilizeResult",
     "TrackModel",
     "TrackResult",
     "TrackedBox",

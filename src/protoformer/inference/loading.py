@@ -11,25 +11,29 @@ import torch
 from protoformer.errors import InputError
 from protoformer.inference.depth import DepthModel
 from protoformer.inference.flow import FlowModel
+from protoformer.inference.stabilize import StabilizeModel
 from protoformer.inference.track import TrackModel
 from protoformer.inference.weights import load_weights, packaged_weights
 from protoformer.model import PRESETS, preset
 from protoformer.model.networks import build_network
 
-TASKS = {"flow": "fast", "depth": "fast", "track": "fast"}
+TASKS = {"flow": "fast", "depth": "fast", "track": "fast", "stabilize": "fast"}
 """Each task, and the preset that serves it."""
 PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {
     "flow": FlowModel,
     "depth": DepthModel,
     "track": TrackModel,
+    "stabilize": StabilizeModel,
 }
 """What makes each task's network usable: from the network, whether it is trained, and a device."""
 UNTRAINED = (
     "{name} has no trained weights in this version of the package: "
     "it runs with random ones, and its results mean nothing"
 )
-
-
+UNTRAINED_STABILIZE = (
+    "{name} has no trained weights in this version of the package: nothing in its warps is learned, they smooth the "
+    "trails of a clip as they are"
+)
 RANDOM = "{name} holds random weights, as they were before any training: its results mean nothing"
 
 
@@ -68,6 +72,16 @@ def load(
 
 
 @overload
+def load(name: Literal["stabilize"], device: str | torch.device | None = None) -> StabilizeModel: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["stabilize"], **fields: Any
+) -> StabilizeModel: ...
+
+
+@overload
 def load(
     name: str | os.PathLike[str],
     device: str | torch.device | None = None,
@@ -84,7 +98,7 @@ def load(
     task: str | None = None,
     **fields: Any,
 ) -> Any:
-    """A model by the name of a task ("flow", "depth", "track"), of a preset ("paper", "fast", "tiny"), or by its file.
+    """A model by the name of a task (flow, depth, track, stabilize), of a preset (paper, fast, tiny), or by its file.
 
     A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
     its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
@@ -112,7 +126,8 @@ def load(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build_network(does, config)
-    warnings.warn(UNTRAINED.format(name=name), UntrainedWarning, stacklevel=2)
+    untrained = UNTRAINED_STABILIZE if does == "stabilize" else UNTRAINED
+    warnings.warn(untrained.format(name=name), UntrainedWarning, stacklevel=2)
     return PREDICTORS[does](network, False, on)
 
 

@@ -109,6 +109,23 @@ PUBLISHED_TRACKING: dict[str, tuple[TrackRow, ...]] = {
 """By dataset: figures on its test split."""
 
 
+@dataclass(frozen=True)
+class StabilityRow:
+    """Another system's steady clips: what they were measured on, and its figures as shares, 0 to 1."""
+
+    label: str
+    measured_on: str
+    distortion: float
+    stability: float
+
+
+PUBLISHED_STABILITY = (
+    StabilityRow("ProtoFormer, published (with StabNet)", "the paper's clips", 0.85, 0.80),
+    StabilityRow("ProtoFormer, published (with PWStableNet)", "the paper's clips", 0.82, 0.83),
+)
+"""The paper names neither its clips nor its cropping."""
+
+
 def peers_beside(
     root: Path, task: str = "flow", fields: tuple[str, ...] = ("epe", "fl")
 ) -> dict[str, dict[str, dict[str, float]]]:

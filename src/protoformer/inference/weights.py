@@ -68,6 +68,10 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
         raise InputError(
             f"{path} does not fit the network it describes; give a file that this version wrote."
         ) from None
+    if any(buffer.is_meta for buffer in network.buffers()):  # what is computed, and not stored
+        with torch.random.fork_rng(devices=[]):
+            network = build_network(task, config)
+        network.load_state_dict(tensors)
     return StoredNetwork(network.float(), task, trained)
 
 

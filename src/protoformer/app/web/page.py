@@ -29,10 +29,12 @@ STYLE = """
 .pf-examples > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
 #flow-prototypes img, #depth-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
 #flow-clip button[aria-label^="Trim video"], #depth-clip button[aria-label^="Trim video"],
-#track-clip button[aria-label^="Trim video"], #explain-clip button[aria-label^="Trim video"] { display: none }
+#track-clip button[aria-label^="Trim video"], #explain-clip button[aria-label^="Trim video"],
+#stabilize-clip button[aria-label^="Trim video"] { display: none }
 #flow-download { max-width: 260px }
 #track-frame img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 }
-#track-video, #explain-video { max-width: 760px }
+#track-video, #explain-video, #stabilize-video { max-width: 760px }
+#stabilize-path svg { width: 100%; max-width: 520px }
 #track-frame pre { margin: .5rem 0 0; font-family: var(--font-mono); white-space: pre-wrap }
 """
 
@@ -79,7 +81,7 @@ def _made(site: Site) -> Any:
     tabs = {name: make(site) for name, make in TABS.items()}
     with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(SWEEP_SECONDS, KEEP_SECONDS)) as page:
         gr.HTML(
-            "<h1>protoformer</h1><p>Motion and depth in images and video. "
+            "<h1>protoformer</h1><p>Motion and depth in images and video, things followed, shaky clips made steady. "
             f"{site.limits.describe()} Uploads and results are deleted after {KEEP_SECONDS // 60} minutes.</p>",
             elem_classes="pf-head",
         )

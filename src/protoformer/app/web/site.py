@@ -24,6 +24,7 @@ class Site:
     model: the name of the flow model, as given. folder: the only one it writes to. limits: of what people may ask for.
     depth_model: the name of the depth model, as given.
     track_model: the name of the model that follows boxes, as given.
+    stabilize_model: the name of the stabilizing model, as given.
     """
 
     model: str
@@ -31,6 +32,7 @@ class Site:
     limits: Limits
     depth_model: str = "depth"
     track_model: str = "track"
+    stabilize_model: str = "stabilize"
 
     @property
     def served(self) -> Path:

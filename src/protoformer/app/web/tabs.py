@@ -7,6 +7,7 @@ from protoformer.app.web.depth_tab import DepthTab
 from protoformer.app.web.explain_tab import ExplainTab
 from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.site import Site
+from protoformer.app.web.stabilize_tab import StabilizeTab
 from protoformer.app.web.track_tab import TrackTab
 
 
@@ -21,6 +22,7 @@ TABS: dict[str, Callable[[Site], Tab]] = {
     "Flow": FlowTab,
     "Depth": DepthTab,
     "Tracking": TrackTab,
+    "Stabilize": StabilizeTab,
     "Explain": ExplainTab,
 }
 """What each is called on the page, and what makes it."""

@@ -1,0 +1,97 @@
+"""The tab for stabilization: a shaky clip in, the steady one and its path out."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from protoformer.app.stabilize_models import named_stabilizer
+from protoformer.app.web.examples import ClipExample, render_clip
+from protoformer.app.web.gradio_package import require_gradio
+from protoformer.app.web.parts import clip_box, example_buttons
+from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
+from protoformer.app.web.stabilize_work import stabilize_upload
+from protoformer.errors import InputError
+from protoformer.inference import UntrainedWarning
+from protoformer.inference.stabilize import StabilizeOptions
+
+EXAMPLE = ("A shaky walk", "handheld", 1, 16)
+"""What it is called, the family and number of its scene, and its frames."""
+CROPS = {"as much as there is": "auto", "all, black at the rim": "none"}
+
+
+class StabilizeTab:
+    """Builds the tab inside the page that is being made."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UntrainedWarning)  # its paths are planned, and true without training
+            self.model = named_stabilizer(site.stabilize_model)
+        self.example: ClipExample = render_clip(site.folder / "examples" / "stabilize", *EXAMPLE)
+
+    def build(self) -> None:
+        """Make the components and say what they do."""
+        gr = require_gradio()
+        clip = clip_box("stabilize-clip")
+        example_buttons([(self.example.name, (self.example.path,))], [clip])
+        with gr.Row():
+            strength = gr.Slider(0, 1, value=1, step=0.05, label="Strength", elem_id="stabilize-strength", buttons=[])
+            crop = gr.Radio(list(CROPS), value=next(iter(CROPS)), label="Shown", elem_id="stabilize-crop")
+            tripod = gr.Checkbox(label="As if the camera stood still", elem_id="stabilize-tripod")
+        compute = gr.Button("Make it steady", variant="primary", elem_id="stabilize-compute")
+        self._answer(compute, [clip, strength, crop, tripod])
+
+    def _answer(self, compute: Any, given: list[Any]) -> None:
+        gr = require_gradio()
+        message = gr.HTML("", elem_id="stabilize-message")
+        result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
+        video = gr.Video(
+            label="Before and after", visible=False, elem_id="stabilize-video", interactive=False, buttons=[]
+        )
+        path = gr.HTML("", elem_id="stabilize-path")
+        movie = gr.DownloadButton("Download .mp4", visible=False, elem_id="stabilize-download", size="md")
+
+        def pressed(
+            path: str | None,
+            strength: float,
+            crop: str,
+            tripod: bool,
+            old: Any,
+            progress: Any = gr.Progress(),  # noqa: B008
+        ) -> Any:
+            return self._answered(path, (strength, crop, tripod), old, lambda share, what: progress(share, desc=what))
+
+        compute.click(
+            pressed,
+            [*given, result],
+            [result, message, video, path, movie],
+            concurrency_id="compute",
+            concurrency_limit=self.site.limits.jobs,
+            api_visibility="private",
+            show_progress_on=message,
+        )
+
+    def _answered(
+        self, path: str | None, wanted: tuple[float, str, bool], old: Path | None, told: Any
+    ) -> tuple[Any, ...]:
+        """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
+        gr = require_gradio()
+        folder = self.site.new_result()
+        try:
+            if not path:
+                raise InputError("choose a clip first.")
+            strength, crop, tripod = wanted
+            options = StabilizeOptions(strength, CROPS.get(crop, crop), tripod)
+            answer = stabilize_upload(self.model, self.site.limits, Path(path), options, folder, told)
+        except Exception as error:
+            self.site.forget(folder)
+            told_of = refusal(error, [Path(path)] if path else [])
+            return old, notice(told_of), *(gr.skip() for _ in range(3))
+        self.site.forget(old)
+        return (
+            folder,
+            notice(answer.summary, "note"),
+            gr.update(visible=True, value=str(answer.beside)),
+            answer.path,
+            gr.update(visible=True, value=str(answer.movie)),
+        )

@@ -1,0 +1,216 @@
+"""Shaky clips made steady."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from protoformer.errors import InputError
+from protoformer.files.movie import USUAL_RATE, Picture
+from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
+from protoformer.inference.flow_windows import Precision, takes_half
+from protoformer.inference.stabilize_motion import Motion
+from protoformer.inference.stabilize_online import planned_online
+from protoformer.inference.stabilize_planner import (
+    Corrections,
+    Frame,
+    largest_share,
+    planned,
+    steady_motions,
+)
+from protoformer.inference.stabilize_render import steady_frame
+from protoformer.inference.stabilize_results import Path, StabilizeResult
+from protoformer.inference.stabilize_survey import Shot, Survey, Surveyor, surveyed
+from protoformer.inference.weights import load_weights, packaged_weights, save_weights
+from protoformer.model import FlowNetwork, build_flow, preset
+from protoformer.model.flow_decoder import Progress
+from protoformer.model.stabilize import StabilizeNetwork
+
+Crop = str | float
+"""auto, none, or the share of a frame's sides that is shown."""
+USUAL_SHARE = 0.96
+"""What of a frame's sides is shown at least, unless somebody says otherwise."""
+LEAST_SHARE = 0.5
+LONGEST_DELAY = 600
+
+
+@dataclass(frozen=True)
+class StabilizeOptions:
+    """How a clip is made steady; see `StabilizeModel.stabilize`."""
+
+    strength: float = 1.0
+    crop: Crop = "auto"
+    tripod: bool = False
+    delay: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise InputError(f"a strength of {self.strength:g} cannot be; give one from 0, nothing, to 1.")
+        shown = isinstance(self.crop, (int, float)) and LEAST_SHARE <= self.crop < 1
+        if not shown and self.crop not in ("auto", "none"):
+            raise InputError(
+                f"a crop is auto, none, or the share of the sides that is shown, from {LEAST_SHARE:g} to below 1, not "
+                f"{self.crop!r}; give one of these."
+            )
+        if self.delay is not None and not 0 <= self.delay <= LONGEST_DELAY:
+            raise InputError(f"a delay of {self.delay} frames cannot be; give one from 0 to {LONGEST_DELAY}.")
+        if self.delay is not None and self.tripod:
+            raise InputError("a camera on a tripod is found from the whole clip; leave out the delay or the tripod.")
+
+    @property
+    def share(self) -> float:
+        """Of a frame's sides, within which corrections are planned."""
+        return float(self.crop) if not isinstance(self.crop, str) else USUAL_SHARE
+
+
+class StabilizeModel:
+    """A stabilizing network on a device, with the flow network that tells it how a clip moves.
+
+    network: the network; trained: whether its weights are, which every result repeats. flow: the flow network; by
+    default that of the package.
+    """
+
+    def __init__(
+        self,
+        network: StabilizeNetwork,
+        trained: bool,
+        device: torch.device | None = None,
+        flow: FlowNetwork | None = None,
+    ) -> None:
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network = network.eval().to(self.device)
+        self.trained = trained
+        self.flow = (_packaged_flow() if flow is None else flow).eval().to(self.device)
+
+    def stabilize(
+        self,
+        source: Source,
+        *,
+        strength: float = 1.0,
+        crop: Crop = "auto",
+        tripod: bool = False,
+        delay: int | None = None,
+        start: float | Fraction | None = None,
+        end: float | Fraction | None = None,
+        rate: float | Fraction = USUAL_RATE,
+        precision: Precision = "auto",
+        progress: Progress | None = None,
+    ) -> StabilizeResult:
+        """How each frame of a clip is to be shown so that the camera moves smoothly; `frames` then makes the pictures.
+
+        source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1
+        as much as the crop allows. crop: "auto" shows as much of the frames as all of them have, and at least 96 % of
+        their sides; "none" leaves black what is not there; a share is shown as it is. tripod: as if the camera
+        stood still, as far as the crop allows. delay: decide each frame when so many after it are known, as a live
+        camera must; None looks at the whole clip. start, end: seconds; rate: frames a second of images. progress: told
+        of frames, and of about how many.
+        """
+        options = StabilizeOptions(strength, crop, tripod, delay)
+        clip = ClipFrames(source, Span(start, end, 1, rate))
+        moments: list[tuple[Fraction, int]] = []
+        survey = self._surveyed(_told(clip, moments, progress), clip.name, takes_half(self.device, precision))
+        times, numbers = tuple(time for time, _ in moments), tuple(number for _, number in moments)
+        return self._result(survey, options, times, numbers)
+
+    def frames(
+        self, source: Source, result: StabilizeResult, rate: float | Fraction = USUAL_RATE
+    ) -> Iterator[tuple[Fraction, Picture, Picture]]:
+        """The time, the shaky and the steady picture, uint8 HxWx3, of every frame of a result, from the same source."""
+        first, count = result.times[0], len(result.times)
+        frames = iter(ClipFrames(source, Span(first, None, 1, rate)))
+        for place in range(count):
+            frame = next(frames, None)
+            if frame is None:
+                raise InputError(
+                    f"the clip has {place} frames where it had {count} before; do not change it meanwhile."
+                )
+            picture = _picture(frame)
+            yield frame.time, picture, steady_frame(picture, result.view(place), result.border)
+
+    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
+        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        save_weights(self.network, path, trained=self.trained, task="stabilize", half=half)
+
+    def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool) -> Survey:
+        first = next(frames, None)
+        if first is None:
+            raise InputError(f"{name} has no frame in this span; choose another.")
+        surveyor = Surveyor(self.network, self.flow, self.device, first.size, half)
+        found = list(surveyed(surveyor, _again(first, frames)))
+        shots = tuple(each for each in found if isinstance(each, Shot))
+        return Survey(first.size, shots, tuple(each for each in found if isinstance(each, int)))
+
+    def _result(
+        self, survey: Survey, options: StabilizeOptions, times: tuple[Fraction, ...], numbers: tuple[int, ...]
+    ) -> StabilizeResult:
+        frame = Frame.of(survey.size, 1 - options.strength * (1 - options.share))
+        plans = [_planned(shot, frame, options) for shot in survey.shots]
+        corrections = Corrections(
+            np.concatenate([plan.turns for plan in plans]), np.concatenate([plan.shifts for plan in plans])
+        )
+        auto = options.crop == "auto" and options.delay is None
+        before = [shot.motions for shot in survey.shots]
+        after = [steady_motions(motions, plan) for motions, plan in zip(before, plans, strict=True)]
+        local = [options.strength * field for shot in survey.shots for field in shot.local]
+        return StabilizeResult(
+            size=survey.size,
+            corrections=corrections,
+            local=tuple(local) if options.strength else (),
+            share=largest_share(corrections, frame) if auto else options.share,
+            border=options.crop == "none",
+            path_before=_paths(before),
+            path_after=_paths(after),
+            cuts=tuple(shot.first for shot in survey.shots[1:]),
+            bridged=survey.bridged,
+            times=times,
+            numbers=numbers,
+            trained=self.trained,
+        )
+
+
+def _planned(shot: Shot, frame: Frame, options: StabilizeOptions) -> Corrections:
+    if not options.strength:
+        return Corrections.none(shot.frames)
+    if options.delay is not None:
+        return planned_online(shot.motions, frame, options.delay)
+    return planned(shot.motions, frame, options.tripod)
+
+
+def _paths(shots: list[tuple[Motion, ...]] | list[list[Motion]]) -> Path:
+    """Motions of shots added up: T x 4."""
+    parts = []
+    for motions in shots:
+        steps = [(m.shift.real, m.shift.imag, float(np.angle(m.turn)), float(np.log(np.abs(m.turn)))) for m in motions]
+        parts.append(np.concatenate((np.zeros((1, 4)), np.cumsum(np.reshape(steps, (-1, 4)), axis=0))))
+    return np.concatenate(parts)
+
+
+def _told(clip: ClipFrames, moments: list[tuple[Fraction, int]], progress: Progress | None) -> Iterator[ClipFrame]:
+    """The frames of a clip; the time and number of each go into `moments`."""
+    about = (clip.movie and clip.movie.info.frames) or 0
+    for frame in clip:
+        moments.append((frame.time, frame.number))
+        yield frame
+        if progress:
+            progress(len(moments), max(about, len(moments)))
+
+
+def _again(first: ClipFrame, rest: Iterator[ClipFrame]) -> Iterator[ClipFrame]:
+    yield first
+    yield from rest
+
+
+def _picture(frame: ClipFrame) -> Picture:
+    pixels = frame.pixels if frame.pixels.dtype == torch.uint8 else (255 * frame.pixels).round().byte()
+    return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+
+
+def _packaged_flow() -> FlowNetwork:
+    """The flow network of the package; a small one, with random weights, where it brings none."""
+    path = packaged_weights("flow")
+    network = build_flow(preset("tiny")) if path is None else load_weights(path).network
+    assert isinstance(network, FlowNetwork)
+    return network

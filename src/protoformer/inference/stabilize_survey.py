@@ -1,0 +1,279 @@
+"""The first reading of a clip: how its camera moves, where it is cut, and what no single motion explains.
+
+Frames are looked at small, one after the other; what is kept of each is a few kilobytes.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.geometry import shrunk
+from protoformer.geometry.trails import CELL, chained
+from protoformer.inference.clip_frames import ClipFrame
+from protoformer.inference.flow_windows import EncodedFrame, WindowedFlow
+from protoformer.inference.planning import FlowPlan
+from protoformer.inference.stabilize_motion import Motion, cell_centres, fitted_motion
+from protoformer.model import FlowNetwork
+from protoformer.model.flow import LEAST_SIDE, normalised
+from protoformer.model.stabilize import StabilizeNetwork
+
+UPDATES = 4
+"""Refinements of a flow: the camera's motion is a mean of many vectors, and needs no finer ones."""
+TEXTURE = 100.0
+"""Least eigenvalue of the gradients' products, grey levels squared, at which a cell's flow is believed by half."""
+BLANK = 3.0
+"""Grey levels: the deviation of a frame that shows nothing."""
+CUT_TRUST, CUT_DISTANCE = 0.5, 0.35
+"""Two frames are of two shots if less than this share of them moves as one, and more of their colours differ."""
+AT_ONCE = 4
+"""Windows that the network sees at a time."""
+LOCAL = 0.02
+"""Share of a frame's width that a place may be moved by itself."""
+
+Field = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """From one frame to the next. flows: 2 x 3 x h x w, there and back: pixels of the working frame, and trust."""
+
+    motion: Motion
+    flows: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Shot:
+    """Frames between two cuts.
+
+    first: the number of its first frame among those that were read. motions: from each frame to the next, pixels from
+    the centre of the full frame. local: one a frame, 2 x h x w, pixels of the full frame: what the network's warp adds,
+    at the centres of cells, to the similarity that is nearest to it.
+    """
+
+    first: int
+    motions: tuple[Motion, ...]
+    local: tuple[Field, ...]
+
+    @property
+    def frames(self) -> int:
+        """How many."""
+        return len(self.motions) + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """All of a clip: (height, width) of its frames, its shots, and the frames that showed nothing and were bridged."""
+
+    size: tuple[int, int]
+    shots: tuple[Shot, ...]
+    bridged: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A frame, small: 3 x h x w in [0, 1], with its features, colours and texture (h/8 x w/8, 0 to 1)."""
+
+    small: Tensor
+    encoded: EncodedFrame
+    colours: Field
+    texture: Field
+
+
+def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
+    """The (height, width), in whole cells, at which frames of a size are looked at: at most about so many pixels."""
+    scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
+    height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
+    return height, width
+
+
+class Surveyor:
+    """Two networks made ready for frames of one (height, width)."""
+
+    def __init__(
+        self,
+        network: StabilizeNetwork,
+        flow: FlowNetwork,
+        device: torch.device,
+        size: tuple[int, int],
+        half: bool,
+    ) -> None:
+        self.size = size
+        self.working = working_size(size, network.config.stab_pixels)
+        self._network, self._device, self._half = network, device, half
+        self._flow = WindowedFlow(flow, device, FlowPlan(self.working, None, 2, False), UPDATES, half)
+        self._centres = cell_centres(self.working[0] // CELL, self.working[1] // CELL, size)
+        self._grow = np.array([size[1] / self.working[1], size[0] / self.working[0]])
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Frames before and after one that the network sees with it."""
+        return self._network.window
+
+    def look(self, frame: ClipFrame) -> Look | None:
+        """A frame as it is compared with others; None if it shows nothing."""
+        pixels = frame.pixels.float() / 255 if frame.pixels.dtype == torch.uint8 else frame.pixels
+        small = _at(pixels[None], self.working)[0]
+        picture = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
+        grey = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
+        if grey.std() < BLANK:
+            return None
+        (encoded,) = self._flow.encode([small])
+        return Look(small, encoded, _colours(picture), _texture(grey))
+
+    def link(self, before: Look, after: Look) -> Link | None:
+        """The motion from a frame to another; None where they are of two shots."""
+        pairs = [(before.encoded, after.encoded), (after.encoded, before.encoded)]
+        flows = torch.stack([F.avg_pool2d(found[None], CELL)[0] for found in self._flow.flows(pairs)])
+        flows[:, 2] *= torch.from_numpy(np.stack((before.texture, after.texture)))
+        there = flows[0].double().numpy()
+        shifts = there[0] * self._grow[0] + 1j * there[1] * self._grow[1]
+        motion = fitted_motion(self._centres.ravel(), shifts.ravel(), there[2].ravel())
+        if motion.trust < CUT_TRUST and float(np.abs(before.colours - after.colours).sum()) / 2 > CUT_DISTANCE:
+            return None
+        return Link(motion, flows)
+
+    def local(self, smalls: list[Tensor], links: list[Link], places: list[int]) -> list[Field]:
+        """What the network's warps of some frames add to similarities. links: of their whole shot; places: in it."""
+        past, future = self.window
+        windows = torch.stack([self._window(links, place, past, future) for place in places]).to(self._device)
+        there, back = windows[:, :, 0], windows[:, :, 1]
+        trails = chained(there[:, :, :2], back[:, :, :2], there[:, :, 2:], back[:, :, 2:], past)
+        images = normalised(torch.stack(smalls)).to(self._device)
+        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
+            warps = self._network(images, trails).warps[-1].float().cpu().double().numpy()
+        return [self._beyond_similarity(warp) for warp in warps]
+
+    def _window(self, links: list[Link], place: int, past: int, future: int) -> Tensor:
+        """Flows around a frame, T - 1 x 2 x 3 x h x w; zero beyond the shot."""
+        nothing = torch.zeros(2, 3, *self._centres.shape)
+        around = range(place - past, place + future)
+        return torch.stack([links[at].flows if 0 <= at < len(links) else nothing for at in around])
+
+    def _beyond_similarity(self, warp: npt.NDArray[np.float64]) -> Field:
+        shifts = warp[0] * self._grow[0] + 1j * warp[1] * self._grow[1]
+        away = self._centres - self._centres.mean()
+        turn = (away.conj() * shifts).sum() / (np.abs(away) ** 2).sum()
+        left = shifts - shifts.mean() - turn * away
+        length = np.maximum(np.abs(left), 1e-9)
+        left *= np.minimum(1, LOCAL * self.size[1] / length)
+        return np.stack((left.real, left.imag)).astype(np.float32)
+
+
+class ShotBuilder:
+    """Takes the frames of one shot, and asks the network about each as soon as its window is full."""
+
+    def __init__(self, surveyor: Surveyor, first: int) -> None:
+        self._surveyor, self._first = surveyor, first
+        self._links: list[Link] = []
+        self._waiting: deque[Tensor] = deque()
+        self._local: list[Field] = []
+
+    def add(self, small: Tensor, link: Link | None) -> None:
+        """The next frame, and its link from the one before; None of the first."""
+        if link is not None:
+            self._links.append(link)
+        self._waiting.append(small)
+        if len(self._waiting) >= self._surveyor.window[1] + AT_ONCE:
+            self._ask(AT_ONCE)
+
+    def finished(self) -> Shot:
+        """The whole shot."""
+        while self._waiting:
+            self._ask(min(AT_ONCE, len(self._waiting)))
+        return Shot(self._first, tuple(link.motion for link in self._links), tuple(self._local))
+
+    def _ask(self, count: int) -> None:
+        smalls = [self._waiting.popleft() for _ in range(count)]
+        places = list(range(len(self._local), len(self._local) + count))
+        self._local += self._surveyor.local(smalls, self._links, places)
+        over = max(0, places[0] - self._surveyor.window[0])
+        for at in range(max(0, over - AT_ONCE), over):  # no window reaches back so far any more
+            self._links[at] = Link(self._links[at].motion, torch.empty(0))
+
+
+def surveyed(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
+    """Every shot as soon as it is over; before it, the numbers of those of its frames that were bridged."""
+    builder: ShotBuilder | None = None
+    latest: Look | None = None
+    blanks: list[Tensor] = []
+    number = -1
+    for number, frame in enumerate(frames):
+        look = surveyor.look(frame)
+        if look is None:
+            yield number
+            blanks.append(torch.zeros(1).expand(3, *surveyor.working))
+            continue
+        link = None if latest is None else surveyor.link(latest, look)
+        if builder is not None and link is None and latest is not None:
+            _bridge(builder, blanks, None, surveyor)
+            yield builder.finished()
+            builder = None
+        if builder is None:
+            builder = ShotBuilder(surveyor, number - len(blanks) if latest is None else number)
+            if latest is None:
+                _lead_in(builder, blanks, surveyor)
+            builder.add(look.small, _nothing(surveyor) if blanks and latest is None else None)
+        else:
+            part = _bridge(builder, blanks, link, surveyor)
+            builder.add(look.small, part)
+        latest, blanks = look, []
+    if number < 0:
+        return
+    if builder is None:
+        builder = ShotBuilder(surveyor, 0)
+        _lead_in(builder, blanks, surveyor)
+    else:
+        _bridge(builder, blanks, None, surveyor)
+    yield builder.finished()
+
+
+def _lead_in(builder: ShotBuilder, blanks: list[Tensor], surveyor: Surveyor) -> None:
+    """Frames that show nothing at the head of a clip: they stand still."""
+    for place, blank in enumerate(blanks):
+        builder.add(blank, _nothing(surveyor) if place else None)
+
+
+def _bridge(builder: ShotBuilder, blanks: list[Tensor], link: Link | None, surveyor: Surveyor) -> Link | None:
+    """Add frames that show nothing, each with its part of the motion over all of them; returns the last part."""
+    part = _nothing(surveyor) if link is None else link
+    if link is not None and blanks:
+        parts = len(blanks) + 1
+        flows = link.flows.clone()
+        flows[:, :2] /= parts
+        part = replace(link, motion=link.motion.shared(parts), flows=flows)
+    for blank in blanks:
+        builder.add(blank, part)
+    return part
+
+
+def _nothing(surveyor: Surveyor) -> Link:
+    rows, columns = surveyor.working[0] // CELL, surveyor.working[1] // CELL
+    return Link(Motion(1 + 0j, 0j, 0.0), torch.zeros(2, 3, rows, columns))
+
+
+def _at(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images at a size; tiny ones are enlarged, which networks need."""
+    if images.shape[2] >= size[0] and images.shape[3] >= size[1]:
+        return shrunk(images, size)
+    return F.interpolate(images, size, mode="bilinear").clamp(0, 1)
+
+
+def _colours(picture: npt.NDArray[np.uint8]) -> Field:
+    """How much of a picture has which colour, of 8 x 8 x 8."""
+    counts = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3)
+    return np.asarray(counts / counts.sum(), np.float32)
+
+
+def _texture(grey: npt.NDArray[np.uint8]) -> Field:
+    """How firmly each cell's motion shows in a picture, 0 to 1: where nothing stands out, flow is a guess."""
+    strength = cv2.cornerMinEigenVal(grey.astype(np.float32), 5, ksize=3)
+    rows, columns = grey.shape[0] // CELL, grey.shape[1] // CELL
+    most = strength.reshape(rows, CELL, columns, CELL).max(axis=(1, 3))
+    return np.asarray(most / (most + TEXTURE), np.float32)
