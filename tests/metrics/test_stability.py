@@ -49,7 +49,7 @@ def same(scores: StabilityScores, expected: StabilityScores) -> bool:
 
 
 def test_a_video_that_is_still_and_uncut_is_perfect() -> None:
-    expected = StabilityScores(1, 1, 1, 1, 1, 1, videos=1, frames=FRAMES, skipped_frames=0, skipped_motions=0)
+    expected = StabilityScores(1, 1, 1, 1, 1, 1, 1, videos=1, frames=FRAMES, skipped_frames=0, skipped_motions=0)
     assert same(stability_scores(identity(), identity(FRAMES - 1)), expected)
 
 
@@ -88,6 +88,16 @@ def test_the_less_stable_of_translation_and_rotation_is_the_stability() -> None:
     assert scores.stability_translation == pytest.approx(16 / 25)
     assert scores.stability_rotation == pytest.approx(0.5)
     assert scores.stability == pytest.approx(0.5)
+    assert scores.stability_usual == pytest.approx((16 / 25 + 0.5) / 2)  # of turns alone, both angles are the same
+
+
+def test_the_usual_angle_is_that_of_the_first_column() -> None:
+    path = torch.eye(3, dtype=torch.float64).repeat(len(TIME), 1, 1)
+    path[:, 0, 1] = 0.1 * wave(12)  # a shear that leaves the first column alone
+    path[:, 1, 0] = 0.01 * wave(2)
+    scores = stability_scores(identity(), motions_along(path))
+    assert scores.stability_rotation < 0.05
+    assert scores.stability_usual == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_steady_pan_is_a_ramp_whose_spectrum_is_known() -> None:

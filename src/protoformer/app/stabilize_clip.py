@@ -157,7 +157,7 @@ def told_scores(scores: StabilityScores) -> str:
     figures = (
         ("cropping", scores.cropping),
         ("distortion", scores.distortion),
-        ("stability", scores.stability),
+        ("stability", scores.stability_usual),
         ("of translation", scores.stability_translation),
         ("of rotation", scores.stability_rotation),
     )

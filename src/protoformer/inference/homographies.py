@@ -11,10 +11,10 @@ from protoformer.files.movie import Picture
 
 Matrix = npt.NDArray[np.float64]
 
-MOST_FEATURES = 1000
-CLEARLY = 0.75
+MOST_FEATURES = 2000
+CLEARLY = 0.7
 """A match counts where the next best one is this much farther: Lowe's ratio."""
-WITHIN = 3.0
+WITHIN = 5.0
 """Pixels that a point may miss its partner by."""
 FEWEST = 12
 """Matches that agree on a homography; fewer prove nothing."""

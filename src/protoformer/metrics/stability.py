@@ -39,12 +39,15 @@ class StabilityScores:
     distortion_singular: float
     """The same with singular values: 1 for similarities alone, less for any shear or stretch."""
     stability: float
-    """The smaller of the two that follow, for each video, as in Liu et al. (the script prints their mean)."""
+    """The smaller of the two that follow, for each video, as in Liu et al."""
     stability_translation: float
     """Share of the energy of the path's distance from its origin that lies in its lowest five frequencies, the mean
     (frequency 0) left out of both. 1 where nothing moves. NaN of fewer than 12 motions: they have no sixth."""
     stability_rotation: float
     """The same of the path's angle."""
+    stability_usual: float
+    """What the script prints, and tables of others show: the mean of translation's and that of an angle that is read off
+    the path's first column, which shear and perspective enter."""
     videos: int = field(kw_only=True)
     """Videos with at least one of these scores."""
     frames: int = field(kw_only=True)
@@ -72,7 +75,7 @@ class StabilityMetric(Averages):
     seen: Tensor
 
     def __init__(self) -> None:
-        super().__init__(6)
+        super().__init__(7)
         self.add_state("seen", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, input_to_output: Tensor, output_motions: Tensor) -> None:
@@ -103,9 +106,14 @@ def path_signals(path: Tensor) -> tuple[Tensor, Tensor]:
     """
     distance = path[:, :2, 2].norm(dim=1)
     angle = torch.atan2(path[:, 1, 0] - path[:, 0, 1], path[:, 0, 0] + path[:, 1, 1])
+    return distance, _continuous(angle)
+
+
+def _continuous(angle: Tensor) -> Tensor:
+    """Angles (n), radians, that go on past a full turn instead of jumping back."""
     turn = 2 * math.pi
     step = angle.diff()
-    return distance, torch.cat((angle[:1], angle[:1] + (step - turn * (step / turn).round()).cumsum(dim=0)))
+    return torch.cat((angle[:1], angle[:1] + (step - turn * (step / turn).round()).cumsum(dim=0)))
 
 
 def low_frequency_share(signal: Tensor) -> float:
@@ -123,14 +131,16 @@ def low_frequency_share(signal: Tensor) -> float:
 
 
 def _video(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tensor, Tensor]:
-    """The six scores of a video, and its part in the four counts."""
+    """The seven scores of a video, and its part in the four counts."""
     frames, shapes = len(input_to_output), (list(input_to_output.shape), list(output_motions.shape))
     if frames < 1 or shapes != ([frames, 3, 3], [frames - 1, 3, 3]):
         raise ValueError(f"T frames have T x 3 x 3 and (T - 1) x 3 x 3 homographies, not {shapes[0]} and {shapes[1]}")
     views, motions = _usable(input_to_output), _usable(output_motions)
-    translation, rotation = (low_frequency_share(signal) for signal in path_signals(camera_path(motions)))
+    path = camera_path(motions)
+    translation, rotation = (low_frequency_share(signal) for signal in path_signals(path))
+    usual = (translation + low_frequency_share(_continuous(torch.atan2(path[:, 1, 0], path[:, 0, 0])))) / 2
     # Too short a path leaves both unknown, and then min, of two NaN, is NaN.
-    scores = (*_view_scores(views[:, :2, :2]), min(translation, rotation), translation, rotation)
+    scores = (*_view_scores(views[:, :2, :2]), min(translation, rotation), translation, rotation, usual)
     row = torch.tensor(scores, dtype=torch.float64)
     counts = (int(not row.isnan().all()), frames, frames - len(views), frames - 1 - len(motions))
     return row, torch.tensor(counts)

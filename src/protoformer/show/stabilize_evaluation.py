@@ -5,10 +5,11 @@ from rich.text import Text
 
 from protoformer.inference.stabilize_evaluation import StabilityEvaluation
 
-HEAD = ("clip", "method", "cropping", "distortion", "stability", "translation", "rotation", "skipped")
+HEAD = ("clip", "method", "cropping", "distortion", "stability", "least", "translation", "rotation", "skipped")
 RULES = (
     "cropping: share of the sides that is shown; distortion: least ratio of eigenvalues; stability: share of the "
-    "path's energy in its five lowest frequencies, the smaller of its two; skipped: homographies not found"
+    "path's energy in its five lowest frequencies, as the field's usual script has it; least: the smaller of those of "
+    "translation and rotation; skipped: homographies not found"
 )
 
 
@@ -19,7 +20,7 @@ def stability_table(found: StabilityEvaluation) -> Table:
         table.add_column(name, justify="left" if place < 2 else "right")
     for row in found.rows:
         scores = row.scores
-        figures = (scores.cropping, scores.distortion, scores.stability)
+        figures = (scores.cropping, scores.distortion, scores.stability_usual, scores.stability)
         both = (scores.stability_translation, scores.stability_rotation)
         skipped = str(scores.skipped_frames + scores.skipped_motions)
         table.add_row(row.clip, row.method, *map(_shown, (*figures, *both)), skipped)
