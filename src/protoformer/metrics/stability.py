@@ -46,8 +46,8 @@ class StabilityScores:
     stability_rotation: float
     """The same of the path's angle."""
     stability_usual: float
-    """What the script prints, and tables of others show: the mean of translation's and that of an angle that is read off
-    the path's first column, which shear and perspective enter."""
+    """What the script prints, and tables of others show: the mean of translation's and that of an angle which is read
+    off the path's first column, so that shear and perspective enter it."""
     videos: int = field(kw_only=True)
     """Videos with at least one of these scores."""
     frames: int = field(kw_only=True)
