@@ -58,11 +58,13 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
 def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, tmp_path: Path) -> None:
     target = tmp_path / "live.mp4"
     options = ("--online", "2", "--no-scores", "--start", "0.08", "--end", "0.24", "--json", "-o", str(target))
-    small = ("--model", str(clip.parent / "small.safetensors"), "--regressor", "field")
+    small = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
     summary = json.loads(done(protoformer("stabilize", str(clip), *small, *options)).out)
     assert summary["frames"] == 4 and summary["scores"] is None and summary["cuts"] == [] and not summary["trained"]
     assert summary["written"] == [str(target), str(target.with_suffix(".html"))]
     assert len(list(open_movie(target).frames())) == 4
+    other = protoformer("stabilize", str(clip), *small, "--regressor", "grid", *options)
+    assert other.code == 2 and "has the regressor field, not grid; ask for field, or give" in other.err
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,7 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
         (("--strength", "3"), "a strength of 3 cannot be"),
         (("--crop", "wide"), "a crop is auto, none"),
         (("--crop", "0.2"), "a crop is auto, none"),
+        (("--crop", "0.99999"), "from 0.5 to 0.999, not 0.99999"),
         (("--online", "5", "--tripod"), "leave out the delay or the tripod"),
         (("--regressor", "spline"), "there is no regressor"),
         (("--rate", "3"), "--rate is for images"),
@@ -84,7 +87,8 @@ def test_what_cannot_be_is_one_sentence(
 
 
 def test_clips_are_measured_beside_what_others_published(clip: Path, protoformer: Run, tmp_path: Path) -> None:
-    methods = ("--method", "input", "--method", "field", "--model", str(clip.parent / "small.safetensors"))
+    names = (word for name in ("input", "field", "online") for word in ("--method", name))
+    methods = (*names, "--model", str(clip.parent / "small.safetensors"))
     folder = ("evaluate", "stabilize", "--root", str(clip.parent), "--frames", "3")
     outcome = done(protoformer(*folder, *methods, "-o", str(tmp_path / "scores")))
     assert "clip.mp4" in outcome.out and "ProtoFormer, published (with StabNet)" in outcome.out

@@ -149,6 +149,7 @@ def test_recipes_are_listed(protoformer) -> None:
             "sintel has no split 'val'; choose one of train, test",
         ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
+        (("stabilize-world", "-o", "new", "--validate", "deepstab:."), "a run of stabilize is judged on scenes of the"),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),

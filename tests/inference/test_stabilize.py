@@ -1,6 +1,7 @@
 """Clips made steady: what is still stays, what shakes rests, and odd clips are taken for what they are."""
 
 import itertools
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import protoformer as pf
 from protoformer.inference.homographies import FeatureFinder, homography
 from protoformer.inference.stabilize_render import View, looked_up, steady_frame
 from protoformer.inference.stabilize_scores import StabilityMeter
+from protoformer.inference.stabilize_survey import AT_ONCE, Link, Look, Surveyor
 from protoformer.inference.weights import packaged_weights
 from protoformer.world import noise
 
@@ -83,6 +85,7 @@ def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizeModel, cli
     frames = [np.maximum(frame, 40) for frame in clip(2 * shaky(5))]
     result = model.stabilize(frames, crop="none")
     assert min(steady.min() for _, _, steady in model.frames(frames, result)) == 0 and result.border
+    assert model.stabilize(frames[:2], strength=1e-3).cropping == 1
     kept = model.stabilize(frames, strength=0)
     assert kept.cropping == 1 and kept.share == 1
     assert all(np.array_equal(before, after) for _, before, after in model.frames(frames, kept))
@@ -112,13 +115,38 @@ def test_black_frames_are_bridged(model: pf.StabilizeModel, clip: Clip) -> None:
     assert black.bridged == (0, 1, 2) and np.abs(black.path_after).max() < 1e-6
 
 
+BLURS = {
+    "out of focus": lambda frame: cv2.GaussianBlur(frame, (0, 0), 8),
+    "far out of focus": lambda frame: cv2.GaussianBlur(frame, (0, 0), 16),
+    "swept": lambda frame: cv2.blur(frame, (61, 1)),
+}
+
+
+@pytest.mark.parametrize("blur", BLURS)
+def test_a_frame_that_is_blurred_for_a_moment_is_bridged(model: pf.StabilizeModel, clip: Clip, blur: str) -> None:
+    frames = clip(1.0 * np.arange(5))
+    frames[2] = BLURS[blur](frames[2])
+    result, live = model.stabilize(frames), model.stabilize(frames, delay=1)
+    assert result.bridged == live.bridged == (2,) and result.cuts == live.cuts == ()
+    assert np.abs(np.diff(result.path_before[:, 0]) + 1).max() < 0.3
+    assert np.abs(live.path_before[:, 0] + np.array((0, 1, 1, 3, 4))).max() < 0.3
+
+
+def test_what_is_blurred_a_little_or_for_long_is_taken_as_it_is(model: pf.StabilizeModel, clip: Clip) -> None:
+    frames = clip(1.0 * np.arange(6))
+    result = model.stabilize([*frames[:2], cv2.GaussianBlur(frames[2], (0, 0), 2), frames[3]])
+    assert result.bridged == () and np.abs(np.diff(result.path_before[:, 0]) + 1).max() < 0.3
+    assert model.stabilize([*frames[:2], *(BLURS["out of focus"](frame) for frame in frames[2:])]).bridged == ()
+
+
 def test_what_cannot_be_is_one_sentence(model: pf.StabilizeModel, clip: Clip) -> None:
     frames = clip(shaky(2))
     with pytest.raises(pf.InputError, match="frame 2 is 100x96 where those before it are 128x96"):
         model.stabilize([*frames, frames[0][:, :100]])
     with pytest.raises(pf.InputError, match="no frame"):
         model.stabilize([])
-    for options in ({"strength": 2}, {"crop": "wide"}, {"crop": 1.5}, {"delay": -1}, {"delay": 3, "tripod": True}):
+    crops = ({"crop": crop} for crop in ("wide", 0.2, 0.99999, 1.5))
+    for options in (*crops, {"strength": 2}, {"delay": -1}, {"delay": 3, "tripod": True}):
         with pytest.raises(pf.InputError):
             model.stabilize(frames, **options)
 
@@ -151,8 +179,39 @@ def test_the_meter_scores_what_was_done_to_a_clip(clip: Clip) -> None:
     assert scores.stability_translation > 0.95 and scores.frames == 14 and scores.skipped_frames == 0
 
 
-def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip) -> None:
+def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cpu", task="stabilize", stab_window=1)
+    found, kept = [], []
+
+    def watched(surveyor: Surveyor, before: Look, after: Look) -> Link | None:
+        kept.append([place for place, flows in enumerate(found) if flows() is not None])
+        link = link_of(surveyor, before, after)
+        assert link is not None
+        found.append(weakref.ref(link.flows))
+        return link
+
+    link_of = Surveyor.link
+    monkeypatch.setattr(Surveyor, "link", watched)
     result = model.stabilize(clip(0.5 * np.arange(14)))
     assert len(result.local) == 14 and np.abs(np.diff(result.path_before[:, 0]) + 0.5).max() < 0.3
+    assert kept[3] == [0, 1, 2] and min(kept[-1]) >= 12 - (1 + AT_ONCE + 1 + AT_ONCE)
+
+
+@pytest.mark.parametrize("regressor", ["field", "grid"])
+def test_with_a_delay_nothing_later_matters(model: pf.StabilizeModel, clip: Clip, regressor: str) -> None:
+    if regressor == "grid":
+        with pytest.warns(pf.UntrainedWarning):
+            model = pf.load("tiny", device="cpu", task="stabilize", regressor="grid", stab_past=3)
+    frames = clip(shaky(6))
+    frames[4] = np.zeros_like(frames[0])  # which is bridged, but not by what comes later
+    one, two = (model.stabilize(each, delay=2) for each in (frames, [*frames[:5], clip(-4 - shaky(1))[0]]))
+    pictures = [[steady for _, _, steady in itertools.islice(model.frames(frames, each), 3)] for each in (one, two)]
+    assert np.array_equal(pictures[0], pictures[1])
+    assert not np.allclose(one.corrections.shifts[3], two.corrections.shifts[3], atol=0.01)
+    assert bool(one.local) == (regressor == "grid")
+
+
+def test_a_window_within_the_delay_is_used(model: pf.StabilizeModel, clip: Clip) -> None:
+    frames = clip(shaky(3))
+    assert len(model.stabilize(frames, delay=4).local) == 3 and not model.stabilize(frames, delay=3).local

@@ -5,9 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protoformer.inference.stabilize_motion import Motion, cell_centres, fitted_motion
+from protoformer.inference.bounded_chains import ChainProgram, solved
+from protoformer.inference.stabilize_motion import Motion, centred_cells, fitted_motion
 from protoformer.inference.stabilize_online import OnlinePlanner, planned_online
-from protoformer.inference.stabilize_planner import Corrections, Frame, largest_share, planned, steady_motions
+from protoformer.inference.stabilize_planner import (
+    LEAST_SCALE,
+    Corrections,
+    Frame,
+    held,
+    largest_share,
+    planned,
+    resting,
+    steady_motions,
+)
 
 FRAME = Frame.of((240, 320), 0.9)
 
@@ -82,6 +92,21 @@ def test_the_crop_never_leaves_a_frame(
         assert largest_share(found, frame) >= share
 
 
+@pytest.mark.parametrize("share", [0.9997, 0.99985, 0.9999, 0.99999, 1.0])
+def test_where_the_crop_leaves_no_room_frames_stay_as_they_are(share: float) -> None:
+    motions, frame = motions_of(shake(12)), Frame.of((48, 64), share)
+    for found in (planned(motions, frame), planned(motions, frame, tripod=True), planned_online(motions, frame, 3)):
+        assert corners_inside(found, frame) and np.abs(found.turns).min() > LEAST_SCALE - 1e-9
+        assert (share < 0.9998) == bool(found.shifts.any())
+
+
+def test_a_chain_that_begins_beyond_its_bounds_is_refused() -> None:
+    frame = Frame.of((48, 64), 0.9)
+    program = ChainProgram((held(resting(3, frame), 1.0),), np.ones((3, 1, 4)), np.full((3, 1), frame.radius))
+    with pytest.raises(ValueError, match="strictly within every bound"):
+        solved(program, resting(3, frame))
+
+
 def test_no_decision_waits_longer_than_its_delay() -> None:
     motions = motions_of(shake(40) + np.arange(40))
     planner = OnlinePlanner(FRAME, 5)
@@ -106,7 +131,7 @@ def test_thousands_of_frames_are_planned_at_once() -> None:
 
 
 def test_the_motion_of_the_ground_is_found_beside_what_moves_by_itself() -> None:
-    places = cell_centres(12, 16, (96, 128)).ravel()
+    places = centred_cells(12, 16, (96, 128)).ravel()
     turn, shift = 1.01 * np.exp(0.02j), 3 - 2j
     shifts = turn * places + shift - places
     shifts[:60] += 9 + 5j

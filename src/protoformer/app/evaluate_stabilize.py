@@ -15,7 +15,7 @@ from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
 from protoformer.app.score_files import write_scores
 from protoformer.app.stabilize_clip import crop_choice
-from protoformer.app.stabilize_models import MODEL, named_stabilizer
+from protoformer.app.stabilize_models import MODEL, live_regressor, named_stabilizer
 from protoformer.errors import InputError
 from protoformer.files import Movie
 from protoformer.files.folders import made_folder
@@ -86,7 +86,7 @@ def _method(name: str, options: StabilizeOptions, delay: int, model: str, device
         return as_it_is
     if name == "vid.stab":
         return by_vidstab
-    regressor = "grid" if name == "online" else name
+    regressor = live_regressor(model) if name == "online" else name
     loaded = named_stabilizer(model, regressor, device)
     return _by(loaded, options.crop, delay if name == "online" else None)
 

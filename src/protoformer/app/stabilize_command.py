@@ -7,7 +7,7 @@ import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, PrecisionOption
 from protoformer.app.stabilize_clip import ClipChoice, crop_choice, stabilize_clip
-from protoformer.app.stabilize_models import MODEL
+from protoformer.app.stabilize_models import MODEL, live_regressor
 from protoformer.inference.stabilize import StabilizeOptions
 
 
@@ -30,7 +30,10 @@ def stabilize(
         int | None, typer.Option(help="Decide each frame when so many after it are known, as a live camera must.")
     ] = None,
     regressor: Annotated[
-        str | None, typer.Option(help="field (sees both ways) or grid (sees the past). [default: field; grid --online]")
+        str | None,
+        typer.Option(
+            help="field (sees both ways) or grid (the past). [default: the model's own; --online: grid if it has both]"
+        ),
     ] = None,
     scores: Annotated[bool, typer.Option(help="Measure how steady the clip was and is, which takes time.")] = True,
     model: ModelOption = MODEL,
@@ -56,7 +59,7 @@ def stabilize(
         end=end,
         rate=rate,
         model=model,
-        regressor=regressor if regressor is not None or online is None else "grid",
+        regressor=live_regressor(model) if regressor is None and online is not None else regressor,
         device=device,
         precision=precision,
     )

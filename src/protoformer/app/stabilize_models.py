@@ -24,5 +24,10 @@ def named_stabilizer(model: str = MODEL, regressor: str | None = None, device: s
     loaded = load(model, device, task="stabilize")
     own = loaded.network.config.regressor
     if regressor is not None and own != regressor:
-        raise InputError(f"{model} has the regressor {own}, not {regressor}; leave out --regressor.")
+        raise InputError(f"{model} has the regressor {own}, not {regressor}; ask for {own}, or give another model.")
     return loaded
+
+
+def live_regressor(model: str) -> str | None:
+    """What to ask a model for where frames are decided live: the package's for its grid, others for what they have."""
+    return "grid" if model == MODEL else None

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from protoformer.app.arguments import check_dataset_task
-from protoformer.app.train_tasks import TOOLS, dataset_validator
+from protoformer.app.train_tasks import TOOLS, dataset_validator, scoring_of
 from protoformer.app.training_bar import LastPictures, TrainingBar, duration
 from protoformer.errors import InputError
 from protoformer.files import write_image
@@ -148,6 +148,7 @@ def _process_began() -> float:
 
 def _validator(text: str, task: str) -> Validator:
     """A dataset to score on, from NAME:ROOT, or NAME/SPLIT:ROOT for another split than evaluation reads."""
+    scoring_of(task)  # where there is none, no dataset is the right one
     chosen, colon, root = text.partition(":")
     name, _, split = chosen.partition("/")
     if not (name and colon and root):

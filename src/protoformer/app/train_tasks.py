@@ -28,11 +28,13 @@ Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]
 
 @dataclass(frozen=True)
 class TaskTools:
-    """draw: an example as a picture. caption: of such pictures. score: a network on a dataset, by its rules."""
+    """draw: an example as a picture. caption: of such pictures. score: a network on a dataset, by its rules;
+    None of a task that is judged on scenes of the world alone.
+    """
 
     draw: Drawing
     caption: str
-    score: Scoring
+    score: Scoring | None
 
 
 def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
@@ -62,10 +64,6 @@ def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
     return {figure: getattr(scores, figure) for figure in ("success", "precision", "normalised_precision")}
 
 
-def _no_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
-    raise InputError("stabilization is judged on scenes of the world while it trains; leave --validate out.")
-
-
 TOOLS: dict[str, TaskTools] = {
     "flow": TaskTools(
         draw=lambda example: comparison(example.sample, example.predicted),
@@ -85,12 +83,21 @@ TOOLS: dict[str, TaskTools] = {
     "stabilize": TaskTools(
         draw=lambda example: window_picture(example.sample, example.predicted),
         caption="frames not trained on: shaky and steady above; moved by the warp found, and how it differs, below",
-        score=_no_scores,
+        score=None,
     ),
 }
 
 
 def dataset_validator(task: str, name: str, root: Path, split: str | None = None) -> Validator:
     """Scores a network of a task on a dataset; split: None is the one that evaluation reads."""
+    score = scoring_of(task)
     samples = open_dataset(name, root, split)
-    return lambda network: Validated(name, TOOLS[task].score(network, samples, name, root))
+    return lambda network: Validated(name, score(network, samples, name, root))
+
+
+def scoring_of(task: str) -> Scoring:
+    """How networks of a task are scored on datasets while they train, if they are."""
+    score = TOOLS[task].score
+    if score is None:
+        raise InputError(f"a run of {task} is judged on scenes of the world and on no dataset; leave the dataset out.")
+    return score

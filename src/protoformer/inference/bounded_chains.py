@@ -101,6 +101,8 @@ def solved(program: ChainProgram, start: Array) -> Array:
     bands, right = energy_bands(program.terms, len(start))
     x = start.copy()
     slack = limits - np.einsum("nea,na->ne", sides, x)
+    if not (slack > 0).all():
+        raise ValueError("a chain begins strictly within every bound, and this one does not")
     price = np.ones_like(slack) / slack
     scale = max(1.0, float(np.abs(right).max()))
     price *= scale

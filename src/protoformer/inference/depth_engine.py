@@ -13,6 +13,7 @@ from protoformer.geometry import Padding, shrunk, shrunk_position, shrunk_size
 from protoformer.inference.cameras import Camera
 from protoformer.inference.flow_windows import check_updates, confidence_of
 from protoformer.inference.graphs import Graphed
+from protoformer.inference.images import as_float
 from protoformer.inference.memory import free_bytes
 from protoformer.model.depth import CANONICAL_FOCAL, LEAST_SIDE, DepthNetwork
 from protoformer.model.depth_decoder import STRIDES
@@ -114,11 +115,6 @@ class DepthEngine:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
-
-
-def as_float(frame: Tensor) -> Tensor:
-    """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
-    return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
 
 
 def confidence_in_depth(log_scale: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.geometry import Padding, carry_forward
 from protoformer.inference.graphs import Graphed
+from protoformer.inference.images import as_float
 from protoformer.inference.planning import FlowPlan
 from protoformer.inference.tiles import Blend, Window
 from protoformer.model import FlowNetwork
@@ -89,7 +90,7 @@ class WindowedFlow:
     def _images(self, cuts: Sequence[tuple[Tensor, Window]]) -> Tensor:
         """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
         images = torch.stack([frame[:, *window] for frame, window in cuts]).to(self._device)
-        images = normalised(images.float() / 255 if images.dtype == torch.uint8 else images)
+        images = normalised(as_float(images))
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 
     @torch.no_grad()

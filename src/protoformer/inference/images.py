@@ -31,6 +31,11 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
     return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
 
 
+def as_float(frame: Tensor) -> Tensor:
+    """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
+    return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
+
+
 def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:
     """Two images of one size, 1 x 3 x H x W each."""
     names = [

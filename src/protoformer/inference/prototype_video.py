@@ -11,8 +11,8 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.geometry import shrunk, shrunk_size
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
-from protoformer.inference.depth_engine import as_float
 from protoformer.inference.explanation import layer_place
+from protoformer.inference.images import as_float
 from protoformer.inference.prototype_groups import FAMILIES, at_pixels, cells_of
 from protoformer.inference.prototype_identities import Identities
 from protoformer.model import FlowNetwork, ModelConfig, Prototypes

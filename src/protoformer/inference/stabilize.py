@@ -33,7 +33,8 @@ Crop = str | float
 """auto, none, or the share of a frame's sides that is shown."""
 USUAL_SHARE = 0.96
 """What of a frame's sides is shown at least, unless somebody says otherwise."""
-LEAST_SHARE = 0.5
+LEAST_SHARE, MOST_SHARE = 0.5, 0.999
+"""Bounds of what somebody may say: with a share nearer to 1, rounding would be all the room there is."""
 LONGEST_DELAY = 600
 
 
@@ -49,11 +50,11 @@ class StabilizeOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 1:
             raise InputError(f"a strength of {self.strength:g} cannot be; give one from 0, nothing, to 1.")
-        shown = isinstance(self.crop, (int, float)) and LEAST_SHARE <= self.crop < 1
+        shown = isinstance(self.crop, (int, float)) and LEAST_SHARE <= self.crop <= MOST_SHARE
         if not shown and self.crop not in ("auto", "none"):
             raise InputError(
-                f"a crop is auto, none, or the share of the sides that is shown, from {LEAST_SHARE:g} to below 1, not "
-                f"{self.crop!r}; give one of these."
+                f"a crop is auto, none, or the share of the sides that is shown, from {LEAST_SHARE:g} to "
+                f"{MOST_SHARE:g}, not {self.crop!r}; give one of these, or a strength of 0 to keep frames whole."
             )
         if self.delay is not None and not 0 <= self.delay <= LONGEST_DELAY:
             raise InputError(f"a delay of {self.delay} frames cannot be; give one from 0 to {LONGEST_DELAY}.")
@@ -105,13 +106,14 @@ class StabilizeModel:
         as much as the crop allows. crop: "auto" shows as much of the frames as all of them have, and at least 96 % of
         their sides; "none" leaves black what is not there; a share is shown as it is. tripod: as if the camera
         stood still, as far as the crop allows. delay: decide each frame when so many after it are known, as a live
-        camera must; None looks at the whole clip. start, end: seconds; rate: frames a second of images. progress: told
-        of frames, and of about how many.
+        camera must; None looks at the whole clip. What the network adds to a frame is left out if it would see more
+        after it: a `grid` sees none, a `field` as many as its window has. start, end: seconds; rate: frames a second of
+        images. progress: told of frames, and of about how many.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, rate))
         moments: list[tuple[Fraction, int]] = []
-        survey = self._surveyed(_told(clip, moments, progress), clip.name, takes_half(self.device, precision))
+        survey = self._surveyed(_told(clip, moments, progress), clip.name, takes_half(self.device, precision), delay)
         times, numbers = tuple(time for time, _ in moments), tuple(number for _, number in moments)
         return self._result(survey, options, times, numbers)
 
@@ -134,11 +136,11 @@ class StabilizeModel:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, task="stabilize", half=half)
 
-    def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool) -> Survey:
+    def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> Survey:
         first = next(frames, None)
         if first is None:
             raise InputError(f"{name} has no frame in this span; choose another.")
-        surveyor = Surveyor(self.network, self.flow, self.device, first.size, half)
+        surveyor = Surveyor(self.network, self.flow, self.device, first.size, half, delay)
         found = list(surveyed(surveyor, _again(first, frames)))
         shots = tuple(each for each in found if isinstance(each, Shot))
         return Survey(first.size, shots, tuple(each for each in found if isinstance(each, int)))

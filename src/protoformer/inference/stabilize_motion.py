@@ -33,7 +33,7 @@ class Motion:
         return Motion(turn, self.shift / total, self.trust)
 
 
-def cell_centres(rows: int, columns: int, size: tuple[int, int]) -> Complex:
+def centred_cells(rows: int, columns: int, size: tuple[int, int]) -> Complex:
     """Centres of rows x columns equal cells of a frame of (height, width), pixels from its centre: rows x columns."""
     height, width = size
     x = (np.arange(columns) + 0.5) * width / columns - width / 2

@@ -28,6 +28,8 @@ LOOSE = 1e-6
 """The same weight where a camera is to stand still, which leaves open where."""
 WALL = 1e-4
 """Share of a frame that is kept free at its rim, against rounding."""
+LEAST_ROOM = 2 * WALL
+"""Share of a frame beside the crop up to which there is no room for corrections: the rim takes half of it."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def planned(motions: Sequence[Motion], frame: Frame, tripod: bool = False) -> Co
 
 
 def bounded(terms: Sequence[Terms], frame: Frame, count: int) -> Corrections:
-    """The corrections of least energy that keep the crop inside every frame."""
+    """The corrections of least energy that keep the crop inside every frame; none where it leaves hardly any room."""
+    if 1 - frame.share <= LEAST_ROOM:
+        return Corrections.none(count)
     sides, limits = _bounds(frame, count)
     return corrections_of(solved(ChainProgram(tuple(terms), sides, limits), resting(count, frame)), frame)
 

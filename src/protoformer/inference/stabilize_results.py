@@ -17,11 +17,12 @@ class StabilizeResult:
     """How each of T frames is to be shown so that the clip is steady.
 
     corrections: where the steady frame lies in the shaky one: z -> turns z + shifts, pixels from the centre. local: one
-    a frame, 2 x h x w, pixels, what the network adds at the centres of cells. share: of a frame's sides that the crop
-    shows; border: it is not enlarged to fill the frame, so what lies beyond is black. path_before, path_after: T x 4, x
-    and y (pixels), angle (radians) and logarithm of the scale, added up from frame to frame, from zero in every shot.
-    cuts: places, from 0 on, of the frames that begin a new shot. bridged: of those that showed nothing to go by. times,
-    numbers: of the frames, in the whole clip. trained: whether the weights were.
+    a frame, 2 x h x w, pixels, what the network adds at the centres of cells; none where it adds nothing. share: of a
+    frame's sides that the crop shows; border: it is not enlarged to fill the frame, so what lies beyond is black.
+    path_before, path_after: T x 4, x and y (pixels), angle (radians) and logarithm of the scale, added up from frame to
+    frame, from zero in every shot. cuts: places, from 0 on, of the frames that begin a new shot. bridged: of those that
+    gave nothing to go by, blank or blurred. times, numbers: of the frames, in the whole clip. trained: whether the
+    weights were.
     """
 
     size: tuple[int, int]

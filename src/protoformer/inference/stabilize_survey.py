@@ -18,8 +18,9 @@ from protoformer.geometry import shrunk
 from protoformer.geometry.trails import CELL, chained
 from protoformer.inference.clip_frames import ClipFrame
 from protoformer.inference.flow_windows import EncodedFrame, WindowedFlow
+from protoformer.inference.images import as_float
 from protoformer.inference.planning import FlowPlan
-from protoformer.inference.stabilize_motion import Motion, cell_centres, fitted_motion
+from protoformer.inference.stabilize_motion import Motion, centred_cells, fitted_motion
 from protoformer.model import FlowNetwork
 from protoformer.model.flow import LEAST_SIDE, normalised
 from protoformer.model.stabilize import StabilizeNetwork
@@ -32,6 +33,10 @@ BLANK = 3.0
 """Grey levels: the deviation of a frame that shows nothing."""
 CUT_TRUST, CUT_DISTANCE = 0.5, 0.35
 """Two frames are of two shots if less than this share of them moves as one, and more of their colours differ."""
+BLUR_TEXTURE, BLUR_TRUST = 0.1, 0.1
+"""A frame is blurred if it keeps less than this share of the texture of one before, and less of it moves as one."""
+MOST_BLURRED = 3
+"""Frames that are blurred for a moment; more of them are how the clip looks."""
 AT_ONCE = 4
 """Windows that the network sees at a time."""
 LOCAL = 0.02
@@ -69,7 +74,7 @@ class Shot:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """All of a clip: (height, width) of its frames, its shots, and the frames that showed nothing and were bridged."""
+    """All of a clip: (height, width) of its frames, its shots, and the frames that were bridged."""
 
     size: tuple[int, int]
     shots: tuple[Shot, ...]
@@ -94,7 +99,11 @@ def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
 
 
 class Surveyor:
-    """Two networks made ready for frames of one (height, width)."""
+    """Two networks made ready for frames of one (height, width).
+
+    delay: how many frames after one are known when it is decided, None if all are. What the network says of a frame is
+    left out if it would have to see more.
+    """
 
     def __init__(
         self,
@@ -103,12 +112,15 @@ class Surveyor:
         device: torch.device,
         size: tuple[int, int],
         half: bool,
+        delay: int | None = None,
     ) -> None:
         self.size = size
+        self.live = delay is not None
+        self.warps = delay is None or network.window[1] <= delay
         self.working = working_size(size, network.config.stab_pixels)
         self._network, self._device, self._half = network, device, half
         self._flow = WindowedFlow(flow, device, FlowPlan(self.working, None, 2, False), UPDATES, half)
-        self._centres = cell_centres(self.working[0] // CELL, self.working[1] // CELL, size)
+        self._centres = centred_cells(self.working[0] // CELL, self.working[1] // CELL, size)
         self._grow = np.array([size[1] / self.working[1], size[0] / self.working[0]])
 
     @property
@@ -118,8 +130,7 @@ class Surveyor:
 
     def look(self, frame: ClipFrame) -> Look | None:
         """A frame as it is compared with others; None if it shows nothing."""
-        pixels = frame.pixels.float() / 255 if frame.pixels.dtype == torch.uint8 else frame.pixels
-        small = _at(pixels[None], self.working)[0]
+        small = _at(as_float(frame.pixels)[None], self.working)[0]
         picture = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
         grey = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
         if grey.std() < BLANK:
@@ -138,6 +149,13 @@ class Surveyor:
         if motion.trust < CUT_TRUST and float(np.abs(before.colours - after.colours).sum()) / 2 > CUT_DISTANCE:
             return None
         return Link(motion, flows)
+
+    def blurred(self, before: Look, after: Look) -> bool:
+        """Whether a frame is so much less sharp than one before it that its motion cannot be told."""
+        if after.texture.mean() >= BLUR_TEXTURE * before.texture.mean():
+            return False
+        link = self.link(before, after)
+        return link is None or link.motion.trust < BLUR_TRUST
 
     def local(self, smalls: list[Tensor], links: list[Link], places: list[int]) -> list[Field]:
         """What the network's warps of some frames add to similarities. links: of their whole shot; places: in it."""
@@ -178,7 +196,9 @@ class ShotBuilder:
     def add(self, small: Tensor, link: Link | None) -> None:
         """The next frame, and its link from the one before; None of the first."""
         if link is not None:
-            self._links.append(link)
+            self._links.append(link if self._surveyor.warps else _without_flows(link))
+        if not self._surveyor.warps:
+            return
         self._waiting.append(small)
         if len(self._waiting) >= self._surveyor.window[1] + AT_ONCE:
             self._ask(AT_ONCE)
@@ -195,7 +215,7 @@ class ShotBuilder:
         self._local += self._surveyor.local(smalls, self._links, places)
         over = max(0, places[0] - self._surveyor.window[0])
         for at in range(max(0, over - AT_ONCE), over):  # no window reaches back so far any more
-            self._links[at] = Link(self._links[at].motion, torch.empty(0))
+            self._links[at] = _without_flows(self._links[at])
 
 
 def surveyed(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
@@ -204,11 +224,10 @@ def surveyed(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[Shot |
     latest: Look | None = None
     blanks: list[Tensor] = []
     number = -1
-    for number, frame in enumerate(frames):
-        look = surveyor.look(frame)
+    for number, (small, look) in enumerate(_looks(surveyor, frames)):
         if look is None:
             yield number
-            blanks.append(torch.zeros(1).expand(3, *surveyor.working))
+            blanks.append(small)
             continue
         link = None if latest is None else surveyor.link(latest, look)
         if builder is not None and link is None and latest is not None:
@@ -234,6 +253,32 @@ def surveyed(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[Shot |
     yield builder.finished()
 
 
+def _looks(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[tuple[Tensor, Look | None]]:
+    """Every frame, small, with a look at it; None if it is to be bridged: it shows nothing, or is blurred for a moment.
+
+    Whether it is for a moment is known a few frames later, so frames are held back; a live camera takes it for granted.
+    """
+    blank = torch.zeros(1).expand(3, *surveyor.working)
+    clear: Look | None = None
+    held: list[Look | None] = []
+    for frame in frames:
+        look = surveyor.look(frame)
+        hazy = look is not None and clear is not None and surveyor.blurred(clear, look)
+        blurred = sum(each is not None for each in held)
+        if look is None or (hazy and blurred < MOST_BLURRED):
+            held.append(look)
+            if surveyor.live:
+                yield blank if look is None else look.small, None
+            continue
+        if not surveyor.live:
+            passed = blurred and not hazy and clear is not None and surveyor.link(clear, look) is not None
+            yield from ((blank if each is None else each.small, None if passed else each) for each in held)
+        yield look.small, look
+        clear, held = look, []
+    if not surveyor.live:
+        yield from ((blank if each is None else each.small, each) for each in held)
+
+
 def _lead_in(builder: ShotBuilder, blanks: list[Tensor], surveyor: Surveyor) -> None:
     """Frames that show nothing at the head of a clip: they stand still."""
     for place, blank in enumerate(blanks):
@@ -241,8 +286,15 @@ def _lead_in(builder: ShotBuilder, blanks: list[Tensor], surveyor: Surveyor) -> 
 
 
 def _bridge(builder: ShotBuilder, blanks: list[Tensor], link: Link | None, surveyor: Surveyor) -> Link | None:
-    """Add frames that show nothing, each with its part of the motion over all of them; returns the last part."""
+    """Add frames that are bridged, each with its part of the motion over all of them; returns the last part.
+
+    Of a live camera they stand still, and the last part is all of it: when they are decided, nobody knows the motion.
+    """
     part = _nothing(surveyor) if link is None else link
+    if surveyor.live:
+        for blank in blanks:
+            builder.add(blank, _nothing(surveyor))
+        return part
     if link is not None and blanks:
         parts = len(blanks) + 1
         flows = link.flows.clone()
@@ -251,6 +303,10 @@ def _bridge(builder: ShotBuilder, blanks: list[Tensor], link: Link | None, surve
     for blank in blanks:
         builder.add(blank, part)
     return part
+
+
+def _without_flows(link: Link) -> Link:
+    return Link(link.motion, torch.empty(0))
 
 
 def _nothing(surveyor: Surveyor) -> Link:

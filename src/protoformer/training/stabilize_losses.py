@@ -48,7 +48,7 @@ def stabilize_loss(
     theirs.
     """
     valid, truth = windows.valid.float(), windows.warp
-    cells = cells_of(windows.valid).clamp_min(1) if cells is None else cells
+    cells = valid_cells(windows.valid).clamp_min(1) if cells is None else cells
     warps = [warp.float().unflatten(0, truth.shape[:2]) for warp in prediction.warps]
     last = warps[-1]
     distances = [((warp - truth).abs() * valid).sum() / cells for warp in warps]
@@ -63,13 +63,13 @@ def stabilize_loss(
     }
     total = sum((factor * distance for factor, distance in zip(decay, distances, strict=True)), cells.new_zeros(()))
     total = total + sum((getattr(weights, name) * part for name, part in parts.items()), cells.new_zeros(()))
-    error, shake = (corners_of(each).norm(dim=2).mean() for each in ((last - truth) * valid, truth))
+    error, shake = (each.mean() for each in corner_lengths(last, truth, valid))
     return StabilizeLoss(
         total=total, distance=distances[-1], error=error, shake=shake, share=error / shake.clamp_min(1e-3), **parts
     )
 
 
-def cells_of(valid: Tensor) -> Tensor:
+def valid_cells(valid: Tensor) -> Tensor:
     """How many cells of a batch are valid: scalar, float."""
     return valid.sum().float()
 
@@ -104,6 +104,11 @@ def _beyond(warp: Tensor) -> Tensor:
     corners = corners_of(warp).abs()
     far = torch.stack((corners[:, :, 0] - CROP * width, corners[:, :, 1] - CROP * height), dim=2)
     return F.relu(far).mean(dim=(2, 3)).sum()
+
+
+def corner_lengths(found: Tensor, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """How far the corners of warps, N x 2 x 2 x h x w, are off, and how far they are to go: N x 2 x 4 each, pixels."""
+    return corners_of((found - truth) * valid).norm(dim=2), corners_of(truth).norm(dim=2)
 
 
 def corners_of(fields: Tensor) -> Tensor:

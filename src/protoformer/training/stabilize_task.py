@@ -14,7 +14,7 @@ from protoformer.training.held_out import HeldOutScenes
 from protoformer.training.recipe import Recipe
 from protoformer.training.sample_kind import SampleKind
 from protoformer.training.sources import Source, open_source
-from protoformer.training.stabilize_losses import cells_of, corners_of, stabilize_loss
+from protoformer.training.stabilize_losses import corner_lengths, stabilize_loss, valid_cells
 from protoformer.training.stabilize_sources import WorldWindows
 from protoformer.training.starting import begin_with
 from protoformer.training.task import TaskLoss
@@ -58,7 +58,7 @@ class StabilizeTask:
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
         """Cells whose warp is known."""
-        return cells_of(tensors["valid"])
+        return valid_cells(tensors["valid"])
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
         """The loss of both frames of every window."""
@@ -81,9 +81,9 @@ class HeldOutWindows(HeldOutScenes[StabilityWindows]):
         """Of all windows: the mean error and shake at the corners, and their ratio; as in `StabilizeLoss`."""
         errors, shakes = [torch.zeros(0)], [torch.zeros(0)]
         for batch, found in pairs:
-            truth, valid = batch.warp.cpu(), batch.valid.cpu()
-            errors.append(corners_of((found - truth) * valid).norm(dim=2).flatten())
-            shakes.append(corners_of(truth).norm(dim=2).flatten())
+            off, far = corner_lengths(found, batch.warp.cpu(), batch.valid.cpu())
+            errors.append(off.flatten())
+            shakes.append(far.flatten())
         error, shake = (float(torch.cat(each).mean()) for each in (errors, shakes))
         return {"error": error, "shake": shake, "share": error / max(shake, 1e-3)}
 

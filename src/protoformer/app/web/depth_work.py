@@ -11,9 +11,8 @@ from protoformer.files import MovieWriter
 from protoformer.files.depth_color import usual_range
 from protoformer.geometry import shrunk, shrunk_size
 from protoformer.inference import DepthModel
-from protoformer.inference.depth_engine import as_float
 from protoformer.inference.depth_range import DepthRange
-from protoformer.inference.images import as_image
+from protoformer.inference.images import as_float, as_image
 from protoformer.model.encoder import STRIDES
 from protoformer.show import assignment_picture, depth_frame, depth_view, picture
 from protoformer.show.addresses import png_address
