@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import protoformer as pf
 from protoformer.files import open_movie
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
@@ -42,7 +44,9 @@ def test_a_clip_becomes_a_video_of_its_groups(
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
     assert (summary["frames"], summary["layer"], summary["written"]) == (4, "1.1", ["groups.mp4"])
-    assert 0.5 < summary["kept"] <= 1
+    steps = list(pf.load("tiny", "cpu").explain_video(folder / "clip.mp4", layer="1.1"))
+    assert summary["prototypes"] == len(torch.cat([step.identities for step in steps]).unique())
+    assert summary["kept"] == pytest.approx(sum(step.kept for step in steps[1:]) / 3, abs=1e-4)
     movie = open_movie(folder / "groups.mp4")
     assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 4)
     ended = protoformer("explain", "clip.mp4", *MODEL, "-o", "one.mp4", "--end", "0.1", "--families", "0")
@@ -56,6 +60,12 @@ def test_a_clip_becomes_a_video_of_its_groups(
         (("a.png", "--task", "track"), "there is nothing to explain of 'track'; choose one of flow, depth."),
         (("a.png", "--layer", "5.5"), "there is no layer '5.5'; choose one of 1.1, 2.1."),
         (("a.png", "--prototype", "99"), "layer 1.1 has no prototype 99; give a number from 0 to 15."),
+        (
+            ("a.png", "--updates", "3"),
+            "--updates refines a flow, and one image has none; leave it out or give a second",
+        ),
+        (("a.png", "b.png", "--updates", "0"), "0 updates cannot be run; give a whole number, 1 or more."),
+        (("a.png", "--task", "depth", "--updates", "-1"), "-1 updates cannot be run; give a whole number, 1 or more."),
         (("a.png", "--every", "2"), "--every is for a clip; leave it out for images."),
         (("a.png", "--families", "3"), "--families is for a clip; leave it out for images."),
         (("a.png", "-o", "x.mp4"), "x.mp4 is a video's name, and images become a folder of files; give a folder."),

@@ -1,5 +1,7 @@
 """What a network grouped, asked of its results."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,9 @@ def test_em_is_told_step_by_step(explanation: Explanation) -> None:
     many = layer.convergence(6)
     assert many is not None and len(many.distances) == 7
     assert many.log_likelihood[: layer.steps + 1] == pytest.approx(layer.log_likelihood, abs=1e-4)
+    shorter = layer.convergence(6, likelihood=False)
+    assert shorter is not None and shorter.log_likelihood == ()
+    assert (shorter.contraction, shorter.drift) == (many.contraction, many.drift)
 
 
 def test_an_image_matches_itself_and_matches_are_mutual(tiny: pf.FlowModel, scene: FlowSample) -> None:
@@ -121,6 +126,49 @@ def test_what_cannot_be_explained_is_said(tiny: pf.FlowModel, scene: FlowSample,
             windowed.explain()
     with pytest.raises(pf.InputError, match=r"there is no layer '3.1'; choose one of 1.1, 2.1\."):
         explanation.first.layer("3.1")
+
+
+def test_results_go_through_a_pickle_without_their_model(
+    tiny: pf.FlowModel, tiny_depth: pf.DepthModel, scene: FlowSample, result: pf.FlowResult
+) -> None:
+    weights = sum(each.numel() for each in tiny.network.parameters())
+    depth = tiny_depth.depth(scene.first)
+    for found in (result, depth):
+        written = pickle.dumps(found)
+        assert len(written) < weights  # bytes: neither the network nor the images are in it
+        again = pickle.loads(written)
+        assert torch.equal(again.confidence, found.confidence)
+        with pytest.raises(pf.InputError, match=r"call the model's explain with them\.$"):
+            again.explain()
+        assert found.explain().first.groups()
+    assert torch.equal(pickle.loads(pickle.dumps(result)).flow, result.flow)
+    assert tiny.explain(scene.first, scene.second, result=pickle.loads(pickle.dumps(result))).second is not None
+
+
+def test_a_result_of_another_size_is_refused(
+    tiny: pf.FlowModel, tiny_depth: pf.DepthModel, scene: FlowSample, result: pf.FlowResult
+) -> None:
+    smaller = scene.first[..., :30, :40]
+    with pytest.raises(pf.InputError, match=r"^the flow is of 61x37 pixels and the image is 40x30; give the result"):
+        tiny.explain(smaller, smaller, result=result)
+    with pytest.raises(pf.InputError, match=r"^the depth is of 40x30 pixels and the image is 61x37; give the result"):
+        tiny_depth.explain(scene.first, result=tiny_depth.depth(smaller))
+
+
+def test_updates_are_those_of_every_estimate(tiny: pf.FlowModel, tiny_depth: pf.DepthModel, scene: FlowSample) -> None:
+    for model, expected in ((tiny, [(1, 2), (2, 2)]), (tiny_depth, 2 * [(1, 2), (2, 2)])):
+        told: list[tuple[int, int]] = []
+        model.explain(scene.first, scene.second, updates=2, progress=lambda *each, told=told: told.append(each))
+        assert told == expected
+        with pytest.raises(pf.InputError, match="0 updates cannot be run"):
+            model.explain(scene.first, updates=0)
+
+
+def test_large_images_are_shrunk_for_the_groups_alone(tiny: pf.FlowModel) -> None:
+    image = torch.rand(3, 600, 800, generator=torch.Generator().manual_seed(0))
+    layer = tiny.explain(image).first.layer()
+    assert (layer.size, layer.seen, layer.assignment.shape) == ((600, 800), (480, 640), (60, 80))
+    assert layer.labels().shape == (600, 800)
 
 
 def test_cells_cover_the_pixels_that_they_were_made_of() -> None:

@@ -47,5 +47,5 @@ def test_regions_of_a_chequered_image_are_its_fields() -> None:
 
 def test_without_scikit_image_slic_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
-    with pytest.raises(pf.InputError, match=r"pip install 'protoformer\[explain\]'\.$"):
+    with pytest.raises(pf.InputError, match=r"pip install 'protoformer\[bench\]'\.$"):
         slic_regions(torch.zeros(3, 16, 16), 4)

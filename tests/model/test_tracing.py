@@ -1,5 +1,7 @@
 """What every layer did, as it did it, and what it does with one prototype less."""
 
+from threading import Thread
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,6 +39,22 @@ def test_earlier_steps_go_by_earlier_centres() -> None:
         torch.testing.assert_close(trace.centres[0], pooled.flatten(2).transpose(1, 2))
         for centres, assigned in zip(trace.centres, trace.assignments, strict=True):
             assert torch.equal(nearest_prototype(trace.tokens, centres), assigned)
+
+
+@torch.no_grad()
+def test_another_thread_in_the_same_network_is_not_traced() -> None:
+    network = encoder()
+    alone = traced(network, IMAGES)
+
+    def meanwhile(*_: object) -> None:
+        hook.remove()
+        other = Thread(target=network, args=(IMAGES.flip(3),))
+        other.start()
+        other.join()
+
+    hook = mixer_of(network, 2, 1).register_forward_pre_hook(meanwhile)
+    for one, two in zip(alone, traced(network, IMAGES), strict=True):
+        assert torch.equal(one.tokens, two.tokens)
 
 
 def test_tracing_leaves_the_network_as_it_was() -> None:

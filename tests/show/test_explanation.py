@@ -2,6 +2,7 @@
 
 import json
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,16 @@ import torch
 
 import protoformer as pf
 from protoformer.files import image_size
+from protoformer.inference.prototype_video import PrototypeStep
 from protoformer.show.explanation_page import explanation_page
-from protoformer.show.explanation_pictures import groups_pictures, prototype_colours, prototype_frame, tinted
-from protoformer.show.prototypes import distinct_colours
+from protoformer.show.explanation_pictures import (
+    groups_pictures,
+    prototype_colours,
+    prototype_frame,
+    steps_picture,
+    tinted,
+)
+from protoformer.show.prototypes import colours_of, distinct_colours
 from protoformer.world import random_scene
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
@@ -74,8 +82,27 @@ def test_a_group_keeps_its_colour_along_a_clip(model: pf.FlowModel) -> None:
     assert all(np.array_equal(frames[0], each) for each in frames[1:])
 
 
+def test_a_colour_goes_by_the_number_of_its_family_however_large() -> None:
+    names = torch.tensor([[3, 1_000_000_000]])
+    frame = prototype_frame(PrototypeStep(0, Fraction(0), torch.zeros(3, 1, 2), names, names, 1.0))
+    expected = 0.6 * 255 * colours_of([3, 1_000_000_000])
+    assert np.abs(frame[0] - expected.numpy()).max() <= 1 and torch.equal(colours_of([3])[0], distinct_colours(4)[3])
+
+
+def test_steps_stand_side_by_side_and_end_with_the_groups(explanation: pf.Explanation) -> None:
+    shown = steps_picture(explanation, "1.1")
+    steps = explanation.first.layer("1.1").steps
+    assert shown.shape == (44, 60 * (steps + 1), 3)
+    assert np.array_equal(shown[:, -60:], groups_pictures(explanation, "1.1")[0])
+    assert not np.array_equal(shown[:, :60], shown[:, -60:])
+
+
 def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_path: Path) -> None:
-    written = pf.save_explanation(tmp_path / "new" / "out", explanation, layer="2.1", prototypes=(3,))
+    told: list[tuple[int, int]] = []
+    written = pf.save_explanation(
+        tmp_path / "new" / "out", explanation, layer="2.1", prototypes=(3,), progress=lambda *each: told.append(each)
+    )
+    assert told == [(1, 2), (2, 2)]
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new" / "out").iterdir()}
     sizes = {path.name: image_size(path)[::-1] for path in written if path.suffix == ".png"}
     assert sizes == {

@@ -3,13 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import protoformer
+from protoformer.app.web import examples, limits
+from protoformer.app.web.explain_tab import ExplainTab
 from protoformer.app.web.explain_work import explain_clip, explain_images
+from protoformer.app.web.flow_tab import FlowTab
 from protoformer.app.web.limits import Limits
+from protoformer.app.web.site import Site
 from protoformer.errors import InputError
 from protoformer.files import open_movie
 
@@ -29,8 +34,32 @@ def test_images_give_a_page_and_files(
     answer = explain_images(model, ROOM, list(two_images), tmp_path, lambda share, _: told.append(share))
     assert answer.page == answer.downloads[".html"].read_text() and told == sorted(told)
     assert "96x72 pixels; " in answer.summary and "matched in the second image" in answer.summary
+    assert [share for share in told if share > 0.5] == [0.625, 0.75, 0.875, 1.0]  # two layers, numbers and pictures
     with pytest.raises(InputError, match="the limit is 100"):
         explain_images(model, Limits(10, 100, 5, 60, 1), list(two_images), tmp_path)
+
+
+def test_drawing_ends_at_the_deadline(
+    model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def late(share: float, what: str) -> None:
+        clock.now = 61.0 if what == "drawing" else 0.0
+
+    with pytest.raises(InputError, match="stopped after 60 seconds"):
+        explain_images(model, ROOM, list(two_images), tmp_path / "out", late)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_tabs_share_models_and_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SIZE": (48, 64), "SIDE": 32, "TEXTURES": 1}.items():
+        monkeypatch.setattr(examples, name, value)
+    site = Site("tiny", tmp_path, ROOM, depth_model="tiny")
+    flow, tab = FlowTab(site), ExplainTab(site)
+    assert tab.models["motion"] is flow.model and tab.models["depth"] is site.depth
+    assert tab.pair is flow.examples.pairs[0] and tab.pair.first.exists() and tab.clip.path.exists()
 
 
 def test_a_clip_gives_a_video(
@@ -38,6 +67,9 @@ def test_a_clip_gives_a_video(
 ) -> None:
     clip = make_movie(tmp_path / "clip.mp4", moving_pattern(3))
     answer = explain_clip(model, ROOM, clip, tmp_path)
+    steps = list(model.explain_video(clip))
+    kept = sum(step.kept for step in steps[1:]) / 2
+    assert f"; {kept:.0%} of a frame's pixels belong to one that the frame before had." in answer.summary
     assert len(list(open_movie(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
     with pytest.raises(InputError, match="more than 2 frames"):
         explain_clip(model, Limits(10, 20_000, 2, 60, 1), clip, tmp_path)

@@ -16,10 +16,12 @@ from protoformer.app.clips import (
     tell_interrupted,
     what_is_kept,
 )
+from protoformer.app.followed_words import followed_words
 from protoformer.app.progress import frames_bar
-from protoformer.files import MovieWriter
+from protoformer.files import Movie, MovieWriter
 from protoformer.inference import load
 from protoformer.inference.prototype_groups import FAMILIES
+from protoformer.inference.prototype_video import FollowedTally, PrototypeVideo
 from protoformer.show.explanation_pictures import prototype_frame
 
 
@@ -54,26 +56,35 @@ def explain_clip(
         every=every,
         updates=options.updates,
     )
-    frames, kept, seen, began = 0, 0.0, 0, time.perf_counter()
+    began = time.perf_counter()
+    tally = _written(video, writer, expected_frames(movie, options.start, options.end, every))
+    tell_damage(movie)
+    _tell(movie, tally, "{}.{}".format(*video.layer), time.perf_counter() - began, target, as_json)
+
+
+def _written(video: PrototypeVideo, writer: MovieWriter, expected: int | None) -> FollowedTally:
+    """Write every frame; returns what was followed. expected: frames, as far as one can tell."""
+    tally = FollowedTally()
     try:
-        with frames_bar("explaining", expected_frames(movie, options.start, options.end, every)) as told, writer:
+        with frames_bar("explaining", expected) as told, writer:
             for step in video:
                 writer.write(prototype_frame(step), step.time)
-                frames, kept = frames + 1, kept + step.kept
-                seen = max(seen, int(step.identities.max()) + 1)
-                told(frames)
+                tally.add(step)
+                told(tally.frames)
     except KeyboardInterrupt:
-        tell_interrupted(f"{frames} frames", what_is_kept(writer, None))
+        tell_interrupted(f"{tally.frames} frames", what_is_kept(writer, None))
         raise typer.Exit(INTERRUPTED) from None
-    tell_damage(movie)
-    seconds = time.perf_counter() - began
+    return tally
+
+
+def _tell(movie: Movie, tally: FollowedTally, layer: str, seconds: float, target: Path, as_json: bool) -> None:
     summary = {
-        "frames": frames,
+        "frames": tally.frames,
         "width": movie.info.size[1],
         "height": movie.info.size[0],
-        "layer": "{}.{}".format(*video.layer),
-        "prototypes": seen,
-        "kept": round((kept - 1) / (frames - 1), 4) if frames > 1 else None,
+        "layer": layer,
+        "prototypes": tally.prototypes,
+        "kept": None if tally.kept is None else round(tally.kept, 4),
         "seconds": round(seconds, 3),
         "skipped": movie.skipped,
         "torn": movie.torn,
@@ -82,10 +93,7 @@ def explain_clip(
     if as_json:
         print(json.dumps(summary))
         return
-    followed = (
-        "" if frames < 2 else f"; {summary['kept']:.0%} of a frame's pixels belong to one that the frame before had"
-    )
     print(
-        f"{frames} frames of {movie.info.size[1]}x{movie.info.size[0]} pixels, {seen} prototypes of layer "
-        f"{summary['layer']} in all{followed}; {frames / seconds:.2f} frames a second; wrote {target}"
+        f"{tally.frames} frames of {movie.info.size[1]}x{movie.info.size[0]} pixels, {tally.prototypes} prototypes of "
+        f"layer {layer} in all{followed_words(tally)}; {tally.frames / seconds:.2f} frames a second; wrote {target}"
     )

@@ -1,26 +1,16 @@
 """`protoformer explain`."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from torch import Tensor
 
 from protoformer.app.arguments import DeviceOption, UpdatesOption
 from protoformer.app.clips import is_clip
 from protoformer.app.explain_clip import ExplainClipOptions, explain_clip
-from protoformer.app.progress import progress_bar
+from protoformer.app.explain_images import ExplainImagesOptions, explain_images
 from protoformer.errors import InputError
-from protoformer.files import checked_output
-from protoformer.files.folders import made_folder
-from protoformer.files.movie_kinds import SUFFIXES
-from protoformer.inference import load
-from protoformer.inference.explanation import Explanation
-from protoformer.inference.images import as_image
-from protoformer.inference.prototype_video import checked_layer
-from protoformer.model.flow_decoder import Progress
-from protoformer.show.explanation_page import save_explanation
+from protoformer.inference.flow_windows import check_updates
 
 TASKS = ("flow", "depth")
 
@@ -77,6 +67,7 @@ def explain(
         raise InputError(f"there is nothing to explain of {task!r}; choose one of {', '.join(TASKS)}.")
     if len(sources) > 2:
         raise InputError(f"{len(sources)} images cannot be explained together; give one, two, or a clip.")
+    check_updates(updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):
         if task != "flow" or prototype:
@@ -89,47 +80,4 @@ def explain(
     for option, value in for_clips.items():
         if value is not None:
             raise InputError(f"{option} is for a clip; leave it out for images.")
-    folder = Path("explained") if output is None else output
-    if folder.suffix.lower() in SUFFIXES:
-        raise InputError(f"{folder} is a video's name, and images become a folder of files; give a folder.")
-    images = [as_image(source, source) for source in sources]  # what is cheap to refuse comes first
-    loaded = load(*named, task=task)
-    checked_layer(loaded.network.config, layer)
-    checked_output(made_folder(folder) / "index.html")
-    usual = loaded.network.config.updates if task == "flow" else loaded.network.config.depth_updates
-    with progress_bar("explaining", total=updates or usual) as told:
-        explanation = _explained(images, task, loaded, updates, told)
-        written = save_explanation(folder, explanation, layer=layer, prototypes=tuple(prototype or ()))
-    _tell(explanation, layer, written, as_json)
-
-
-def _explained(images: list[Tensor], task: str, loaded: Any, updates: int | None, told: Progress) -> Explanation:
-    if task == "depth":
-        result = loaded.depth(images[0], updates=updates, progress=told)
-    else:
-        result = loaded.flow(*images, updates=updates, tile="auto", progress=told) if len(images) > 1 else None
-    explained: Explanation = loaded.explain(*images, result=result)
-    return explained
-
-
-def _tell(explanation: Explanation, layer: str | None, written: list[Path], as_json: bool) -> None:
-    shown = explanation.first.layer(layer)
-    summary = {
-        "task": explanation.task,
-        "width": shown.size[1],
-        "height": shown.size[0],
-        "layers": [each.name for each in explanation.first.layers] if layer is None else [layer],
-        "prototypes": shown.count,
-        "with_pixels": len(shown.used),
-        "matched": len(explanation.matches(layer)) if explanation.second else None,
-        "trained": explanation.trained,
-        "written": [str(path) for path in written],
-    }
-    if as_json:
-        print(json.dumps(summary))
-        return
-    matched = "" if summary["matched"] is None else f", {summary['matched']} of them matched in the second image"
-    print(
-        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.count} prototypes of layer "
-        f"{shown.name} have pixels{matched}; wrote {len(written)} files: open {written[0]} in a browser"
-    )
+    explain_images(sources, output, named, ExplainImagesOptions(task, layer, tuple(prototype or ()), updates), as_json)

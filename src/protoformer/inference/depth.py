@@ -16,10 +16,10 @@ from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth,
 from protoformer.inference.depth_range import DepthRange, checked_range, network_range
 from protoformer.inference.depth_results import DepthResult
 from protoformer.inference.depth_video import DepthVideo, DepthVideoOptions
-from protoformer.inference.explaining import explained_image
+from protoformer.inference.explaining import Explainer, check_result_size, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow import FlowModel
-from protoformer.inference.flow_windows import Precision, takes_half
+from protoformer.inference.flow_windows import Precision, check_updates, takes_half
 from protoformer.inference.images import ImageLike, as_image
 from protoformer.inference.weights import save_weights
 from protoformer.model.depth import DepthNetwork, depth_padding
@@ -78,7 +78,7 @@ class DepthModel:
             camera=camera.source,
             prototypes=found.prototypes,
             trained=self.trained,
-            explainer=lambda result: self.explain(image, result=result),
+            explainer=Explainer(self, (image,)),
         )
 
     def explain(
@@ -87,15 +87,17 @@ class DepthModel:
         second: ImageLike | None = None,
         *,
         result: DepthResult | None = None,
+        updates: int | None = None,
         progress: Progress | None = None,
     ) -> Explanation:
         """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
 
         second: another image, whose groups are matched with those of the first. result: the depth of the first, if it
-        is known already, such as by `depth` with its camera. progress: told of every update of a depth.
+        is known already, such as by `depth` with its camera. updates, progress: as in `depth`.
         """
-        first = self._explained(image, result, progress)
-        other = None if second is None else self._explained(second, None, progress)
+        check_updates(updates)
+        first = self._explained(image, result, updates, progress)
+        other = None if second is None else self._explained(second, None, updates, progress)
         return Explanation("depth", first, other, trained=self.trained)
 
     def depth_video(
@@ -139,9 +141,12 @@ class DepthModel:
         return DepthVideo(self.network, self.trained, self.device, source, options)
 
     @torch.no_grad()
-    def _explained(self, image: ImageLike, result: DepthResult | None, progress: Progress | None) -> ImageExplanation:
-        found = self.depth(image, progress=progress) if result is None else result
+    def _explained(
+        self, image: ImageLike, result: DepthResult | None, updates: int | None, progress: Progress | None
+    ) -> ImageExplanation:
+        found = self.depth(image, updates=updates, progress=progress) if result is None else result
         pixels = as_image(image)[0]
+        check_result_size(found.depth, pixels, "depth")
         working = shrunk_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
         seen = shrunk(pixels[None].to(self.device), working)
         return explained_image(self.network.features, pixels, seen, depth_padding(seen), found.depth)

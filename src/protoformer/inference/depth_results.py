@@ -58,8 +58,8 @@ class DepthResult:
     the image's file) or "assumed" (nobody: then metres are as wrong as the guess). kind: "metric", as the model sees
     it, or "aligned", scaled and shifted to a reference. prototypes: those of the image at the size the network works
     at, per stage and block, or empty if not asked for. trained: whether the weights were; if not, the depth means
-    nothing. unit: of depth. explainer: the model's way to explain a result, which keeps the image as it was handed in,
-    not a copy of it; None where it has none.
+    nothing. unit: of depth. explainer: the model's way to explain a result, which keeps the model and the image as it
+    was handed in, not a copy of it; None where it has none, as in a pickle.
     """
 
     depth: Tensor

@@ -1,13 +1,52 @@
 """From images to their explanations."""
 
+from dataclasses import dataclass
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor
 
+from protoformer.errors import InputError
 from protoformer.geometry import Padding
-from protoformer.inference.explanation import ImageExplanation, LayerExplanation
+from protoformer.inference.explanation import Explanation, ImageExplanation, LayerExplanation
+from protoformer.inference.images import ImageLike
 from protoformer.model.encoder import Encoder
 from protoformer.model.flow import normalised
 from protoformer.model.tracing import traced
+
+
+class Explaining(Protocol):
+    """A model that can explain what it found."""
+
+    def explain(self, image: ImageLike, second: ImageLike | None = None, *, result: Any = None) -> Explanation:
+        """What the network groups in an image, and in a second one; result: what it found in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explainer:
+    """How a result is explained: by the model that found it, from the images as they were handed in.
+
+    It holds on to both. A pickle of a result has neither: there, this is None.
+    """
+
+    model: Explaining
+    images: tuple[ImageLike, ...]
+
+    def __call__(self, result: object) -> Explanation:
+        """The explanation of a result in these images."""
+        return self.model.explain(*self.images, result=result)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+def check_result_size(found: Tensor, image: Tensor, what: str) -> None:
+    """Refuse to explain an image by a result of another size. found, image: ... x H x W each; what: of the result."""
+    if found.shape[-2:] != image.shape[-2:]:
+        raise InputError(
+            f"the {what} is of {found.shape[-1]}x{found.shape[-2]} pixels and the image is "
+            f"{image.shape[-1]}x{image.shape[-2]}; give the result for this image."
+        )
 
 
 def explained_image(

@@ -124,11 +124,14 @@ class LayerExplanation:
         down, across = (length / shown * self.trace.stride for length, shown in zip(self.size, self.seen, strict=True))
         return tuple(((place % columns + 0.5) * across - 0.5, (place // columns + 0.5) * down - 0.5) for place in best)
 
-    def convergence(self, steps: int = 40) -> Convergence | None:
-        """What many more steps of EM than the network's would do; None where there is no EM."""
+    def convergence(self, steps: int = 40, likelihood: bool = True) -> Convergence | None:
+        """What many more steps of EM than the network's would do; None where there is no EM.
+
+        likelihood: compute that of every step, too, which takes about half as long as the steps themselves.
+        """
         if not self.steps:
             return None
-        return measure_convergence(self.trace.prototyping, self.trace.tokens, self.trace.size, steps)
+        return measure_convergence(self.trace.prototyping, self.trace.tokens, self.trace.size, steps, likelihood)
 
     def families(self, count: int = FAMILIES) -> Tensor:
         """Similar prototypes under one number, that of one of them, so that about `count` are left: K, int64."""
@@ -196,6 +199,6 @@ def layer_place(name: str | None, known: list[str]) -> int:
 
 
 UNKNOWN_IMAGES = (
-    "this result does not know its whole images, as those of clips and of windows do not; "
+    "this result does not know its whole images, as those of clips, of windows and of pickles do not; "
     "call the model's explain with them."
 )

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
-from protoformer.geometry import Padding, occlusion_by_consistency
+from protoformer.geometry import Padding, occlusion_by_consistency, shrunk, shrunk_size
 from protoformer.inference.clip_frames import Source, Span
-from protoformer.inference.explaining import explained_image
+from protoformer.inference.explaining import Explainer, check_result_size, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow_video import FlowVideo, VideoOptions
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, confidence_of
@@ -19,7 +19,7 @@ from protoformer.inference.images import ImageLike, as_image, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow
 from protoformer.inference.prototype_groups import FAMILIES
-from protoformer.inference.prototype_video import PrototypeVideo
+from protoformer.inference.prototype_video import MOST_PIXELS, PrototypeVideo
 from protoformer.inference.results import FlowResult
 from protoformer.inference.weights import save_weights
 from protoformer.model import FlowNetwork
@@ -94,7 +94,7 @@ class FlowModel:
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if occlusion else None,
             prototypes=tuple(tuple(found.first(1).cpu() for found in stage) for stage in predicted.prototypes),
             trained=self.trained,
-            explainer=lambda result: self.explain(first, second, result=result),
+            explainer=Explainer(self, (first, second)),
         )
 
     @torch.no_grad()
@@ -104,17 +104,22 @@ class FlowModel:
         second: ImageLike | None = None,
         *,
         result: FlowResult | None = None,
+        updates: int | None = None,
         progress: Progress | None = None,
     ) -> Explanation:
         """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
 
         second: another image of the same size; then the groups of the first have a motion, and those of both are
-        matched. result: the flow between the two, if it is known already. progress: told of every update of the flow.
+        matched. result: the flow between the two, if it is known already. updates, progress: as in `flow`.
+        Images over 480x640 pixels are shrunk for the groups, as frames of a clip are, though not for the flow.
         """
+        check_updates(updates)
         if second is None:
             return Explanation("flow", self._explained(as_image(image), None), trained=self.trained)
         images = image_pair(image, second)
-        found = self.flow(*images, tile="auto", progress=progress) if result is None else result
+        if result is not None:
+            check_result_size(result.flow, images[0], "flow")
+        found = self.flow(*images, updates=updates, tile="auto", progress=progress) if result is None else result
         explained = (self._explained(images[0], found.flow), self._explained(images[1], None))
         return Explanation("flow", *explained, trained=self.trained)
 
@@ -194,7 +199,8 @@ class FlowModel:
 
     def _explained(self, image: Tensor, flow: Tensor | None) -> ImageExplanation:
         """An image, 1 x 3 x H x W in [0, 1], explained."""
-        return explained_image(self.network.features, image[0], image.to(self.device), flow_padding(image), flow)
+        seen = shrunk(image.to(self.device), shrunk_size((image.shape[2], image.shape[3]), MOST_PIXELS))
+        return explained_image(self.network.features, image[0], seen, flow_padding(seen), flow)
 
     def _check_memory(self, image: Tensor, pairs: int) -> None:
         """Refuse images (1 x 3 x H x W) whose flow would not fit the memory, before any of it is taken."""

@@ -9,16 +9,20 @@ from protoformer.inference.prototype_groups import families_of
 
 LEAST_SCORE = 0.6
 """Of cosine plus overlap, which reach 2 together: with less a prototype is a new one."""
+NOBODY = -1
+"""The identity, and the family, of a prototype without pixels."""
 
 
 class Identities:
     """Follows prototypes through a clip: hand it every frame's in turn, and it says which they are.
 
     Prototypes of the first frame are called by their number; one that continues none of those before gets a number
-    that nobody had. Nothing is drawn by chance, so a clip gives the same numbers every time.
+    that nobody had. One without pixels has no identity. Nothing is drawn by chance, so a clip gives the same numbers
+    every time; who is gone is forgotten, so memory does not grow with the clip.
 
     count: into how many families of similar prototypes those of the first frame are sorted; None: none. families: of
-    the latest frame, the number of each prototype's family, K, int64; a new one joins the most similar that continues.
+    the latest frame, the number of each prototype's family, K, int64; a new one joins the most similar that continues,
+    and where none continues, as after a cut, all are sorted as in a first frame.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -29,18 +33,19 @@ class Identities:
         self._next = 0
 
     def follow(self, centres: Tensor, labels: Tensor, flow: Tensor | None = None) -> Tensor:
-        """The identity of each prototype of a frame: K, int64.
+        """The identity of each prototype of a frame: K, int64, NOBODY for those without pixels.
 
         centres: K x C; labels: h x w, int64, the prototype of each cell; flow: 2 x h x w, cells, from the frame before
         to this one; None in the first frame.
         """
         count = len(centres)
+        used = torch.bincount(labels.flatten(), minlength=count) > 0
         if self._before is None or flow is None:
-            identities = torch.arange(count)
+            identities = torch.where(used, torch.arange(count), NOBODY)
             self._next = max(self._next, count)
         else:
             score = scores(self._before[:2], (centres, labels), flow)
-            identities = self._continued(score, self._before[2])
+            identities = self._continued(score, self._before[2], used)
         self._sort(centres, labels, identities)
         self._before = (centres, labels, identities)
         return identities
@@ -50,29 +55,31 @@ class Identities:
         if self._count is None:
             self.families = identities
             return
-        if not self._family_of:
-            self._family_of = dict(enumerate(families_of(centres, labels, self._count).tolist()))
+        known = self._family_of
         names = identities.tolist()
-        old = [place for place, name in enumerate(names) if name in self._family_of]
-        cosines = F.normalize(centres.float(), dim=1) @ F.normalize(centres[old].float(), dim=1).T
-        for place, name in enumerate(names):
-            if name not in self._family_of and old:
-                self._family_of[name] = self._family_of[names[old[int(cosines[place].argmax())]]]
-        self.families = torch.tensor([self._family_of.setdefault(name, name) for name in names])
+        old = [place for place, name in enumerate(names) if name in known]
+        if old:
+            cosines = F.normalize(centres.float(), dim=1) @ F.normalize(centres[old].float(), dim=1).T
+            likest = [names[old[place]] for place in cosines.argmax(dim=1).tolist()]
+            families = [known[name if name in known else like] for name, like in zip(names, likest, strict=True)]
+        else:
+            families = families_of(centres, labels, self._count).tolist()
+        self.families = torch.where(identities == NOBODY, NOBODY, torch.tensor(families))
+        self._family_of = {name: family for name, family in zip(names, families, strict=True) if name != NOBODY}
 
-    def _continued(self, score: Tensor, before: Tensor) -> Tensor:
-        """Pair off prototypes, the best score first."""
-        identities = torch.full((score.shape[1],), -1)
+    def _continued(self, score: Tensor, before: Tensor, used: Tensor) -> Tensor:
+        """Pair off prototypes, the best score first. used: K, bool, which have pixels."""
+        identities = torch.full((score.shape[1],), NOBODY)
         free = set(range(len(score)))
         values, order = score.flatten().sort(descending=True, stable=True)
         for value, place in zip(values.tolist(), order.tolist(), strict=True):
             one, other = divmod(place, score.shape[1])
             if value < LEAST_SCORE or not free:
                 break
-            if one in free and identities[other] < 0:
+            if one in free and identities[other] == NOBODY:
                 identities[other] = before[one]
                 free.discard(one)
-        fresh = (identities < 0).nonzero().flatten()
+        fresh = (used & (identities == NOBODY)).nonzero().flatten()
         identities[fresh] = torch.arange(self._next, self._next + len(fresh))
         self._next += len(fresh)
         return identities

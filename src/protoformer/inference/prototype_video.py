@@ -41,6 +41,31 @@ class PrototypeStep:
     kept: float
 
 
+class FollowedTally:
+    """Counts what was followed through a clip: hand it every step in turn; memory does not grow with the clip.
+
+    frames: so far. prototypes: how many different ones had pixels in them.
+    """
+
+    def __init__(self) -> None:
+        self.frames, self.prototypes = 0, 0
+        self._kept = 0.0
+        self._latest = torch.empty(0, dtype=torch.int64)
+
+    def add(self, step: PrototypeStep) -> None:
+        """Count a step."""
+        shown = step.identities.unique()
+        # Who is not in a frame is never seen again, so the frame before is enough to know a new one by.
+        self.prototypes += int((~torch.isin(shown, self._latest)).sum())
+        self._kept += step.kept if self.frames else 0.0
+        self.frames, self._latest = self.frames + 1, shown
+
+    @property
+    def kept(self) -> float | None:
+        """The share of a frame's pixels whose prototype the frame before had, on average; None before two frames."""
+        return self._kept / (self.frames - 1) if self.frames > 1 else None
+
+
 class PrototypeVideo:
     """Iterate over it for the `PrototypeStep` of every frame, as often as the source can be read.
 

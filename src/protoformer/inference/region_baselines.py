@@ -21,7 +21,7 @@ def slic_regions(image: Tensor, count: int) -> Tensor:
         from skimage.segmentation import slic
     except ImportError:
         raise InputError(
-            "SLIC is scikit-image's, which is not installed; install it by pip install 'protoformer[explain]'."
+            "SLIC is scikit-image's, which is not installed; install it by pip install 'protoformer[bench]'."
         ) from None
     pixels = image.permute(1, 2, 0).double().cpu().numpy()
     found = slic(pixels, n_segments=count, compactness=COMPACTNESS, max_num_iter=ROUNDS, start_label=0)

@@ -39,7 +39,8 @@ class FlowResult:
     and likewise v, is right to a pixel. occlusion: 1 x H x W, bool, pixels that the second image does not show, or None
     if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for.
     trained: whether the weights were; if not, the flow means nothing. explainer: the model's way to explain a result,
-    which keeps the images as they were handed in, not copies of them; None where it has none.
+    which keeps the model and the images as they were handed in, not copies of them; None where it has none, as in a
+    pickle.
     """
 
     flow: Tensor

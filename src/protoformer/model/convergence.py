@@ -17,7 +17,7 @@ class Convergence:
     """What happened over the steps of EM, step 0 being the pooled start.
 
     log_likelihood: per step, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the likelihood of
-        an equal mixture whose components are proportional to exp(similarity).
+        an equal mixture whose components are proportional to exp(similarity); empty if not asked for.
     distances: per step, |theta_n - theta*|, with theta* the last step's prototypes.
     contraction: the factor kappa by which the distance shrank in a step (geometric mean); below 1 EM contracts.
     drift: the length of the last step over that of the first; near 0 EM has arrived, near 1 it has no fixed point.
@@ -44,15 +44,18 @@ def plain_em(channels: int, prototypes: int, update: str = "cosine") -> Prototyp
 
 @torch.no_grad()
 def measure_convergence(
-    prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int = 40
+    prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int = 40, likelihood: bool = True
 ) -> Convergence:
-    """Run many steps on features (1 x HW x C of a map of H x W) and compare each with the last."""
-    keys, _ = prototyping.keys_and_values(features)
+    """Run many steps on features (1 x HW x C of a map of H x W) and compare each with the last.
+
+    likelihood: compute that of every step, too, which takes about half as long as the steps themselves.
+    """
     centres = trajectory(prototyping, features, size, steps)
     distances = [float((each - centres[-1]).norm()) for each in centres]
     lengths = [float((after - before).norm()) for before, after in pairwise(centres)]
+    keys = prototyping.keys_and_values(features)[0] if likelihood else None
     return Convergence(
-        log_likelihood=tuple(log_likelihood(prototyping, each, keys) for each in centres),
+        log_likelihood=() if keys is None else tuple(log_likelihood(prototyping, each, keys) for each in centres),
         distances=tuple(distances),
         contraction=contraction_factor(distances),
         drift=lengths[-1] / lengths[0],

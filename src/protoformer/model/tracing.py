@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -46,10 +47,13 @@ def traced(encoder: Encoder, images: Tensor) -> tuple[LayerTrace, ...]:
         (stage, block) for stage, each in enumerate(encoder.stages, 1) for block in range(1, len(_blocks(each)) + 1)
     ]
     entered: list[tuple[Tensor, tuple[int, int]]] = []
-    handles = [
-        mixer_of(encoder, *place).register_forward_pre_hook(lambda _, given: entered.append(given[:2]))
-        for place in places
-    ]
+    ours = get_ident()
+
+    def note(_: object, given: tuple[Any, ...]) -> None:
+        if get_ident() == ours:  # another thread may run the same encoder meanwhile
+            entered.append(given[:2])
+
+    handles = [mixer_of(encoder, *place).register_forward_pre_hook(note) for place in places]
     try:
         found = encoder(images, prototypes=True).prototypes
     finally:

@@ -12,6 +12,7 @@ from protoformer.files import checked_output, encode_png, write_atomically
 from protoformer.files.folders import made_folder
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.prototype_groups import FAMILIES
+from protoformer.model.flow_decoder import Progress
 from protoformer.show.explanation_pictures import groups_pictures, membership_picture, steps_picture
 from protoformer.show.explanation_record import FAMILY_COUNTS, explanation_record, page_record
 from protoformer.show.explanation_script import BODY, SCRIPT, STYLE
@@ -50,27 +51,32 @@ def save_explanation(
     *,
     layer: str | None = None,
     prototypes: tuple[int, ...] = (),
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Write an explanation into a folder, made if need be, each file whole or not at all; returns what was written.
 
     index.html, the page; explanation.json; of every layer LAYER-groups.png, in colours of prototypes,
     LAYER-families.png, in those of families of similar ones, both with the second image beside the first, and
     LAYER-steps.png, after each step of EM; LAYER-prototype-N.png, the soft membership of prototypes that are asked for.
-    layer: one alone, such as "2.1".
+    layer: one alone, such as "2.1". progress: told of every layer twice, once its numbers are there, which takes
+    longest, and once its pictures are.
     """
     place = made_folder(Path(folder))
     names = None if layer is None else (layer,)
-    record = explanation_record(explanation, names)
+    told = progress or (lambda done, total: None)
+    record = explanation_record(explanation, names, lambda done, total: told(done, 2 * total))
     files = {
         "index.html": explanation_page(explanation, names, record).encode(),
         "explanation.json": (json.dumps(record) + "\n").encode(),
     }
-    for told in record["layers"]:
-        files |= _pictures(explanation, told["name"], prototypes)
+    layers = [each["name"] for each in record["layers"]]
+    for done, name in enumerate(layers, len(layers) + 1):
+        files |= _pictures(explanation, name, prototypes)
+        told(done, 2 * len(layers))
     written = []
-    for name, content in files.items():
-        write_atomically(checked_output(place / name), content)
-        written.append(place / name)
+    for file, content in files.items():
+        write_atomically(checked_output(place / file), content)
+        written.append(place / file)
     return written
 
 

@@ -8,7 +8,7 @@ from protoformer.inference.explanation import Explanation
 from protoformer.inference.prototype_groups import at_pixels
 from protoformer.inference.prototype_video import PrototypeStep
 from protoformer.show.flow_frames import frame_pixels
-from protoformer.show.prototypes import Pixels, distinct_colours, grey_picture, picture
+from protoformer.show.prototypes import Pixels, colours_of, distinct_colours, grey_picture, picture
 
 STRENGTH = 0.6
 """How much of a pixel is the colour of its prototype; the rest is the image."""
@@ -34,21 +34,20 @@ def prototype_colours(explanation: Explanation, layer: str | None = None, famili
     return [own, other]
 
 
-def groups_pictures(
-    explanation: Explanation, layer: str | None = None, families: int | None = None, step: int = -1
-) -> list[Pixels]:
-    """Each image with every pixel tinted by its prototype after a step of EM: uint8 H x W x 3."""
+def groups_pictures(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Pixels]:
+    """Each image with every pixel tinted by its prototype after the last step of EM: uint8 H x W x 3."""
     colours = prototype_colours(explanation, layer, families)
     return [
-        tinted(picture(each.image), each.layer(layer).labels(step), own)
+        tinted(picture(each.image), each.layer(layer).labels(), own)
         for each, own in zip(explanation.images, colours, strict=True)
     ]
 
 
 def steps_picture(explanation: Explanation, layer: str | None = None) -> Pixels:
     """The first image after every step of EM, from the pooled start on the left: uint8 H x (N + 1) W x 3."""
-    steps = range(explanation.first.layer(layer).steps + 1)
-    return np.concatenate([groups_pictures(explanation, layer, step=step)[0] for step in steps], axis=1)
+    chosen, image = explanation.first.layer(layer), picture(explanation.first.image)
+    colours = distinct_colours(chosen.count)
+    return np.concatenate([tinted(image, chosen.labels(step), colours) for step in range(chosen.steps + 1)], axis=1)
 
 
 def membership_picture(explanation: Explanation, prototype: int, layer: str | None = None) -> Pixels:
@@ -61,7 +60,8 @@ def membership_picture(explanation: Explanation, prototype: int, layer: str | No
 
 def prototype_frame(step: PrototypeStep) -> Pixels:
     """A frame of a clip tinted by its families of prototypes, which keep their colours all along: H x W x 3."""
-    return tinted(frame_pixels(step.image), step.families, distinct_colours(int(step.families.max()) + 1))
+    shown, places = step.families.unique(return_inverse=True)
+    return tinted(frame_pixels(step.image), places, colours_of(shown.tolist()))
 
 
 def tinted(image: Pixels, labels: Tensor, colours: Tensor, strength: float = STRENGTH) -> Pixels:

@@ -4,6 +4,7 @@ from typing import Any
 
 from protoformer.inference.explanation import Explanation, ImageExplanation, LayerExplanation
 from protoformer.inference.prototype_groups import Group
+from protoformer.model.flow_decoder import Progress
 from protoformer.show.addresses import base64_text, jpeg_address
 from protoformer.show.explanation_pictures import prototype_colours
 from protoformer.show.prototypes import picture
@@ -15,21 +16,28 @@ FAMILY_COUNTS = (None, 24, 12, 6)
 """Into how many families of similar prototypes the page can sort them; None: each by itself."""
 
 
-def explanation_record(explanation: Explanation, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """All of it for programs, as json holds it. names: the layers to tell of; None: all.
+def explanation_record(
+    explanation: Explanation, names: tuple[str, ...] | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
+    """All of it for programs, as json holds it. names: the layers to tell of; None: all. progress: told of every layer.
 
     task, trained, unit (of means and spreads: px or m), width, height; of each layer name, stride, prototypes (K),
     steps (N), log_likelihood, changed, moved, contraction and drift of EM (null where there is none), matches, and of
     each image its assignment, rows of prototypes' numbers, and its groups.
     """
     chosen = _chosen(explanation, names)
+    layers = []
+    for done, name in enumerate(chosen, 1):
+        layers.append(_layer(explanation, name))
+        if progress is not None:
+            progress(done, len(chosen))
     return {
         "task": explanation.task,
         "trained": explanation.trained,
         "unit": UNITS[explanation.task],
         "width": explanation.first.image.shape[2],
         "height": explanation.first.image.shape[1],
-        "layers": [_layer(explanation, name) for name in chosen],
+        "layers": layers,
     }
 
 
@@ -52,7 +60,7 @@ def _chosen(explanation: Explanation, names: tuple[str, ...] | None) -> list[str
 
 def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
     layer = explanation.first.layer(name)
-    many = layer.convergence()
+    many = layer.convergence(likelihood=False)
     return {
         "name": name,
         "stride": layer.trace.stride,
@@ -78,8 +86,12 @@ def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
 
 
 def _group(group: Group, layer: LayerExplanation) -> dict[str, Any]:
-    nearest = layer.nearest(group.prototype, NEAREST)
-    return {**_numbers(group), "nearest": [[round(x, 1), round(y, 1)] for x, y in nearest]}
+    return {**_numbers(group), "nearest": _nearest(layer, group.prototype)}
+
+
+def _nearest(layer: LayerExplanation, prototype: int) -> list[list[float]]:
+    """Places (x, y), pixels, to a tenth."""
+    return [[round(x, 1), round(y, 1)] for x, y in layer.nearest(prototype, NEAREST)]
 
 
 def _numbers(group: Group) -> dict[str, Any]:
@@ -102,7 +114,7 @@ def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "stride": layer.trace.stride,
-        "wide": 2 if layer.count > 256 else 1,
+        "wide": _cell_bytes(layer),
         "steps": layer.steps,
         "colours": colours,
         "matches": [[each.first, each.second, round(each.similarity, 3)] for each in explanation.matches(name)],
@@ -113,18 +125,20 @@ def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
 def _page_image(image: ImageExplanation, name: str) -> dict[str, Any]:
     layer = image.layer(name)
     rows, columns = layer.assignment.shape
-    cells = "<u2" if layer.count > 256 else "u1"
+    cells = f"<u{_cell_bytes(layer)}"
     return {
         "rows": rows,
         "columns": columns,
         "seen": list(layer.seen),
         "maps": [base64_text(each.numpy().astype(cells).tobytes()) for each in layer.maps],
         "groups": [[_numbers(group) for group in image.groups(name, step)] for step in range(layer.steps + 1)],
-        "nearest": {
-            str(number): [[round(x, 1), round(y, 1)] for x, y in layer.nearest(number, NEAREST)]
-            for number in layer.used.tolist()
-        },
+        "nearest": {str(number): _nearest(layer, number) for number in layer.used.tolist()},
     }
+
+
+def _cell_bytes(layer: LayerExplanation) -> int:
+    """How many bytes the number of a prototype takes."""
+    return 2 if layer.count > 256 else 1
 
 
 def _hex(colour: list[float]) -> str:

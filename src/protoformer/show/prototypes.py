@@ -1,6 +1,7 @@
 """Images, maps and prototypes as pixels to look at."""
 
 import colorsys
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +27,13 @@ def grey_picture(values: Tensor) -> Pixels:
 
 def distinct_colours(count: int) -> Tensor:
     """`count` colours that neighbours can be told apart by, always the same ones: count x 3 in [0, 1]."""
+    return colours_of(range(count))
+
+
+def colours_of(numbers: Iterable[int]) -> Tensor:
+    """Of each number, from 0, its colour among `distinct_colours`: n x 3 in [0, 1]."""
     # Steps of the golden ratio around the hues never come close to an earlier one; lightness alternates besides.
-    colours = [
-        colorsys.hls_to_rgb((index * 0.61803399) % 1, (0.42, 0.58, 0.72)[index % 3], 0.75) for index in range(count)
-    ]
+    colours = [colorsys.hls_to_rgb((index * 0.61803399) % 1, (0.42, 0.58, 0.72)[index % 3], 0.75) for index in numbers]
     return torch.tensor(colours)
 
 

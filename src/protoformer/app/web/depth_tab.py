@@ -1,6 +1,5 @@
 """The tab for depth: an image or a clip in, colours, metres and files out."""
 
-import warnings
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from protoformer.app.web.parts import clip_box, download, example_buttons, image
 from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
 from protoformer.files import depth_legend
-from protoformer.inference import DepthModel, UntrainedWarning, load
 from protoformer.inference.depth_range import RANGES
 from protoformer.show.addresses import png_address
 
@@ -39,9 +37,7 @@ class DepthTab:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-            self.model: DepthModel = load(site.depth_model, task="depth")
+        self.model = site.depth
         self.image = render_image(site.folder / "examples", "A room", "room", 1)
         self.clip = render_clip(site.folder / "examples", "A walk in a room", "room", 1)
 

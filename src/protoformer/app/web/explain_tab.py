@@ -1,17 +1,15 @@
 """The tab for prototypes: images or a clip in, groups that light up under the mouse out."""
 
-import warnings
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from protoformer.app.web.examples import render_clip, render_pair
+from protoformer.app.web.examples import PAIRS, render_clip
 from protoformer.app.web.explain_work import ExplainAnswer, explain_clip, explain_images
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.parts import clip_box, download, example_buttons, image_box
 from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
-from protoformer.inference import UntrainedWarning, load
 
 UNTRAINED = (
     "The weights of {which} are random: the groups shown here are those of an untrained network. Start the page with "
@@ -20,8 +18,8 @@ UNTRAINED = (
 NETWORKS = {"motion": "the motion network", "depth": "the depth network"}
 FILES = {".html": "Download .html", ".json": "Download .json", ".mp4": "Download .mp4"}
 """What may be taken away, by its suffix."""
-EXAMPLE = ("Flying objects", "objects", 3)
-"""What it is called, and the family and number of its scene."""
+EXAMPLE = PAIRS[0]
+"""The scene of its example, two images or a clip."""
 HEIGHT = 900
 """Pixels of the page within the page."""
 
@@ -31,13 +29,8 @@ class ExplainTab:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-            self.models: dict[str, Any] = {
-                "motion": load(site.model, task="flow"),
-                "depth": load(site.depth_model, task="depth"),
-            }
-        self.pair = render_pair(site.folder / "examples", *EXAMPLE)
+        self.models: dict[str, Any] = {"motion": site.flow, "depth": site.depth}
+        self.pair = site.examples.pairs[0]
         self.clip = render_clip(site.folder / "examples", *EXAMPLE)
 
     def build(self) -> None:

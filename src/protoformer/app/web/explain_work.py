@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from protoformer.app.followed_words import followed_words
 from protoformer.app.web.limits import Deadline, Limits, Told
 from protoformer.files import MovieWriter
 from protoformer.inference import DepthModel, FlowModel
+from protoformer.inference.prototype_video import FollowedTally
 from protoformer.show.explanation_page import save_explanation
 from protoformer.show.explanation_pictures import prototype_frame
 
@@ -27,14 +29,17 @@ def explain_images(
     for path in paths:
         limits.check_image(path)
 
-    def progress(done: int, total: int) -> None:
+    def estimating(done: int, total: int) -> None:
         deadline.check()
-        told(0.6 * done / total, "estimating")
+        told(0.5 * done / total, "estimating")
 
-    explanation = model.explain(*paths, progress=progress)
+    def drawing(done: int, total: int) -> None:
+        deadline.check()
+        told(0.5 + 0.5 * done / total, "drawing")
+
+    explanation = model.explain(*paths, progress=estimating)
     deadline.check()
-    told(0.7, "drawing")
-    save_explanation(folder, explanation)
+    save_explanation(folder, explanation, progress=drawing)
     layer = explanation.first.layer()
     matched = f", {len(explanation.matches())} of them matched in the second image" if explanation.second else ""
     return ExplainAnswer(
@@ -53,19 +58,19 @@ def explain_clip(
     """The groups of every frame of a clip; groups.mp4 goes into the folder."""
     deadline = Deadline(limits.seconds)
     movie, count = limits.opened_clip(path, deadline)
-    frames, kept = 0, 0.0
+    tally = FollowedTally()
     with MovieWriter(folder / "groups.mp4", movie, movie.info.rate) as writer:
         for step in model.explain_video(movie):
             deadline.check()
             writer.write(prototype_frame(step), step.time)
-            frames, kept = frames + 1, kept + step.kept
-            told(frames / max(frames, count), f"frame {frames} of {count}")
+            tally.add(step)
+            told(tally.frames / max(tally.frames, count), f"frame {tally.frames} of {count}")
     height, width = movie.info.size
     return ExplainAnswer(
         page="",
         downloads={".mp4": folder / "groups.mp4"},
         summary=(
-            f"{frames} frames of {width}x{height} pixels; {kept / frames:.0%} of a frame's pixels belong to a "
-            "prototype that the frame before had."
+            f"{tally.frames} frames of {width}x{height} pixels, {tally.prototypes} prototypes in all"
+            f"{followed_words(tally)}."
         ),
     )

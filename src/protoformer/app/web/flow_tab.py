@@ -1,11 +1,9 @@
 """The tab for optical flow: two images or a clip in, colours, vectors and a file out."""
 
-import warnings
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from protoformer.app.web.examples import Examples, render_examples
 from protoformer.app.web.flow_viewer import flow_viewer
 from protoformer.app.web.flow_work import FlowAnswer, flow_of_clip, flow_of_pair
 from protoformer.app.web.gradio_package import require_gradio
@@ -14,7 +12,6 @@ from protoformer.app.web.parts import clip_box, example_buttons, image_box, slid
 from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal
 from protoformer.errors import InputError
 from protoformer.files import color_wheel_legend
-from protoformer.inference import FlowModel, UntrainedWarning, load
 from protoformer.show.addresses import png_address
 
 UNTRAINED = (
@@ -30,10 +27,7 @@ class FlowTab:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-            self.model: FlowModel = load(site.model, task="flow")
-        self.examples: Examples = render_examples(site.folder / "examples")
+        self.model, self.examples = site.flow, site.examples
 
     def build(self) -> None:
         """Make the components and say what they do."""

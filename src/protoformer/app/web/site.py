@@ -2,14 +2,19 @@
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from protoformer.app.memory_errors import is_out_of_memory
+from protoformer.app.web.examples import Examples, render_examples
 from protoformer.app.web.limits import Limits
 from protoformer.errors import InputError
+from protoformer.inference import DepthModel, FlowModel, UntrainedWarning, load
 
 KEEP_SECONDS = 1800
 """How long uploads and results are kept at most, while the page runs; all go when it ends."""
@@ -39,6 +44,23 @@ class Site:
         """The one folder from which files go out: uploads and downloads."""
         return self.folder / "served"
 
+    @cached_property
+    def flow(self) -> FlowModel:
+        """The flow model, loaded once for all tabs."""
+        model: FlowModel = _loaded(self.model, "flow")
+        return model
+
+    @cached_property
+    def depth(self) -> DepthModel:
+        """The depth model, loaded once for all tabs."""
+        model: DepthModel = _loaded(self.depth_model, "depth")
+        return model
+
+    @cached_property
+    def examples(self) -> Examples:
+        """Scenes for tabs of motion, rendered once."""
+        return render_examples(self.folder / "examples")
+
     def new_result(self) -> Path:
         """An empty folder for one result."""
         results = self.folder / "results"
@@ -49,6 +71,12 @@ class Site:
         """Delete a result's folder; it may be gone already."""
         if result is not None and result.parent == self.folder / "results":
             shutil.rmtree(result, ignore_errors=True)
+
+
+def _loaded(name: str, task: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
+        return load(name, task=task)
 
 
 def sentence(error: InputError, paths: Sequence[Path] = ()) -> str:
