@@ -54,12 +54,18 @@ def main() -> None:
     parser.add_argument("--updates", type=int, help="of the decoder; by default the model's own")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     arguments = parser.parse_args()
+    folders = [folder for folder, _ in DATASETS.values()]
+    if not any((arguments.root / folder).is_dir() for folder in folders):
+        parser.error(
+            f"--root is {arguments.root}, but it has none of the folders {', '.join(folders)}; give one that does."
+        )
     found = measured(arguments.root, arguments.model, arguments.updates)
     table = Table("mean EPE, px", *(f"{name} ({each['pairs']:.0f})" for name, each in found.items()))
     for method in dict.fromkeys(name for each in found.values() for name in each if name != "pairs"):
         table.add_row(method, *(f"{each[method]:.2f}" if method in each else "" for each in found.values()))
     Console().print(table)
     if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.json, json.dumps(found, indent=1).encode())
 
 

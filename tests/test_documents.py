@@ -6,12 +6,15 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import protoformer
+from protoformer.data.clip_folder import write_clips
+from protoformer.world import World, procedural_bank
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,15 +49,40 @@ def test_the_example_of_a_document_runs(
     assert {path.name for path in tmp_path.iterdir()} == before | written
 
 
-def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = importlib.util.spec_from_file_location("prototyping_benchmark", ROOT / "benchmarks" / "prototyping.py")
+def benchmark_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A program of the folder of benchmarks, as a module."""
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     benchmark = importlib.util.module_from_spec(spec)
     monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a program that is run there
     monkeypatch.setitem(sys.modules, spec.name, benchmark)  # where its dataclasses look themselves up
     spec.loader.exec_module(benchmark)
+    return benchmark
+
+
+@pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_without_datasets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark, figures = benchmark_of("flow_table", monkeypatch), tmp_path / "out" / "flow_table.json"
+    arguments = ["--root", str(tmp_path), "--model", "tiny", "--updates", "1", "--json", str(figures)]
+    monkeypatch.setattr(sys, "argv", ["flow_table.py", *arguments])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("has none of the folders Sintel, Middlebury, KITTI-2012, FlyingChairs; give one that does.")
+
+    world = World("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
+    write_clips(world, 1, tmp_path / "Sintel", "sintel", 2)
+    benchmark.main()
+    found = json.loads(figures.read_text())
+    assert found.keys() == {"sintel"} and found["sintel"]["pairs"] == 2 and found["sintel"]["tiny"] > 0
+
+
+def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = benchmark_of("prototyping", monkeypatch)
     growth = {}
     for mixer, build in (("CAP", lambda: benchmark.Prototyping(128, 4)), ("self-attention", benchmark.SelfAttention)):
         small, large = (benchmark.operations(build, size) for size in ((54, 120), (108, 240)))

@@ -42,6 +42,7 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
         flow = (number + 1) * torch.randn(2, 2, 64, 64, generator=generator)
         if task == "flow":
             tensors = {"first": images[0], "second": images[1], "flow": flow}
+            tensors["hidden"] = torch.zeros(2, 1, 64, 64, dtype=torch.bool)
         else:
             tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
             tensors["centre"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])

@@ -62,6 +62,16 @@ def test_what_resembles_nothing_goes_with_what_is_around():
     assert torch.allclose(matches.flow[:, :, 14:18, 14:18], constant(6, 0), atol=1.5)
 
 
+@pytest.mark.parametrize("sharpness", [15.0, 60.0, 1000.0])
+def test_what_is_far_less_likely_than_nowhere_stays_however_sharp_likeness_is(sharpness: float):
+    """All shares of places are then too small for a number."""
+    built, source = matching(), features(24, 32)
+    built.log_sharpness.fill_(sharpness).log_()
+    built.nowhere.fill_(4.0)
+    flow = built.flow(source, source.roll(8, 3))
+    assert flow.isfinite().all() and flow.abs().max() < 0.01
+
+
 @pytest.mark.parametrize("size", [(24, 32), (13, 9), (1, 5)])
 def test_a_few_cells_at_a_time_are_all_cells(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "COMPARED", 100)

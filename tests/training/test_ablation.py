@@ -1,7 +1,8 @@
 """Runs of an ablation: each to its end once, whatever comes between."""
 
-import json
+import dataclasses
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-from protoformer.training import Observer, Progress
-from protoformer.training.ablation import SPEED, Ablation, rest_of
+from protoformer.training import Observer, Progress, checkpoints
+from protoformer.training.ablation import SPEED, Ablation
 from protoformer.training.ablation_plan import AblationPlan, Judging, PlannedRun, RunBudget, base_recipe, planned
 from protoformer.training.ablation_results import read_result
 from protoformer.training.ablation_summary import summarized
 from protoformer.training.ablation_tables import TABLES, AblationTable
 from protoformer.training.log import read_log
-from protoformer.training.run_folder import RunFolder
 from protoformer.training.task import Validated
 
 SMALL = (
@@ -29,15 +29,19 @@ TWO = AblationTable("iterations", "two of its rows", TABLES["iterations"].varian
 pytestmark = pytest.mark.usefixtures("few_textures")
 
 
-def plan_of(budget: RunBudget, *settings: str, task: str = "flow") -> AblationPlan:
-    return planned((TWO,), 1, base_recipe(task, "tiny", [*SMALL, *settings]), budget, Judging(("sizes",), (64, 64)))
+ONE = AblationTable("iterations", "one of its rows", TABLES["iterations"].variants[1:2])
+
+
+def plan_of(budget: RunBudget, *settings: str, task: str = "flow", table: AblationTable = TWO) -> AblationPlan:
+    return planned((table,), 1, base_recipe(task, "tiny", [*SMALL, *settings]), budget, Judging(("sizes",), (64, 64)))
 
 
 class Watching(Observer):
-    """Begun: the runs that were. at: the step of the first run in whose log the process is asked to stop."""
+    """Begun: the runs that were. notes: of all. at: the step, in the first run's log, at which to ask for a stop."""
 
     def __init__(self, at: int | None = None) -> None:
         self.begun: list[str] = []
+        self.notes: list[str] = []
         self.at = at
 
     def watch(self, run: PlannedRun, before: int) -> "Watching":
@@ -47,6 +51,9 @@ class Watching(Observer):
     def logged(self, progress: Progress) -> None:
         if progress.step == self.at:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def noted(self, sentence: str) -> None:
+        self.notes.append(sentence)
 
 
 def ablation(plan: AblationPlan, folder: Path, watching: Watching, **options: Any) -> Ablation:
@@ -100,26 +107,45 @@ def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
 
 
 def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:
-    plan = plan_of(RunBudget(steps=1), "model.fields.depth_updates=1", task="depth")
+    plan = plan_of(
+        RunBudget(steps=1), "model.fields.depth_updates=1", "run.validation_scenes=1", task="depth", table=ONE
+    )
     written: list[Path] = []
     ended = ablation(plan, tmp_path, Watching(), write_weights=lambda _network, path: written.append(path)).run()
     assert [path.parent.name for path in written] == [run.name for run in plan.runs.values()]
-    summary = summarized(plan, TWO, ended.results)
+    summary = summarized(plan, ONE, ended.results)
     assert summary.columns == ("world abs_rel", "world rmse") and summary.rows[0].published == (0.065, 2.737)
 
 
-def test_what_is_left_of_a_runs_time_is_what_it_was_given_less_what_it_took(tmp_path: Path) -> None:
-    """Of 20 seconds the last 6 are for the fall of the rate; what came after the last checkpoint is lost."""
-    (run, _), place = plan_of(RunBudget(minutes=40 / 60)).runs.values(), RunFolder(tmp_path)
-    assert rest_of(run.recipe, place) == run.recipe
-    (place.checkpoints / "step-00000004").mkdir(parents=True)
-    for seconds, left, decay in ((12.0, 8.0, 0.75), (19.5, 1.0, 1.0)):
-        records = [{"event": "step", "step": step, "seconds": seconds + step - 4} for step in (2, 4, 6)]
-        place.log.write_text("".join(json.dumps(each) + "\n" for each in records))
-        rest = rest_of(run.recipe, place)
-        assert rest.run.minutes == pytest.approx(left / 60) and rest.schedule.decay == pytest.approx(decay)
-    by_steps = next(iter(plan_of(RunBudget(steps=9)).runs.values())).recipe
-    assert rest_of(by_steps, place) == by_steps
+def test_a_run_by_minutes_goes_on_at_the_rate_that_it_had_with_the_minutes_that_it_had(tmp_path: Path) -> None:
+    """Of 60 seconds 55 were over when it was stopped, as its checkpoint tells; the last 18 are for the rate's fall."""
+    plan = plan_of(RunBudget(minutes=2), "run.log_every=1", "schedule.warm_up=0")
+    run = next(iter(plan.runs.values()))
+    folder = tmp_path / "runs" / run.name
+    assert ablation(plan, tmp_path, Watching(at=1)).run().stopped
+    found = checkpoints.load(folder / "checkpoints" / "step-00000001")
+    shutil.rmtree(folder / "checkpoints")
+    late = dataclasses.replace(found, record={**found.record, "elapsed": 55.0})
+    checkpoints.save(folder / "checkpoints", late)
+    assert ablation(plan, tmp_path, Watching(at=2)).run().stopped
+    before, after = (each for each in read_log(folder / "log.jsonl") if each["event"] == "step")
+    assert before["rate"] == run.recipe.optimizer.rate and 5 < before["left"] <= 60
+    assert 0 < after["rate"] / run.recipe.optimizer.rate <= 5 / 18 and 0 < after["left"] <= 5
+
+
+def test_a_finished_run_whose_result_is_damaged_starts_over_and_says_so(tmp_path: Path) -> None:
+    plan, again = plan_of(RunBudget(steps=1), table=ONE), Watching()
+    (first,) = plan.runs.values()
+    ended = ablation(plan, tmp_path, Watching()).run()
+    folder = tmp_path / "runs" / first.name
+    (folder / "result.json").write_text("{")
+    mended = ablation(plan, tmp_path, again).run()
+    assert again.begun == [first.name] and not mended.failed
+    assert mended.results[first.key].scores == ended.results[first.key].scores
+    assert read_result(folder, first.key) == mended.results[first.key]
+    assert again.notes == [
+        f"the run in {folder} has neither a result nor a checkpoint that can be read, and starts over."
+    ]
 
 
 def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ def test_every_variant_sees_the_same_data_for_the_same_time() -> None:
     assert [run.seed for run in plan.runs.values()] == [0] * 16 + [1] * 16  # tables are filled before they are repeated
 
 
+def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_them() -> None:
+    """A second seed, or another table, takes over what is there; minutes for all together are shared among more."""
+    each, together = RunBudget(minutes_each=0.51), RunBudget(minutes=2)
+    few = plan_of("updates", budget=each).runs
+    assert {run.recipe.run.minutes for run in few.values()} == {30 / 60}
+    for more in (plan_of("updates", budget=each, seeds=2), plan_of("all", budget=each)):
+        assert few.keys() < more.runs.keys()
+    assert (
+        not plan_of("updates", budget=together).runs.keys() & plan_of("updates", budget=together, seeds=2).runs.keys()
+    )
+
+
 @pytest.mark.parametrize(
     ("other", "same"),
     [
@@ -126,8 +138,14 @@ def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
     [
         (lambda: tables_named("prototype"), "there is no table 'prototype'; the nearest one is 'prototypes'"),
         (lambda: tables_named("al"), "the nearest one is 'all'"),
-        (RunBudget, "give --minutes for all together or --steps for each, and not both"),
-        (lambda: RunBudget(3, 4.0), "and not both"),
+        (RunBudget, "give --minutes for all together, or --minutes-each or --steps for each, and only one of them."),
+        (lambda: RunBudget(3, 4.0), "and only one of them"),
+        (lambda: RunBudget(minutes=3, minutes_each=4.0), "and only one of them"),
+        (lambda: RunBudget(minutes_each=0.0), "--minutes-each is 0, but it must be above 0"),
+        (
+            lambda: plan_of(budget=RunBudget(minutes_each=0.05)),
+            "--minutes-each 0.05 are 3.0 seconds for each of 16 runs",
+        ),
         (lambda: RunBudget(steps=0), "--steps is 0, but it must be above 0"),
         (lambda: RunBudget(minutes=float("inf")), "--minutes is inf"),
         (lambda: plan_of(budget=RunBudget(minutes=0.5)), "1.9 seconds for each of 16 runs; give at least 1.4."),

@@ -61,6 +61,14 @@ def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
     assert Budget(100, None, began=time.now).usable() is None
 
 
+def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_go_was(time: Time) -> None:
+    budget = Budget(None, minutes=2, began=time.now, end_within=False)
+    budget.last = {"save": 4}
+    time.now += 7  # to start up again
+    budget.go_on(elapsed=30)
+    assert (budget.usable(), budget.elapsed(), budget.left(0, 1.0)) == (120, 30, 90)
+
+
 def test_what_is_left_is_the_nearer_end(time: Time) -> None:
     assert Budget(100, None, time.now).left(90, 2.0) == 20
     assert Budget(100, 0.2, time.now).left(90, 2.0) == 10  # 12 s less 2 to end

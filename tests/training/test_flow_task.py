@@ -34,6 +34,7 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
         "second": torch.rand(1, 3, 64, 64),
         "flow": torch.rand(1, 2, 64, 64),
         "valid": torch.ones(1, 1, 64, 64, dtype=torch.bool),
+        "hidden": torch.zeros(1, 1, 64, 64, dtype=torch.bool),
     }
     task.loss(network, tensors, task.weight(tensors)).total.backward()
     assert [key for key, parameter in network.named_parameters() if parameter.grad is None] == []

@@ -212,6 +212,40 @@ def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clo
     assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(100)])
 
 
+@pytest.mark.parametrize("stopped", [40, 100])
+def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
+    stopped: int, lines, tmp_path: Path, clock: Clock, told
+) -> None:
+    """Before the fall of the rate, and in it; all of the minutes are trained, whatever the end takes."""
+    recipe = dataclasses.replace(
+        lines.recipe(steps=None, minutes=2, log_every=1),
+        schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
+    )
+    first = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
+    plain = first.task.tensors
+
+    def tensors(batch):
+        if len(told.of("logged")) == stopped - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return plain(batch)
+
+    first.task.tensors = tensors
+    assert (first.run().step, clock.now) == (stopped, 7 + stopped + 7)
+    clock.now += 1000
+    second = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
+    clock.now += 30  # to start up
+    ended = second.run()
+    assert (ended.why, ended.step) == ("minutes", 120 - 7)
+    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    assert rates == pytest.approx([min(1, (1 - (7 + step) / 120) / 0.5) for step in range(113)])
+
+    third = timed(
+        lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True
+    )  # as if it had not been judged
+    assert third.run().step == 113 + 1 and told.of("logged")[-1].rate == 0
+    assert told.of("noted") == []
+
+
 def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, told) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=30)).run()
     recipe = dataclasses.replace(

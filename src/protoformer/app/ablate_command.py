@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
+from torch import nn
 
 from protoformer.app.ablation_files import TablePaths, write_page, write_table
 from protoformer.app.arguments import DeviceOption, height_and_width
@@ -24,6 +25,7 @@ from protoformer.training.ablation_plan import AblationPlan, Judging, PlannedRun
 from protoformer.training.ablation_summary import Summary, summarized
 from protoformer.training.ablation_tables import TABLES, tables_named
 from protoformer.training.observer import Observer
+from protoformer.training.run_folder import RunFolder
 from protoformer.training.task import Validated
 
 BENCHMARKS = {
@@ -49,6 +51,9 @@ def ablate(
     minutes: Annotated[
         float | None, typer.Option(help="Of training, for all runs together; each has the same share.")
     ] = None,
+    minutes_each: Annotated[
+        float | None, typer.Option(help="Of training, for each run, however many runs there are.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Of each run, instead of minutes.")] = None,
     seeds: Annotated[int, typer.Option(help="How often each variant is trained; two or more tell the spread.")] = 1,
     preset: Annotated[str, typer.Option(help="The network that variants are changed from.")] = "fast",
@@ -71,39 +76,54 @@ def ablate(
     Example: `protoformer ablate components --task flow --minutes 60 --seeds 2 -o ablation`
     """
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    tables = tables_named(table)
     base = base_recipe(task, preset, settings or [], graph=on == "cuda")
-    found = {name: (folder, split) for name, folder, split in _benchmarks(task, data)}
+    found = _benchmarks(task, data)
     judging = Judging(tuple(found), height_and_width(size or SIZES[task]))
-    plan = planned(tables, seeds, base, RunBudget(steps, minutes), judging)
+    plan = planned(tables_named(table), seeds, base, RunBudget(steps, minutes, minutes_each), judging)
     if page is not None:
         page_with_tables(_text_of(page), [], str(page))  # else it would be refused after everything is trained
-    ablation = Ablation(
-        plan,
-        made_folder(output),
-        on,
-        speed=lambda network: Validated(SPEED, {"milliseconds": forward_milliseconds(network, judging.size)}),
-        validators=tuple(dataset_validator(task, name, root, split) for name, (root, split) in found.items()),
-        observed=lambda run, before: _watching(plan, run, before),
-        write_weights=(lambda network, path: save_weights(network, path, trained=True, task=task))
-        if keep_weights
-        else None,
-    )
+    ablation = _ablation(plan, made_folder(output), on, found, keep_weights)
     ended = ablation.run()
     if ended.failed and not ended.results:
         raise InputError(next(iter(ended.failed.values())))
-    summaries = [summarized(plan, each, ended.results) for each in tables] if ended.results else []
+    summaries = [summarized(plan, each, ended.results) for each in plan.tables] if ended.results else []
     paths = [write_table(output, summary, plan.base.as_dict()) for summary in summaries]
     if page is not None and not ended.stopped:
         write_page(page, output)
-    _report(plan, ended, summaries, paths, as_json)
+    notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
+    _note(ablation, ended, notes)
+    _report(summaries, paths, as_json)
+    if ended.stopped:
+        notes.print(f"stopped with {len(ended.results)} of {len(plan.runs)} runs finished; run it again to go on")
 
 
-def _benchmarks(task: str, data: Path | None) -> list[tuple[str, Path, str]]:
-    """The datasets that there are: name, folder and split."""
+def _ablation(
+    plan: AblationPlan, folder: Path, device: str, datasets: dict[str, tuple[Path, str]], keep_weights: bool
+) -> Ablation:
+    """A plan with what it takes to carry it out. datasets: folder and split of each, by name."""
+
+    def speed(network: nn.Module) -> Validated:
+        return Validated(SPEED, {"milliseconds": forward_milliseconds(network, plan.judging.size)})
+
+    def write_weights(network: nn.Module, path: Path) -> None:
+        save_weights(network, path, trained=True, task=plan.task)
+
+    return Ablation(
+        plan,
+        folder,
+        device,
+        speed,
+        validators=tuple(dataset_validator(plan.task, name, root, split) for name, (root, split) in datasets.items()),
+        observed=lambda run, before: _watching(plan, run, before),
+        write_weights=write_weights if keep_weights else None,
+    )
+
+
+def _benchmarks(task: str, data: Path | None) -> dict[str, tuple[Path, str]]:
+    """The datasets that there are: folder and split of each, by name."""
     if data is None:
-        return []
-    found = [(name, data / folder, split) for name, folder, split in BENCHMARKS[task] if (data / folder).is_dir()]
+        return {}
+    found = {name: (data / folder, split) for name, folder, split in BENCHMARKS[task] if (data / folder).is_dir()}
     if not found:
         folders = ", ".join(folder for _, folder, _ in BENCHMARKS[task])
         raise InputError(f"--data is {data}, but it has none of the folders {folders}; give the folder that does.")
@@ -123,19 +143,28 @@ def _watching(plan: AblationPlan, run: PlannedRun, before: int) -> Observer:
     return bar
 
 
-def _report(
-    plan: AblationPlan, ended: Ablated, summaries: list[Summary], paths: list[TablePaths], as_json: bool
-) -> None:
-    notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
+def _note(ablation: Ablation, ended: Ablated, notes: Console) -> None:
+    """Say which runs there is no result of, and of which no weights, though they were to be kept."""
+    runs = ablation.plan.runs
     for key, reason in ended.failed.items():
-        notes.print(f"note: {plan.runs[key].name} was passed over: {reason}", style="yellow")
+        notes.print(f"note: {runs[key].name} was passed over: {reason}", style="yellow")
+    if ablation.write_weights is None:
+        return
+    gone = [runs[key].name for key in ended.results if not RunFolder(ablation.place(runs[key])).weights.is_file()]
+    if gone:
+        notes.print(
+            f"note: --keep-weights has nothing to keep of what was finished without it: {', '.join(gone)}; remove a "
+            f"run's folder in {ablation.folder / 'runs'} to train it again.",
+            style="yellow",
+        )
+
+
+def _report(summaries: list[Summary], paths: list[TablePaths], as_json: bool) -> None:
     if as_json:
         print(json.dumps([plain_json(summary) for summary in summaries], indent=1))
-    else:
-        console = Console(width=max(240, Console().width))
-        for summary, path in zip(summaries, paths, strict=True):
-            console.print(ablation_table(summary))
-            print(*verdict(summary), sep="\n")
-            print(f"wrote {path.markdown}, {path.csv.name}, {path.json.name} and {path.picture.name}\n")
-    if ended.stopped:
-        notes.print(f"stopped with {len(ended.results)} of {len(plan.runs)} runs finished; run it again to go on")
+        return
+    console = Console(width=max(240, Console().width))
+    for summary, path in zip(summaries, paths, strict=True):
+        console.print(ablation_table(summary))
+        print(*verdict(summary), sep="\n")
+        print(f"wrote {path.markdown}, {path.csv.name}, {path.json.name} and {path.picture.name}\n")

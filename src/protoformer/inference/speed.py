@@ -11,6 +11,7 @@ from protoformer.inference.graphs import Graphed
 from protoformer.model.flow import FlowNetwork
 
 REPEATS = {"cuda": 20, "cpu": 3}
+"""How many passes are timed, by the kind of the device."""
 
 
 @torch.no_grad()
@@ -33,7 +34,7 @@ def forward_milliseconds(network: nn.Module, size: tuple[int, int]) -> float:
     for _ in range(3 if device.type == "cuda" else 1):  # the third is the one that is recorded
         call(*images)
     times = []
-    for _ in range(REPEATS.get(device.type, 3)):
+    for _ in range(REPEATS[device.type]):
         _wait(device)
         start = time.perf_counter()
         call(*images)

@@ -61,7 +61,11 @@ def depth_operations(config: ModelConfig, height: int, width: int) -> int:
     return int(counter.get_total_flops())
 
 
+OPERATIONS = {"flow": flow_operations, "depth": depth_operations}
+"""What counts them, by task."""
+
+
 @lru_cache
 def operations(task: str, config: ModelConfig, height: int, width: int) -> int:
     """Floating-point operations of the flow of a pair, or of the depth of an image."""
-    return {"flow": flow_operations, "depth": depth_operations}[task](config, height, width)
+    return OPERATIONS[task](config, height, width)

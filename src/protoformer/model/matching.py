@@ -102,9 +102,10 @@ def _reached(log_shares: Tensor, size: tuple[int, int]) -> Tensor:
     places = pixel_grid(*size, log_shares.device).flatten(1).T
     corner = places[log_shares[..., :-1].argmax(dim=2)].long() - WINDOW // 2
     index, within = window_index(corner, WINDOW, size)
-    shares = log_shares.gather(2, index).exp() * within
-    trust = shares.sum(dim=2, keepdim=True)
-    return torch.cat(((shares[..., None] * places[index]).sum(dim=2) / trust, trust), dim=2)
+    near = log_shares.gather(2, index).masked_fill(within == 0, -math.inf)
+    # Shares that are all too small to be told from 0 have a mean all the same, since the likeliest is in the window.
+    shares, trust = near.softmax(dim=2), near.exp().sum(dim=2, keepdim=True)
+    return torch.cat(((shares[..., None] * places[index]).sum(dim=2), trust), dim=2)
 
 
 def _spread(reached: Tensor, size: tuple[int, int], features: Tensor) -> Tensor:

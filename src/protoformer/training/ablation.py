@@ -1,7 +1,6 @@
 """The runs of an ablation, one after the other in one process, each by the ordinary loop."""
 
 import gc
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ from protoformer.training.distributed import launched
 from protoformer.training.log import read_log
 from protoformer.training.loop import Trainer
 from protoformer.training.observer import Observer
-from protoformer.training.recipe import Recipe
 from protoformer.training.run_folder import RunFolder
 from protoformer.training.signals import StopRequest
 from protoformer.training.task import HeldOut, Validated, Validator
@@ -30,8 +28,6 @@ from protoformer.training.tasks import task_of
 
 SPEED = "speed"
 """The name under which a validator tells `milliseconds`."""
-LEAST_LEFT = 1.0
-"""Seconds of a run that was stopped when its time was nearly over."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +90,21 @@ class Ablation:
         """The result of a run, or None where it was stopped."""
         folder, heard = self.place(run), _Heard()
         judges = (held_out.validate, *self.validators, self.speed)
-        recipe = rest_of(run.recipe, RunFolder(folder))
         ended = Trainer(
-            recipe,
-            task_of(recipe),
+            run.recipe,
+            task_of(run.recipe),
             folder,
             device=self.device,
             observers=(heard, watching),
             validators=judges,
             write_weights=self.write_weights,
+            fresh=_begins_anew(RunFolder(folder), watching.noted),
+            minutes_of_run=True,
         ).run()
         if ended.why not in ("steps", "minutes") or heard.step != ended.step or len(heard.scores) < len(judges):
             return None
         milliseconds = heard.scores.pop(SPEED)["milliseconds"]
-        config, size = recipe.model.config(), self.plan.judging.size
+        config, size = run.recipe.model.config(), self.plan.judging.size
         result = RunResult(
             *(run.key, run.seed, ended.step, ended.seconds),
             parameters=_parameters(self.plan.task, config),
@@ -138,24 +135,13 @@ class _Heard(Observer):
         self.scores[found.name] = found.scores
 
 
-def rest_of(recipe: Recipe, place: RunFolder) -> Recipe:
-    """The recipe for what is left of a run's time, if that is what limits it; its rate falls when it would have."""
-    if recipe.run.minutes is None:
-        return recipe
-    reached = max(checkpoints.steps_listed(place.checkpoints), default=0)
-    spent = max(
-        (
-            record["seconds"]
-            for record in read_log(place.log)
-            if record["event"] == "step" and record["step"] <= reached
-        ),
-        default=0.0,
-    )
-    given = 60 * recipe.run.minutes
-    left = max(LEAST_LEFT, given - spent)
-    decay = recipe.schedule.decay
-    falls = min(math.nextafter(1, 0), decay * given / left) if decay < 1 else decay
-    return recipe.changed([f"run.minutes={left / 60!r}", f"schedule.decay={falls!r}"])
+def _begins_anew(place: RunFolder, told: Callable[[str], None]) -> bool:
+    """Whether a run without a result begins anew, since it has no whole checkpoint; told: if that loses steps."""
+    if place.begun():
+        return False
+    if any(record["step"] > 0 for record in read_log(place.log)):
+        told(f"the run in {place.path} has neither a result nor a checkpoint that can be read, and starts over.")
+    return True
 
 
 def _parameters(task: str, config: ModelConfig) -> int:

@@ -37,27 +37,36 @@ LEAST_SECONDS = 5
 
 @dataclass(frozen=True)
 class RunBudget:
-    """How long runs are: `steps` each, or `minutes` of training for all of them together. One of both."""
+    """How long runs are: `steps` each, or `minutes` of training for all of them together, or for each. One of them."""
 
     steps: int | None = None
     minutes: float | None = None
+    minutes_each: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.steps is None) == (self.minutes is None):
-            raise InputError("runs need a budget; give --minutes for all together or --steps for each, and not both.")
-        for name, value in (("--steps", self.steps), ("--minutes", self.minutes)):
+        options = {"--steps": self.steps, "--minutes": self.minutes, "--minutes-each": self.minutes_each}
+        if sum(value is not None for value in options.values()) != 1:
+            raise InputError(
+                "runs need a budget; give --minutes for all together, or --minutes-each or --steps for each, and only "
+                "one of them."
+            )
+        for name, value in options.items():
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} is {value:g}, but it must be above 0.")
 
     def of_each(self, runs: int) -> str:
         """The setting of a recipe that gives each of so many runs its share; time is cut to whole seconds."""
-        if self.minutes is None:
+        if self.minutes is not None:
+            name, minutes, sharing = "--minutes", self.minutes, runs
+        elif self.minutes_each is not None:
+            name, minutes, sharing = "--minutes-each", self.minutes_each, 1
+        else:
             return f"run.steps={self.steps}"
-        seconds = int(60 * self.minutes / runs + 1e-6)
+        seconds = int(60 * minutes / sharing + 1e-6)
         if seconds < LEAST_SECONDS:
             raise InputError(
-                f"--minutes {self.minutes:g} are {60 * self.minutes / runs:.1f} seconds for each of {runs} runs; give "
-                f"at least {math.ceil(LEAST_SECONDS * runs / 6) / 10:g}."
+                f"{name} {minutes:g} are {60 * minutes / sharing:.1f} seconds for each of {runs} runs; give at least "
+                f"{math.ceil(LEAST_SECONDS * sharing / 6) / 10:g}."
             )
         return f"run.minutes={seconds / 60!r}"
 
@@ -104,7 +113,9 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
     speed = ["run.speed=graph"] if graph else []
     recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])
     if recipe.run.steps is not None or recipe.run.minutes is not None:
-        raise InputError("run.steps and run.minutes are shared out by --steps and --minutes; leave them out of --set.")
+        raise InputError(
+            "run.steps and run.minutes are set by --steps, --minutes or --minutes-each; leave them out of --set."
+        )
     if recipe.model.start is not None:
         raise InputError("variants are of different networks and begin with random weights; leave model.start out.")
     if recipe.task != task:

@@ -91,18 +91,22 @@ class Pace:
 class Budget:
     """steps: of the run's life; minutes: of this go, since `began` (time.monotonic()); None is no limit.
 
-    What is done at the end is measured each time it is done, in `last`, seconds by name: so the end is reached in time
-    by a run that has done it before.
+    end_within: whether the minutes hold the end of the go, too, or training alone. What is done at the end is measured
+    each time it is done, in `last`, seconds by name: so the end is reached in time by a run that has done it before.
     """
 
-    def __init__(self, steps: int | None, minutes: float | None, began: float) -> None:
-        self.steps, self.began = steps, began
+    def __init__(self, steps: int | None, minutes: float | None, began: float, *, end_within: bool = True) -> None:
+        self.steps, self.began, self.end_within = steps, began, end_within
         self.seconds = None if minutes is None else 60 * minutes
         self.last: dict[str, float] = {}
 
     def elapsed(self) -> float:
         """Seconds since the go began."""
         return time.monotonic() - self.began
+
+    def go_on(self, elapsed: float) -> None:
+        """Count on from what earlier goes took, seconds; what came before this call, in this one, is not counted."""
+        self.began = time.monotonic() - elapsed
 
     @contextmanager
     def measured(self, what: str) -> Iterator[None]:
@@ -116,8 +120,8 @@ class Budget:
 
         A short go after a long one must get on, too.
         """
-        if self.seconds is None:
-            return None
+        if self.seconds is None or not self.end_within:
+            return self.seconds
         return self.seconds - min(self.seconds / 2, LAST_WORDS + 1.5 * sum(self.last.values()))
 
     def spent(self, elapsed: float) -> float | None:

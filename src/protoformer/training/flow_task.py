@@ -56,7 +56,7 @@ class FlowTask:
         """The loss of every update."""
         prediction = network(normalised(tensors["first"]), normalised(tensors["second"]), every=True)
         with full_precision(weight):
-            own, hidden = self.recipe.loss, tensors.get("hidden")
+            own, hidden = self.recipe.loss, tensors["hidden"]
             loss = flow_loss(
                 prediction, tensors["flow"], tensors["valid"], own.gamma, own.confidence, weight, hidden, own.matching
             )

@@ -77,6 +77,7 @@ class Trainer(Generic[Batch]):
     in, so that training knows nothing of predictors and pictures. part_bytes: the largest file of a checkpoint. slim:
     save the optimizer's moments in bfloat16, which makes a quarter less and going on no longer exact.
     fresh: start over, whatever lies in the folder. began: when this go's minutes began, by time.monotonic().
+    minutes_of_run: the minutes are the run's, of training alone: its goes share them, and the end comes on top.
     """
 
     recipe: Recipe
@@ -91,6 +92,7 @@ class Trainer(Generic[Batch]):
     slim: bool = False
     fresh: bool = False
     began: float = field(default_factory=time.monotonic)
+    minutes_of_run: bool = False
 
     def __post_init__(self) -> None:
         check_part_bytes(self.part_bytes)  # before anything is lost or learned
@@ -116,7 +118,8 @@ class _Go(Generic[Batch]):
         # Of several processes the first alone writes, draws and tells.
         self.told = Observers((RunLog(self.place.log), *trainer.observers) if self.first else ())
         run = self.recipe.run
-        self.budget, self.pace = Budget(run.steps, run.minutes, trainer.began), Pace(self.device)
+        self.budget = Budget(run.steps, run.minutes, trainer.began, end_within=not trainer.minutes_of_run)
+        self.pace = Pace(self.device)
         self.step = self.began = 0  # and that at the beginning of this go
         self.spent = self.budget.spent(0.0)
         self.rate = self._rate(Pulse(self.spent))  # a schedule that lacks its end is refused before anything is touched
@@ -184,6 +187,8 @@ class _Go(Generic[Batch]):
             self.source.broken.reasons.update(record["broken"])
         if record.get("device") == self.device.type:  # another one takes another time
             self.budget.last = record["took"]
+        if self.trainer.minutes_of_run:
+            self.budget.go_on(record.get("elapsed", record["seconds"]))  # once there was no other count than this
         self.saved, self.saved_at, self.checkpoint = self.step, self.budget.elapsed(), found.path
         self.whole.add(found.path)
 
@@ -285,6 +290,7 @@ class _Go(Generic[Batch]):
                 "recipe": self.recipe.as_dict(),
                 "position": self.step,  # of the next batch: one a step, skipped or not
                 "seconds": self.pace.life(),
+                "elapsed": self.budget.elapsed(),
                 "broken": self.source.broken.reasons,
                 "took": self.budget.last,
                 "device": self.device.type,
@@ -327,7 +333,8 @@ class _Go(Generic[Batch]):
         with together():
             if self.first:
                 self._save_new()
-                if why == "minutes" and self.step - self.began == 1:
+                begun = 0 if self.trainer.minutes_of_run else self.began
+                if why == "minutes" and self.step - begun == 1:
                     self.told.noted("the time of this go was over after one step; give it more minutes.")
                 if over:
                     weights = self._judged_at_the_end()

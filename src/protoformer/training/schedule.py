@@ -11,7 +11,8 @@ class Reached:
     """How far a run is.
 
     step: steps done. steps: of how many in the run's life, or None if nobody said. spent: the share of this go's time
-    that is over, 0 to 1, or None if it has no limit. began: steps done when this go began.
+    that is over, or of the run's where its goes share it, 0 to 1, or None if it has no limit. began: steps
+    done when this go began.
     """
 
     step: int
@@ -30,7 +31,7 @@ def rate_share(schedule: ScheduleSection, reached: Reached) -> float:
     """The share of the highest rate that the next step takes, 0 to 1; a fall ends at the schedule's floor.
 
     "one_cycle" goes by steps alone. The fall of "constant" is over the last of the run's steps; in a go that has a
-    limit of time, a share is one of this go, of its time or of its steps, whichever ends first. Such a run, stopped and
+    limit of time, a share is one of that time, or of the go's steps, whichever ends first. Such a run, stopped and
     resumed, is not the same as one that is not.
     """
     if schedule.kind == "one_cycle":
