@@ -4,6 +4,7 @@ Triton's kernels need a CUDA device. With TRITON_INTERPRET=1 they run on the CPU
 products of which the interpreter does not know. The plain version, in float64, is what is right.
 """
 
+import dataclasses
 import importlib.util
 import os
 import warnings
@@ -19,6 +20,10 @@ from protoformer.model import Prototyping
 from protoformer.model.encoder import Mixer
 from protoformer.model.fused import operators
 from protoformer.model.synchronization import LatentSynchronization
+from protoformer.training import Recipe
+from protoformer.training.distributed import launched
+from protoformer.training.engine import build_engine
+from protoformer.training.tasks import task_of
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available()
@@ -52,6 +57,25 @@ def _products_have_run() -> None:
         square = torch.ones(16, 16, device="cuda", requires_grad=True)
         (square @ square).sum().backward()
         torch.cuda.synchronize()
+
+
+@pytest.fixture
+def recorded_is_eager() -> Callable[[Recipe, list[dict[str, Tensor]]], None]:
+    """Asserts that a recipe's network, trained on batches, goes where it goes when its steps are recorded."""
+
+    def check(recipe: Recipe, data: list[dict[str, Tensor]]) -> None:
+        weights = {}
+        for speed in ("eager", "graph"):
+            recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, speed=speed))
+            engine = build_engine(launched("cuda"), recipe, task_of(recipe))
+            start = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+            for tensors in data:
+                engine.step(tensors, rate=1e-4)
+            weights[speed] = torch.cat([each.detach().flatten() for each in engine.network.parameters()])
+        moved = (weights["eager"] - start).norm()
+        assert moved > 0 and (weights["graph"] - weights["eager"]).norm() < 0.3 * moved
+
+    return check
 
 
 @pytest.fixture
