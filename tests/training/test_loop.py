@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training import Recipe, checkpoints
+from protoformer.training import Recipe
 from protoformer.training.checkpoints import Checkpoint
 from protoformer.training.log import read_log
 from protoformer.training.parcel import BrokenSample, BrokenSamples
@@ -151,155 +150,6 @@ def test_the_average_is_judged_and_written(lines, tmp_path: Path) -> None:
     assert ended.weights == path == tmp_path / "weights.safetensors"
 
 
-class Clock:
-    """Time that passes only where it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def slowed(self, seconds: float, work):
-        """The same work, taking so long."""
-
-        def slow(*inputs, **options):
-            self.now += seconds
-            return work(*inputs, **options)
-
-        return slow
-
-
-@pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """On it a checkpoint takes 7 seconds, and a step of a run that `timed` gives takes 1."""
-    clock = Clock()
-    monkeypatch.setattr("protoformer.training.clock.time", clock)
-    monkeypatch.setattr(checkpoints, "save", clock.slowed(7, checkpoints.save))
-    return clock
-
-
-def timed(lines, clock: Clock, folder: Path, recipe: Recipe, **options):
-    trainer = lines.trainer(folder, recipe, began=clock.now, **options)
-    trainer.task.tensors = clock.slowed(1, trainer.task.tensors)
-    trainer.task.validate = clock.slowed(4, trainer.task.validate)
-    return trainer
-
-
-def test_minutes_end_a_run_in_time_and_it_goes_on_afterwards(lines, tmp_path: Path, clock: Clock) -> None:
-    recipe = lines.recipe(steps=None, minutes=2)
-    ended = timed(lines, clock, tmp_path, recipe).run()
-    # 120 s less 2 to end, and one and a half times the 7 of a checkpoint, one of which was the first; 4 s of validation
-    # nobody knew of before.
-    assert (ended.why, ended.step, clock.now) == ("minutes", 100, 7 + 100 + 7 + 4)
-    began = clock.now
-    again = timed(lines, clock, tmp_path, recipe).run()
-    assert (again.why, again.step) == ("minutes", 100 + 107)
-    third = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2)).run()
-    assert third.why == "minutes" and third.step > again.step
-    assert clock.now <= began + 2 * 120
-    assert lines.last(tmp_path).step == third.step
-
-
-def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clock: Clock, told) -> None:
-    recipe = dataclasses.replace(
-        lines.recipe(steps=None, minutes=2, log_every=1),
-        schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
-    )
-    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
-    usable = 120 - 2 - 1.5 * 7
-    assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(100)])
-
-
-@pytest.mark.parametrize("stopped", [40, 100])
-def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
-    stopped: int, lines, tmp_path: Path, clock: Clock, told
-) -> None:
-    """Before the fall of the rate, and in it; all of the minutes are trained, whatever the end takes."""
-    recipe = dataclasses.replace(
-        lines.recipe(steps=None, minutes=2, log_every=1),
-        schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
-    )
-    first = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
-    plain = first.task.tensors
-
-    def tensors(batch):
-        if len(told.of("logged")) == stopped - 1:
-            signal.raise_signal(signal.SIGTERM)
-        return plain(batch)
-
-    first.task.tensors = tensors
-    assert (first.run().step, clock.now) == (stopped, 7 + stopped + 7)
-    clock.now += 1000
-    second = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
-    clock.now += 30  # to start up
-    ended = second.run()
-    assert (ended.why, ended.step) == ("minutes", 120 - 7)
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
-    assert rates == pytest.approx([min(1, (1 - (7 + step) / 120) / 0.5) for step in range(113)])
-
-    third = timed(
-        lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True
-    )  # as if it had not been judged
-    assert third.run().step == 113 + 1 and told.of("logged")[-1].rate == 0
-    assert told.of("noted") == []
-
-
-def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, told) -> None:
-    timed(lines, clock, tmp_path, lines.recipe(steps=30)).run()
-    recipe = dataclasses.replace(
-        lines.recipe(steps=40, minutes=60, log_every=1), schedule=ScheduleSection("constant", warm_up=0, decay=0.5)
-    )
-    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
-    assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
-
-
-def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, told) -> None:
-    timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(told,)).run()
-    assert told.of("saved") == [0, 60, 120, 150]
-
-
-def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, told) -> None:
-    slow = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=60, validate_every=5))
-    slow.task.validate = clock.slowed(600, slow.task.validate)
-    slow.run()
-    before = lines.last(tmp_path).step
-    short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
-    assert short.run().step == before + 30  # half of its minute
-    assert told.of("noted") == ["run.validate_every is 0 from here on, where the run had 5."]
-    began = clock.now
-    late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
-    hurried = dataclasses.replace(late, began=clock.now - 100)  # loading took all of it
-    assert hurried.run().step == before + 31
-    assert told.of("noted")[-1] == "the time of this go was over after one step; give it more minutes."
-    assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
-
-
-def test_what_an_end_took_on_another_device_is_forgotten(lines, tmp_path: Path, clock: Clock) -> None:
-    timed(lines, clock, tmp_path, lines.recipe(steps=5)).run()
-    (path,) = (tmp_path / "checkpoints").glob("step-00000005")
-    found = checkpoints.load(path)
-    assert found.record["device"] == "cpu" and found.record["took"] == {"save": 7}
-    for device, steps in (("cpu", 107), ("cuda", 118)):  # 118 s, with or without one and a half times 7
-        folder = tmp_path / device
-        checkpoints.save(folder / "checkpoints", dataclasses.replace(found, record={**found.record, "device": device}))
-        assert timed(lines, clock, folder, lines.recipe(steps=None, minutes=2)).run().step == 5 + steps
-
-
-def test_a_slow_first_step_does_not_end_a_go(lines, tmp_path: Path, clock: Clock) -> None:
-    trainer = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2, log_every=1))
-    plain, compiling = trainer.task.tensors, iter([70])
-
-    def tensors(batch):
-        clock.now += next(compiling, 0)
-        return plain(batch)
-
-    trainer.task.tensors = tensors
-    assert trainer.run().step == 30  # 107.5 s less 7 of the first checkpoint and 70
-
-
 def failing(trainer, number: int):
     """The trainer, whose data cannot be had from a batch on."""
     plain = trainer.task.source
@@ -355,25 +205,6 @@ def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path
     assert told.of("logged")[-1].broken == 3
     assert told.of("noted")[-1] == "c is left out: it is torn." and "b is left out" not in str(told.of("noted"))
     assert lines.last(tmp_path).record["broken"] == dict.fromkeys("abc", "it is torn")
-
-
-def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoint(
-    lines, tmp_path: Path, clock: Clock, told
-) -> None:
-    def judge(network) -> Validated:
-        if told.of("validated")[-1] == 20:
-            signal.raise_signal(signal.SIGTERM)
-        return Validated("judge", {})
-
-    recipe = lines.recipe(steps=40, validate_every=10)
-    trainer = timed(lines, clock, tmp_path, recipe, observers=(told,), validators=(judge, judge))
-    trainer.task.validate = clock.slowed(11, trainer.task.validate)
-    ended = trainer.run()
-    assert (ended.why, ended.step) == ("SIGTERM", 20)
-    assert told.of("validated") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
-    kinds = [(kind, what) for kind, what in told.heard if kind in ("saved", "validated") and what == 20]
-    assert kinds == [("saved", 20), ("validated", 20), ("validated", 20)]
-    assert lines.last(tmp_path).record["took"]["validation"] == 15  # of the whole one
 
 
 def changed(recipe: Recipe, *settings: str) -> Recipe:
