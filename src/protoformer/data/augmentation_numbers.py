@@ -27,6 +27,7 @@ _PROBABILITIES = {
     "blur_probability",
     "noise_probability",
     "erase",
+    "shadow",
 }
 
 
@@ -73,15 +74,20 @@ class Draws:
 
 def check_settings(config: Any) -> None:
     """Raise `InputError` for the first field of an augmentation that is not what its name demands."""
+    check_numbers(config, "augmentation")
+    if not config.min_scale <= config.max_scale:
+        raise InputError(f"the augmentation's min_scale {config.min_scale} is above its max_scale {config.max_scale}.")
+
+
+def check_numbers(config: Any, what: str) -> None:
+    """As `check_settings`, field by field. what: the settings are called."""
     for field in fields(config):
         value = getattr(config, field.name)
         wanted = _wanted(field.name, value)
         if wanted:
-            raise InputError(f"the augmentation's {field.name} is {value!r}, but it must be {wanted}.")
-    if not config.min_scale <= config.max_scale:
-        raise InputError(f"the augmentation's min_scale {config.min_scale} is above its max_scale {config.max_scale}.")
+            raise InputError(f"the {what}'s {field.name} is {value!r}, but it must be {wanted}.")
     if not config.erase_size[0] <= config.erase_size[1]:
-        raise InputError(f"the augmentation's erase_size {config.erase_size} must go from the least to the most.")
+        raise InputError(f"the {what}'s erase_size {config.erase_size} must go from the least to the most.")
 
 
 def _wanted(name: str, value: object) -> str:

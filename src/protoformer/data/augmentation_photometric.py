@@ -38,7 +38,12 @@ def jitter(images: Tensor, changes: Sequence[Jitter]) -> Tensor:
     images: N x 3 x H x W, RGB in [0, 1]; changes: N of them. A neutral change leaves its image as it is.
     """
     numbers = [(change.brightness, change.contrast, change.saturation, change.hue) for change in changes]
-    table = sent(torch.tensor(numbers, dtype=images.dtype).view(len(numbers), 4, 1, 1, 1), images.device)
+    return jitter_by(images, torch.tensor(numbers, dtype=torch.float64).view(len(numbers), 4))
+
+
+def jitter_by(images: Tensor, numbers: Tensor) -> Tensor:
+    """As `jitter`; numbers: N x 4, brightness, contrast, saturation and hue."""
+    table = sent(numbers.to(images.dtype).view(len(numbers), 4, 1, 1, 1), images.device)
     brightness, contrast, saturation, hue = table.unbind(dim=1)
     images = (images * brightness).clamp(0, 1)
     images = _blend(images, mean(_grey(images)), contrast)
@@ -72,12 +77,17 @@ def turn_hue(images: Tensor, angle: Tensor) -> Tensor:
 
 def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
     """Fill boxes (x, y, w, h; pixels; those of each image) with the image's mean colour. images: N x 3 x H x W."""
-    height, width = images.shape[-2:]
     most = max((len(own) for own in boxes), default=0)
     if most == 0:
         return images
     padded = [[*own, *[(0, 0, 0, 0)] * (most - len(own))] for own in boxes]
-    left, top, wide, high = torch.tensor(padded, device=images.device).view(-1, most, 4, 1).unbind(dim=2)
+    return erase_by(images, sent(torch.tensor(padded), images.device))
+
+
+def erase_by(images: Tensor, boxes: Tensor) -> Tensor:
+    """As `erase`; boxes: N x M x 4, whole numbers, where the images are; those without width hide nothing."""
+    height, width = images.shape[-2:]
+    left, top, wide, high = boxes[..., None].unbind(dim=2)
     x, y = torch.arange(width, device=images.device), torch.arange(height, device=images.device)
     columns, rows = (x >= left) & (x < left + wide), (y >= top) & (y < top + high)
     erased = (rows[..., :, None] & columns[..., None, :]).any(dim=1, keepdim=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
 from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS, DepthAugmentation
+from protoformer.data.augmentation_light import Light
 from protoformer.data.registry import DATASETS
 from protoformer.errors import InputError, nearest
 from protoformer.files.reading import opened
@@ -86,6 +87,8 @@ class DataSection:
     (height, width) of the images, pixels.
     families: kinds of scenes, and the share of the batches that each has (their sum need not be 1). pace: of a family,
     how many times as much as usual happens between two frames, at least and at most; each batch has a pace of its own.
+    zoom: of a family, how many times as large the picture is of which an image shows a part, at least and at most; each
+    scene has its own, and shows a part of its own. light: how scenes are relit.
     final: the share of the batches that are of the final pass. bank: textures, "procedural" or a folder of images,
     which are joined with them.
     datasets: by their names. broken: how many samples may be unreadable before the run stops.
@@ -99,6 +102,8 @@ class DataSection:
     crop: tuple[int, int] = (368, 496)
     families: Mapping[str, float] = field(default_factory=lambda: {"objects": 1.0})
     pace: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    zoom: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    light: Light = field(default_factory=Light)
     final: float = 0.5
     bank: str = "procedural"
     datasets: Mapping[str, DatasetSection] = field(default_factory=dict)
@@ -116,9 +121,13 @@ class DataSection:
         _named("family of scenes", self.families, list(FAMILIES))
         for name, share in self.families.items():
             _expect(share >= 0, f"data.families.{name}", share, "0 or more")
-        _named("family of scenes", self.pace, list(FAMILIES))
+        _named("family of scenes", {**self.pace, **self.zoom}, list(FAMILIES))
         for name, (least, most) in self.pace.items():
             _expect(0 < least <= most, f"data.pace.{name}", [least, most], "two numbers above 0, the greater one last")
+        for name, (least, most) in self.zoom.items():
+            _expect(
+                1 <= least <= most, f"data.zoom.{name}", [least, most], "two numbers from 1 on, the greater one last"
+            )
         if self.source != "dataset" and not sum(self.families.values()) > 0:
             raise InputError("data.families gives no family a share; give one, such as objects: 1.")
         if self.source != "world" and not sum(each.weight for each in self.datasets.values()) > 0:

@@ -21,7 +21,7 @@ from protoformer.training.parcel import BrokenSamples, Maker, Parcel
 from protoformer.training.prefetch import Batch, one_ahead
 from protoformer.training.recipe import DataSection
 from protoformer.training.sample_kind import FLOW, SampleKind
-from protoformer.training.world_mix import WorldMix
+from protoformer.training.world_mix import Relight, WorldMix
 from protoformer.world import Renderer
 from protoformer.world.sample import Sample
 from protoformer.world.tasks import flow_sample
@@ -51,7 +51,7 @@ def open_source(
 ) -> Source[Sample]:
     """Samples of one kind, by default pairs of images, from where the recipe says. The rest as in `dataset_source`."""
     if data.source != "dataset":
-        world = world_source(data, device, kind.render, rank=rank, ranks=ranks)
+        world = world_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
         if data.source == "world":
             return world
     if kind.vary is None:
@@ -65,15 +65,17 @@ def world_source(
     device: torch.device | str = "cpu",
     make: Callable[[Renderer, str], Batch] = flow_sample,  # type: ignore[assignment]
     *,
+    relight: Relight[Batch] | None = None,
     rank: int = 0,
     ranks: int = 1,
 ) -> Source[Batch]:
     """Scenes of the recipe's families. make: (renderer, look) to a batch, such as `flow_sample` or `depth_sample`.
 
-    A GPU renders them itself; on a CPU the recipe's workers do.
+    relight: as in `SampleKind`; without it, the recipe's light must be left as it is.
+    A GPU renders the scenes itself; on a CPU the recipe's workers do.
     """
     on = torch.device(device)
-    maker = WorldMix(data, _places(data.batch, rank, ranks), on, make)
+    maker = WorldMix(data, _places(data.batch, rank, ranks), on, make, relight)
     return _Made(maker, on, workers=0 if on.type == "cuda" else data.workers)
 
 

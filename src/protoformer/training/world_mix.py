@@ -10,12 +10,18 @@ from typing import Generic
 import numpy as np
 import torch
 
+from protoformer.data.augmentation_light import Light
+from protoformer.errors import InputError
 from protoformer.training.parcel import Parcel
 from protoformer.training.prefetch import Batch
 from protoformer.training.recipe import DataSection
 from protoformer.world import Renderer, TextureBank, World, bank_from_folder, procedural_bank
+from protoformer.world.chance import Draws
 from protoformer.world.scene import Scenes
 from protoformer.world.stream import GOLDEN, TOGETHER
+from protoformer.world.window import part_of_larger
+
+Relight = Callable[[Batch, Light, Draws], Batch]
 
 SILVER = math.sqrt(2)
 """Multiples of it fill a range as evenly as those of the golden ratio, and have nothing to do with them."""
@@ -28,15 +34,24 @@ class WorldMix(Generic[Batch]):
     own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch, at a pace of its
     own.
 
-    places: which of the B this rank makes. make: (renderer, look) to a batch.
+    places: which of the B this rank makes. make: (renderer, look) to a batch. relight: as in `SampleKind`.
     """
 
     def __init__(
-        self, data: DataSection, places: range, device: torch.device, make: Callable[[Renderer, str], Batch]
+        self,
+        data: DataSection,
+        places: range,
+        device: torch.device,
+        make: Callable[[Renderer, str], Batch],
+        relight: Relight[Batch] | None = None,
     ) -> None:
+        if relight is None and data.light != Light():
+            raise InputError("data.light is set, but this task takes scenes in the light they have; leave it out.")
+        self.light, self.relight = data.light, relight
         self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
         bank = _bank(data.bank, device).to(device)
         shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
+        self.zooms = [data.zoom.get(name) for name in shares]
         self.paces = [data.pace.get(name, (1.0, 1.0)) for name in shares]
         self.worlds = [World(name, family_seed(data.seed, name), data.crop, bank=bank) for name in shares]
         self._edges = np.cumsum(list(shares.values()))[:-1] / sum(shares.values())
@@ -50,7 +65,16 @@ class WorldMix(Generic[Batch]):
         look = "final" if (turn + 1) * GOLDEN % 1 < self.final else "clean"
         scenes = self._scenes(family, turn)
         scenes = dataclasses.replace(scenes, rate=scenes.rate / self._pace(family, turn))
-        return Parcel(self.make(Renderer(scenes, self.worlds[family].bank, self.device), look))
+        world = self.worlds[family]
+        draws = Draws(world.seed, [turn * self.size + place for place in self.places])
+        zoom = self.zooms[family]
+        if zoom is not None:
+            times, place = draws.log_uniform("window.zoom", *zoom), draws.uniform("window.place", shape=(2,))
+            scenes = part_of_larger(scenes, times, place)
+        batch = self.make(Renderer(scenes, world.bank, self.device), look)
+        if self.relight is not None and self.light != Light():
+            batch = self.relight(batch, self.light, draws)
+        return Parcel(batch)
 
     def place(self, number: int) -> tuple[int, int]:
         """(index into `worlds`, number among the batches of that family) of a batch."""
