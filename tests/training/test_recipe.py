@@ -6,6 +6,7 @@ import pytest
 
 from protoformer.data.augmentation import AUGMENTATIONS
 from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS
+from protoformer.data.augmentation_light import Light
 from protoformer.errors import InputError
 from protoformer.model import PRESETS
 from protoformer.model.networks import NETWORKS
@@ -72,6 +73,9 @@ def test_keys_are_set_as_they_are_typed() -> None:
             "data.crop=[64, 96]",
             "data.families={drive: 1}",
             "data.families.room=0.5",
+            "data.zoom={drive: [1, 2.5]}",
+            "data.light.gamma=0.5",
+            "data.light.erase_size=[5, 9]",
             "data.datasets.kitti-2015.root=2015",
             "data.datasets.kitti-2015.fields.erase_size=[5, 9]",
             "data.bank=on",
@@ -84,6 +88,8 @@ def test_keys_are_set_as_they_are_typed() -> None:
     assert recipe.optimizer.rate == 1e-4
     assert recipe.data.crop == (64, 96)
     assert recipe.data.families == {"drive": 1.0, "room": 0.5}
+    assert recipe.data.zoom == {"drive": (1.0, 2.5)}
+    assert recipe.data.light == Light(gamma=0.5, erase_size=(5, 9))
     assert recipe.data.datasets["kitti-2015"].root == "2015"
     assert recipe.data.datasets["kitti-2015"].augmented((64, 96)).erase_size == (5, 9)
     assert recipe.data.bank == "on"
@@ -119,6 +125,19 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
         ("model.fields.prototype=3", "a model has no field 'prototype'; the nearest one is 'prototypes'."),
         ("model.preset=big", "there is no preset 'big'; choose one of paper, fast, tiny."),
         ("data.families.objets=1", "there is no family of scenes 'objets'; the nearest known one is 'objects'."),
+        ("data.pace.objets=[1, 2]", "there is no family of scenes 'objets'; the nearest known one is 'objects'."),
+        ("data.zoom.drives=[1, 2]", "there is no family of scenes 'drives'; the nearest known one is 'drive'."),
+        (
+            "data.zoom.drive=[0.5, 2]",
+            "data.zoom.drive is [0.5, 2.0], but it must be two numbers from 1 on, the greater one last.",
+        ),
+        (
+            "data.zoom.drive=[3, 2]",
+            "data.zoom.drive is [3.0, 2.0], but it must be two numbers from 1 on, the greater one last.",
+        ),
+        ("data.light.gama=1", "a recipe has no key data.light.gama; the nearest one is data.light.gamma."),
+        ("data.light.gamma=-1", "the light's gamma is -1.0, but it must be 0 or more."),
+        ("data.light.shade=2", "the light's shade is 2.0, but a shadow takes at most 1 of the light."),
         ("data.datasets.sintle.root=x", "there is no dataset of flow 'sintle'; the nearest known one is 'sintel'."),
         (
             "data.datasets.sintel.augmentation=chair",

@@ -25,7 +25,7 @@ LONGEST, SHORTEST = 2.5, 0.4
 SOFT, SHARP = 2.0, 30.0
 """How fast the light goes over into shadow."""
 PASSES_BY = 0.12
-"""How far a shadow goes between two images, at most, as a share of their width."""
+"""How far a shadow goes between two images along each axis, at most, as a share of their width."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _with_boxes(sample: FlowSample, boxes: Tensor) -> FlowSample:
         return replace(sample, second=second)
     height, width = sample.first.shape[-2:]
     place = pixel_grid(height, width, sample.flow.device) + sample.flow
-    low = boxes[..., :2].reshape(*boxes.shape[:2], 2, 1, 1).float()
+    low = boxes[..., :2].reshape(*boxes.shape[:2], 2, 1, 1) - 0.5  # from the edge of the first pixel, not its centre
     high = low + boxes[..., 2:].reshape(*boxes.shape[:2], 2, 1, 1)
     within = ((place[:, None] >= low) & (place[:, None] < high)).all(dim=2).any(dim=1, keepdim=True)
     return replace(sample, second=second, occlusion=sample.occlusion | (within & sample.valid))

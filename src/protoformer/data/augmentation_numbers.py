@@ -80,7 +80,7 @@ def check_settings(config: Any) -> None:
 
 
 def check_numbers(config: Any, what: str) -> None:
-    """As `check_settings`, field by field. what: the settings are called."""
+    """As `check_settings`, of any record with an `erase_size`. what: the word for such settings."""
     for field in fields(config):
         value = getattr(config, field.name)
         wanted = _wanted(field.name, value)

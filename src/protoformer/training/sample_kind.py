@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from protoformer.data.augmentation_light import Light, relit_depth, relit_flow
+from protoformer.data.augmentation_light import relit_depth, relit_flow
 from protoformer.training.dataset_mix import Vary, varied_depth, varied_flow
+from protoformer.training.world_mix import Relight
 from protoformer.world import DepthSample, FlowSample, Renderer
-from protoformer.world.chance import Draws
 from protoformer.world.sample import Sample
 from protoformer.world.tasks import depth_sample, flow_sample
 
@@ -21,7 +21,7 @@ class SampleKind(Generic[Sample]):
 
     render: Callable[[Renderer, str], Sample]
     vary: Vary[Sample] | None
-    relight: Callable[[Sample, Light, Draws], Sample] | None = None
+    relight: Relight[Sample] | None = None
 
 
 FLOW: SampleKind[FlowSample] = SampleKind(flow_sample, varied_flow, relit_flow)

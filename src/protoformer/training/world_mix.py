@@ -22,6 +22,7 @@ from protoformer.world.stream import GOLDEN, TOGETHER
 from protoformer.world.window import part_of_larger
 
 Relight = Callable[[Batch, Light, Draws], Batch]
+"""A rendered batch in another light, by the draws of its scenes."""
 
 SILVER = math.sqrt(2)
 """Multiples of it fill a range as evenly as those of the golden ratio, and have nothing to do with them."""
@@ -47,7 +48,7 @@ class WorldMix(Generic[Batch]):
     ) -> None:
         if relight is None and data.light != Light():
             raise InputError("data.light is set, but this task takes scenes in the light they have; leave it out.")
-        self.light, self.relight = data.light, relight
+        self.light, self.relight = data.light, relight if data.light != Light() else None
         self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
         bank = _bank(data.bank, device).to(device)
         shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
@@ -72,7 +73,7 @@ class WorldMix(Generic[Batch]):
             times, place = draws.log_uniform("window.zoom", *zoom), draws.uniform("window.place", shape=(2,))
             scenes = part_of_larger(scenes, times, place)
         batch = self.make(Renderer(scenes, world.bank, self.device), look)
-        if self.relight is not None and self.light != Light():
+        if self.relight is not None:
             batch = self.relight(batch, self.light, draws)
         return Parcel(batch)
 
