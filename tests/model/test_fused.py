@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from protoformer.model import Encoder, Prototyping, fused, nearest_prototype, preset
 from protoformer.model.encoder import Mixer
 from protoformer.model.fused import blocked, operators, plain
+from protoformer.model.prototyping import Prototypes
 from protoformer.model.synchronization import LatentSynchronization
 
 HALF = torch.bfloat16
@@ -289,6 +290,31 @@ def test_no_block_makes_more_memberships_than_the_cache_holds(monkeypatch):
         attended, assignment = blocked.synchronize(features, centres, *rest)
         blocked.synchronize_backward(attended, *rest, assignment)
     assert elements.most == features.numel() == 32000
+
+
+@settings(max_examples=40, deadline=None)
+@given(**{name: SHAPES[name] for name in SHAPES if name != "dtype"} | {"width": st.integers(2, 9)})
+def test_without_gradients_synchronization_adds_what_it_does_with_them(batch, heads, count, width, pixels, elements):
+    """Then what the network after it makes of a prototype's value is computed once for all pixels of the prototype."""
+    layer = LatentSynchronization(heads * width, heads)
+    features, centres, *_ = synchronize_inputs(batch, heads, count, width, pixels, torch.float32)
+    prototypes = Prototypes(centres, torch.empty(0), (1, pixels))
+    expected, assignment = layer(features, prototypes)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocked, "BLOCK_ELEMENTS", elements)
+        ours = layer(features, prototypes)
+        with fused.computed("plain"):
+            theirs = layer(features, prototypes)
+    assert_same(list(ours), [expected.detach(), assignment], 1e-5)
+    assert_same(list(ours), list(theirs), 1e-5)
+
+
+def test_without_gradients_nothing_larger_than_the_features_is_made(monkeypatch):
+    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 2**14)
+    module, tokens = mixer(prototypes=100), torch.randn(1, 4000, 32)
+    with torch.no_grad(), Elements() as elements:
+        module(tokens, (40, 100))
+    assert elements.most == tokens.numel()  # memberships would be 800,000, and the hidden layer is twice the features
 
 
 def test_memberships_are_neither_made_nor_kept_until_they_are_asked_for():

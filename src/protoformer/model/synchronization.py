@@ -36,14 +36,16 @@ class LatentSynchronization(nn.Module):
 
     def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
         """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
-        attended, assignment = fused.synchronize(
+        return fused.synchronize_and_feed(
             features,
             prototypes.centres,
-            *self.projected(features, prototypes.centres),
+            self.query,
+            self.key(prototypes.centres),
+            self.value(prototypes.centres),
             self.alpha,
             self.beta,
+            self.feed_forward,
         )
-        return self.feed_forward(attended), assignment
 
     def attend(self, features: Tensor, centres: Tensor, assignment: Tensor) -> Tensor:
         """The gated value of the prototype that `assignment` (B x HW) gives each pixel: B x HW x C."""

@@ -7,11 +7,12 @@ blocks of pixels that fit the cache.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from protoformer.model.fused import mixing, operators, perceptron, plain
+from protoformer.model.fused import blocked, mixing, operators, perceptron, plain
 from protoformer.model.precision import for_products, full_precision
 
 VERSIONS = ("fused", "plain")
@@ -88,6 +89,37 @@ def synchronize(
         beta,
     )
     return attended, assignment
+
+
+def synchronize_and_feed(
+    features: Tensor,
+    centres: Tensor,
+    query: nn.Linear,
+    keys: Tensor,
+    values: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    layers: nn.Sequential,
+) -> tuple[Tensor, Tensor]:
+    """What a network (linear, GELU, linear) makes of what `synchronize` returns, B x HW x C, and the assignment.
+
+    query: the layer that makes the queries of the features.
+    """
+    if not _is_in_use(features):
+        queries = query(for_products(features))
+        attended, assignment = synchronize(features, centres, queries, keys, values, alpha, beta)
+        return layers(attended), assignment
+    first, second = (cast(nn.Linear, layers[place]) for place in (0, 2))
+    network = ((first.weight, first.bias), (second.weight, second.bias))
+    projection, directions = (query.weight, query.bias), plain.directions(centres)
+    return blocked.synchronize_and_feed(features, directions, projection, keys, values, alpha, beta, network)
+
+
+def _is_in_use(features: Tensor) -> bool:
+    """Whether they go by in blocks in float32, nobody asks for gradients, and torch is not writing down a graph."""
+    writing = is_plain() or torch.compiler.is_compiling()
+    single = features.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    return features.device.type == "cpu" and single and not writing and not torch.is_grad_enabled()
 
 
 def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
