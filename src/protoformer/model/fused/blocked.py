@@ -12,8 +12,8 @@ from protoformer.model.precision import accumulated
 BLOCK_ELEMENTS = 2**19
 """Values of one kind (in prototyping, heads x K x pixels) made at once: 2 MiB in float32.
 
-On two cores with 1 MiB of second cache each and 32 MiB of third, CAP and LS of 108x240 pixels took 165, 130, 111, 101,
-98, 104 and 122 ms with 2^16 to 2^22: many small products start too often, and large ones leave the cache.
+On two cores with 1 MiB of second cache each and 32 MiB of third, CAP and LS of 108x240 pixels took 163, 134, 116, 111,
+119, 139 and 155 ms with 2^16 to 2^22: many small products start too often, and large ones leave the cache.
 """
 LEAST_NORM = 1e-8
 """As in torch's cosine similarity: a shorter vector counts as this long."""
