@@ -11,6 +11,9 @@ from protoformer.errors import InputError
 from protoformer.files import Movie, open_movie
 from protoformer.files.movie import Picture
 
+SHAKINESS, SMOOTHING = 7, 15
+"""For clips that shake more than a little: of 10, and frames to each side. Its own are 5 and 15."""
+
 
 def vidstab_missing() -> str:
     """Why vid.stab cannot be run here; nothing if it can."""
@@ -22,14 +25,14 @@ def vidstab_missing() -> str:
 
 
 def by_vidstab(movie: Movie, frames: int | None) -> Iterator[tuple[Picture, Picture]]:
-    """The frames of a clip as they were, and as vid.stab shows them, by its usual settings."""
+    """The frames of a clip as they were, and as vid.stab shows them."""
     source = movie.info.paths[0]
     some = [] if frames is None else ["-frames:v", str(frames)]
     with tempfile.TemporaryDirectory() as folder:
         steady = Path(folder) / "steady.mkv"
         given, moves = ["-i", str(source), *some, "-vf"], f"{folder}/moves"
-        _run([*given, f"vidstabdetect=result={moves}", "-f", "null", "-"], source)
-        _run([*given, f"vidstabtransform=input={moves}", "-an", "-c:v", "ffv1", str(steady)], source)
+        _run([*given, f"vidstabdetect=shakiness={SHAKINESS}:result={moves}", "-f", "null", "-"], source)
+        _run([*given, f"vidstabtransform=smoothing={SMOOTHING}:input={moves}", "-an", "-c:v", "ffv1", str(steady)], source)
         shown = open_movie(steady).frames()
         for before, after in zip(islice(movie.frames(), frames), shown, strict=False):
             yield before.image, after.image
