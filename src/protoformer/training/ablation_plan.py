@@ -14,6 +14,7 @@ from protoformer.training.recipe import Recipe, read_recipe
 SETTINGS = (
     # Small images, since many networks share the time of one.
     "data.crop=[192, 256]",
+    "data.light.erase_size=[20, 50]",
     # A short run learns at the highest rate for most of its time, and is judged after a fall.
     "schedule.kind=constant",
     "schedule.warm_up=100",
