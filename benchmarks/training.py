@@ -122,9 +122,13 @@ def measured(name: str, measure: Callable[[], TrainingCost], device: torch.devic
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        yield measure()
+        cost = measure()
     except (RuntimeError, ImportError, ValueError) as error:
         print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+        return
+    # At once: compiling what comes next takes minutes.
+    print(f"{cost.name}: {cost.alone:.1f} ms alone, {cost.pairs:.1f} pairs a second", flush=True)
+    yield cost
 
 
 def shown(costs: list[TrainingCost], title: str) -> Table:
