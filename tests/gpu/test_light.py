@@ -1,0 +1,53 @@
+"""Another light is the same on a GPU as on a CPU, and nobody waits for it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from protoformer.data.augmentation_light import Light, relit_depth, relit_flow
+from protoformer.world import DepthSample, FlowSample
+from protoformer.world.chance import Draws
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+STRONG = Light(
+    brightness=0.5, contrast=0.4, saturation=0.7, hue=0.6, gamma=0.8, asymmetric=0.5, shadow=1.0, erase=1.0,
+    erase_size=(8, 24),
+)  # fmt: skip
+
+
+def pairs() -> FlowSample:
+    random = torch.Generator().manual_seed(0)
+    first, second = torch.rand(2, 4, 3, 64, 96, generator=random)
+    valid = torch.rand(4, 1, 64, 96, generator=random) < 0.9
+    flow = 8 * torch.randn(4, 2, 64, 96, generator=random)
+    return FlowSample(first=first, second=second, flow=flow, valid=valid, occlusion=~valid)
+
+
+def on_gpu(sample: FlowSample) -> FlowSample:
+    names = ("first", "second", "flow", "valid", "occlusion")
+    return dataclasses.replace(sample, **{name: getattr(sample, name).cuda() for name in names})
+
+
+def test_pairs_are_relit_as_on_a_cpu() -> None:
+    sample = pairs()
+    expected = relit_flow(sample, STRONG, Draws(3, range(4)))
+    found = relit_flow(on_gpu(sample), STRONG, Draws(3, range(4)))
+    torch.testing.assert_close(found.first.cpu(), expected.first, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.second.cpu(), expected.second, rtol=0, atol=1e-4)
+    assert found.occlusion is not None and expected.occlusion is not None
+    assert torch.equal(found.occlusion.cpu(), expected.occlusion)
+
+
+def test_relighting_waits_for_nothing() -> None:
+    sample = on_gpu(pairs())
+    depth = DepthSample(image=sample.first, depth=sample.flow[:, :1], valid=sample.valid)
+    relit_flow(sample, STRONG, Draws(3, range(4)))
+    relit_depth(depth, STRONG, Draws(3, range(4)))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        relit_flow(sample, STRONG, Draws(5, range(4)))
+        relit_depth(depth, STRONG, Draws(5, range(4)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
