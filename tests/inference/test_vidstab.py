@@ -1,6 +1,7 @@
 """vid.stab beside us: run for real where there is an ffmpeg that has it."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def test_every_frame_comes_as_it_was_and_steadier(shaky: Path) -> None:
 
     def jumps(images: list[np.ndarray]) -> float:
         inner = [each[24:-24, 24:-24].astype(np.float64) for each in images[4:-4]]
-        return float(np.mean([np.abs(one - other).mean() for one, other in zip(inner, inner[1:], strict=False)]))
+        return float(np.mean([np.abs(one - other).mean() for one, other in pairwise(inner)]))
 
     before, after = (list(images) for images in zip(*pairs, strict=True))
     assert jumps(after) < 0.5 * jumps(before)

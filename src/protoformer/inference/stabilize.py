@@ -132,9 +132,13 @@ class StabilizeModel:
             picture = _picture(frame)
             yield frame.time, picture, steady_frame(picture, result.view(place), result.border)
 
-    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
-        save_weights(self.network, path, trained=self.trained, task="stabilize", half=half)
+    def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
+        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16.
+
+        borrow: without the encoder, where that is the one of flow's weights in the package, which must be there to read
+        the file.
+        """
+        save_weights(self.network, path, trained=self.trained, task="stabilize", half=half, borrow=borrow)
 
     def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> Survey:
         first = next(frames, None)
