@@ -87,7 +87,7 @@ def test_corners_are_the_means_of_their_heat_maps_in_pixels() -> None:
         head.heat.bias.zero_()
     maps = torch.full((1, 2, 16, 16), -100.0)
     maps[0, 0, 2, 3] = maps[0, 1, 9, 12] = 100.0
-    _, boxes = head(maps, None, None)
+    _, boxes, _ = head(maps, None, None)
     assert torch.allclose(boxes, torch.tensor([[14.0, 10.0, 36.0, 28.0]]))  # middles of cells (3, 2) and (12, 9)
 
 
@@ -100,9 +100,12 @@ def test_an_expectation_decides_between_two_places_that_look_alike() -> None:
     maps = torch.full((2, 2, 16, 16), -100.0)
     maps[:, :, 4, 2] = maps[:, :, 4, 13] = 0.0
     expected = torch.tensor([[8.0, 16.0, 2.0, 2.0]]).repeat(2, 1)
-    _, boxes = head(maps, expected, torch.tensor([50.0, 0.0]))
+    _, boxes, near = head(maps, expected, torch.tensor([50.0, 0.0]))
     assert boxes[0, 0] == pytest.approx(10, abs=0.1)  # where it was expected
     assert boxes[1, 0] == pytest.approx(32, abs=0.1)  # between the two, when nothing is expected
+    # What is learned after it goes on from a box as in use.
+    in_use = head.eval()(maps, expected, torch.tensor([50.0, 0.0]))
+    assert torch.equal(near, in_use[1]) and torch.equal(near, in_use[2])
 
 
 @torch.no_grad()
@@ -113,7 +116,7 @@ def test_in_use_a_corner_lies_on_one_of_two_places_that_look_alike_and_not_betwe
     maps = torch.full((3, 2, 16, 16), -100.0)
     maps[:, :, 4, 2] = maps[:, :, 4, 12] = 0.0
     expected = torch.tensor([[8.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0]])
-    heats, boxes = head(maps, expected, torch.tensor([FIRMNESS, FIRMNESS, 0.0]))
+    heats, boxes, _ = head(maps, expected, torch.tensor([FIRMNESS, FIRMNESS, 0.0]))
     assert boxes[:, 0].tolist() == pytest.approx([10, 50, 10])  # where it was expected; else either
     assert heats[:, :, 4, 2] == pytest.approx(0.5, abs=1e-6)
     maps[:, :, 4, 3] = 0.0  # a corner between two cells

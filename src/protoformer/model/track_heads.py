@@ -46,14 +46,15 @@ class CornerHead(nn.Module):
         super().__init__()
         self.heat = nn.Conv2d(channels, 2, 1)
 
-    def forward(self, maps: Tensor, expected: Tensor | None, firmness: Tensor | None) -> tuple[Tensor, Tensor]:
-        """maps: B x c x h x w, at 1/4; returns heats, B x 2 x h x w, each of sum 1, and boxes, B x 4, search pixels.
+    def forward(self, maps: Tensor, expected: Tensor | None, firmness: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """maps: B x c x h x w, at 1/4; returns heats, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels.
 
         expected: B x 4, a box whose corners are thought likely; firmness: B, how much less likely, in nats, a corner is
         that lies as far from it as the search is wide; it does not enter the heats.
 
-        While training the means are over whole maps, so that every place learns. In use they are over what is near the
-        likeliest place: the middle between two places that look alike is neither.
+        The first box is to be learned: the means are over whole maps, so that every place learns. The second is to go
+        on from: the means are over what is near the likeliest place, since the middle between two places that look
+        alike is neither. In use both are the second.
         """
         with full_precision(maps):
             logits = self.heat(maps.float())
@@ -64,12 +65,16 @@ class CornerHead(nn.Module):
                 corners = box_edges(expected.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
                 far = (corners - places).square().sum(dim=2) / (STRIDES[0] * width) ** 2
                 likely = logits - firmness[:, None, None] * far
-            if not self.training:
-                peaks = places.T[likely.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
-                beside = (places - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
-                likely = logits.masked_fill(beside, -torch.inf)
-            edges = (likely.softmax(dim=2)[:, :, None] * places).sum(dim=3).flatten(1)
-            return logits.softmax(dim=2).unflatten(2, (height, width)), box_of_edges(edges)
+            peaks = places.T[likely.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
+            beside = (places - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
+            near = _between(logits.masked_fill(beside, -torch.inf), places)
+            learned = _between(likely, places) if self.training else near
+            return logits.softmax(dim=2).unflatten(2, (height, width)), learned, near
+
+
+def _between(logits: Tensor, places: Tensor) -> Tensor:
+    """The box between the means of two corners, B x 4. logits: B x 2 x hw; places: 2 x hw, (x, y) of each, pixels."""
+    return box_of_edges((logits.softmax(dim=2)[:, :, None] * places).sum(dim=3).flatten(1))
 
 
 class LookInside(nn.Module):

@@ -66,14 +66,15 @@ class TrackNetwork(nn.Module):
         early, late = self.features(search).features
         coarse = self.project(late)
         maps = self.fine(self.decoder(coarse, template), early)
-        heats, box = self.corners(maps, expected, firmness)
+        heats, box, latest = self.corners(maps, expected, firmness)
         boxes = [box]
         for refine in self.refinements:
-            boxes.append(refine(maps, boxes[-1], template.summary))
+            latest = refine(maps, latest, template.summary)
+            boxes.append(latest)
         # What was found is looked at as the target was, part by part.
-        seen = self.target(coarse, lying(boxes[-1].detach()))
+        seen = self.target(coarse, lying(latest.detach()))
         alike = (seen.parts * template.parts).sum(dim=2)
-        return TrackPrediction(tuple(boxes), self.score(maps, boxes[-1], template.summary, alike, heats), heats)
+        return TrackPrediction(tuple(boxes), self.score(maps, latest, template.summary, alike, heats), heats)
 
 
 def _expect_whole_cells(images: Tensor) -> None:
