@@ -107,13 +107,16 @@ def written(folder: Path, script: str) -> Path:
     return path
 
 
-def run(script: Path, folder: Path, *launcher: str) -> str:
-    """Run it in processes of its own; return what they printed."""
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two processes, started once for all tests, train and refuse: where they wrote, and what they printed."""
+    folder = tmp_path_factory.mktemp("together")
+    script = written(folder, START + TRAINING + REFUSALS)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
-    command = [sys.executable, *launcher, str(script), str(folder)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    command = [sys.executable, *TWICE, str(script), str(folder / "two")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return folder, ended.stdout
 
 
 def figures(printed: str) -> dict[str, list[float]]:
@@ -132,38 +135,42 @@ def refusals(folder: Path) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def test_what_one_process_refuses_ends_both_and_the_first_speaks_for_all(lines, tmp_path: Path) -> None:
-    run(written(tmp_path, START + REFUSALS), tmp_path, *TWICE)
-    found = refusals(tmp_path)
+def test_what_one_process_refuses_ends_both_and_the_first_speaks_for_all(lines, together: tuple[Path, str]) -> None:
+    folder = together[0] / "two"
+    found = refusals(folder)
     assert found["data", "1"][0] == "the data are gone." and found["data", "0"][0] == "exit 2"
-    assert lines.last(tmp_path / "lost").step == 3  # saved, though not by the one that refused
+    assert lines.last(folder / "lost").step == 3  # saved, though not by the one that refused
     assert "has model.preset 'tiny', not 'fast'" in found["other network", "0"][0]
     assert found["other network", "1"][0] == "exit 2"
     sentences = "['a is left out: it is torn.', 'b is left out: it is torn.']"
     assert found["broken", "0"] == ["step 6", "[2, 2, 2]", sentences]
     assert found["broken", "1"] == ["step 6", "[]", "[]"]
-    assert lines.last(tmp_path / "broken").record["broken"] == dict.fromkeys("ab", "it is torn")
+    assert lines.last(folder / "broken").record["broken"] == dict.fromkeys("ab", "it is torn")
     assert found["too many", "0"][0].startswith("2 samples cannot be read, and data.broken allows 1: ")
     assert found["too many", "1"][0] == "exit 2"
-    assert lines.last(tmp_path / "many").step == 2
+    assert lines.last(folder / "many").step == 2
 
 
 def test_two_processes_end_with_the_weights_of_one(
-    lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lines,
+    together: tuple[Path, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    folder, printed = together
     script = written(tmp_path, START + TRAINING)
-    together = figures(run(script, tmp_path / "two", *TWICE))
     monkeypatch.setattr(sys, "argv", [str(script), str(tmp_path / "one")])
     monkeypatch.setattr(sys, "path", list(sys.path))  # which the script changes
     runpy.run_path(str(script))
-    alone = figures(capsys.readouterr().out)
+    alone, both = figures(capsys.readouterr().out), figures(printed)
     for kind in ("lines", "noises", "depths"):
-        assert together[kind] == pytest.approx(alone[kind], rel=1e-4)
-        judged = [record for record in read_log(tmp_path / "two" / kind / "log.jsonl") if record.get("on") == "judge"]
+        assert both[kind] == pytest.approx(alone[kind], rel=1e-4)
+        judged = [record for record in read_log(folder / "two" / kind / "log.jsonl") if record.get("on") == "judge"]
         assert [(record["step"], record["epe"]) for record in judged] == [
             (step, pytest.approx(2**0.5)) for step in (2, 3, 4, 5)
         ]
-        one, two = (lines.last(tmp_path / count / kind) for count in ("one", "two"))
+        one, two = lines.last(tmp_path / "one" / kind), lines.last(folder / "two" / kind)
         assert one.tensors.keys() == two.tensors.keys()
         for name, tensor in one.tensors.items():
             if name.startswith(("model.", "ema.")):
