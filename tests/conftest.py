@@ -15,7 +15,8 @@ from protoformer.training import world_mix
 from protoformer.world import procedural_bank
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # and where two threads are tested, none spins while it waits
+# Where two threads are tested, none spins while it waits; those that test side by side have it from the one that began.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 torch.set_num_threads(1)
 
 

@@ -200,7 +200,7 @@ def test_where_nobody_knows_what_is_hidden_nobody_does_afterwards() -> None:
     [
         ({"gamma": -0.5}, "the light's gamma is -0.5, but it must be 0 or more."),
         ({"shadow": 1.5}, "the light's shadow is 1.5, but it must be a probability, 0 to 1."),
-        ({"shade": 2.0}, "the light's shade is 2.0, but a shadow takes at most 1 of the light."),
+        ({"shade": 2.0}, "the light's shade is 2.0, but it must be a share, 0 to 1."),
         ({"erase": -1.0}, "the light's erase is -1.0, but it must be a probability, 0 to 1."),
         ({"erase_size": (5, 2)}, "the light's erase_size (5, 2) must go from the least to the most."),
         ({"erase_size": (0, 2)}, "the light's erase_size is (0, 2), but it must be two whole numbers, 1 or more."),

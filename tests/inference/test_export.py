@@ -65,7 +65,7 @@ def exported(moving: pf.FlowModel, tmp_path_factory: pytest.TempPathFactory) -> 
     with FileLock(folder.with_suffix(".lock")), pytest.MonkeyPatch.context() as patched:
         if not folder.exists():
             made = folder.with_suffix(".made")
-            made.mkdir()
+            made.mkdir(exist_ok=True)
             export_checked(moving, made / "flow.onnx", patched)
             # From the same trace, and later: before it is saved, it is stripped of what no .onnx file may show.
             export_checked(moving, made / "flow.pt2", patched)

@@ -18,7 +18,7 @@ SIDE, FRAMES = 160, 24
 
 @pytest.fixture(scope="module")
 def shaky(tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Path]) -> Path:
-    """A blurred pattern, seen by a camera that jumps up and down by 6 px."""
+    """A pattern of squares, seen by a camera that jumps up and down by 6 px."""
     random = np.random.default_rng(0)
     cells = random.integers(0, 255, (40, 40, 3), dtype=np.uint8)
     wide = np.kron(cells, np.ones((8, 8, 1), dtype=np.uint8))

@@ -160,3 +160,17 @@ def test_the_presets_have_these_many_parameters() -> None:
 def test_a_configuration_that_cannot_be_is_an_input_error(fields: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"multiple of|1 or more"):
         ModelConfig(**fields)
+
+
+@torch.no_grad()
+def test_while_training_the_next_stage_goes_on_from_a_box_as_in_use() -> None:
+    torch.manual_seed(0)
+    network = build_track(preset("tiny", **SMALL)).train()
+    seen: list[torch.Tensor] = []
+    network.refinements[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    reference, search = torch.rand(2, 1, 3, 64, 64) * 2 - 1
+    boxes = torch.tensor([[20.0, 16.0, 20.0, 24.0]])
+    learned = network(reference, boxes, search).boxes[0]
+    in_use = network.eval()(reference, boxes, search).boxes[0]
+    assert torch.equal(seen[0], in_use) and torch.equal(seen[1], in_use)
+    assert not torch.allclose(learned, in_use)

@@ -11,7 +11,7 @@ from protoformer.data.augmentation_light import Light
 from protoformer.errors import InputError
 from protoformer.training.recipe import DataSection, ModelSection, Recipe
 from protoformer.training.sample_kind import DEPTH
-from protoformer.training.sources import open_source, world_source
+from protoformer.training.sources import open_source
 from protoformer.training.stabilize_task import StabilizeTask
 from protoformer.training.track_task import TrackTask
 from protoformer.training.world_mix import WorldMix
@@ -40,11 +40,6 @@ def same(one: FlowSample, other: FlowSample, places: slice = slice(None)) -> boo
 @pytest.fixture(scope="module")
 def varied() -> list[FlowSample]:
     return first(open_source(VARIED).batches(0), 4)
-
-
-def test_a_light_that_nobody_set_leaves_every_bit() -> None:
-    for lit, rendered in zip(first(open_source(PLAIN).batches(0), 3), world_source(PLAIN).batches(0), strict=False):
-        assert same(lit, rendered)
 
 
 def test_what_is_varied_goes_on_where_it_stopped(varied: list[FlowSample]) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from protoformer.data.augmentation_numbers import check_numbers
 from protoformer.data.augmentation_photometric import erase_by, jitter_by
-from protoformer.errors import InputError
 from protoformer.geometry import pixel_grid
 from protoformer.world import DepthSample, FlowSample
 from protoformer.world.chance import Draws
@@ -53,8 +52,6 @@ class Light:
 
     def __post_init__(self) -> None:
         check_numbers(self, "light")
-        if not self.shade <= 1:
-            raise InputError(f"the light's shade is {self.shade}, but a shadow takes at most 1 of the light.")
 
 
 def relit_flow(sample: FlowSample, light: Light, draws: Draws) -> FlowSample:

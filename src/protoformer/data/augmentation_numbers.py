@@ -29,6 +29,7 @@ _PROBABILITIES = {
     "erase",
     "shadow",
 }
+_SHARES = {"shade"}
 
 
 class Colours(Protocol):
@@ -102,6 +103,8 @@ def _wanted(name: str, value: object) -> str:
         return "a number"
     if name in _PROBABILITIES:
         return "" if 0 <= value <= 1 else "a probability, 0 to 1"
+    if name in _SHARES:
+        return "" if 0 <= value <= 1 else "a share, 0 to 1"
     if name in _EXPONENTS:
         return ""
     return "" if value >= 0 else "0 or more"

@@ -11,8 +11,8 @@ from protoformer.errors import InputError
 from protoformer.files import Movie, open_movie
 from protoformer.files.movie import Picture
 
-SHAKINESS, SMOOTHING = 7, 15
-"""For clips that shake more than a little: of 10, and frames to each side. Its own are 5 and 15."""
+SHAKINESS = 7
+"""Of 10, for clips that shake more than a little; its own is 5."""
 
 
 def vidstab_missing() -> str:
@@ -33,7 +33,7 @@ def by_vidstab(movie: Movie, frames: int | None) -> Iterator[tuple[Picture, Pict
         given, moves = ["-i", str(source), *some, "-vf"], f"{folder}/moves"
         _run([*given, f"vidstabdetect=shakiness={SHAKINESS}:result={moves}", "-f", "null", "-"], source)
         _run(
-            [*given, f"vidstabtransform=smoothing={SMOOTHING}:input={moves}", "-an", "-c:v", "ffv1", str(steady)],
+            [*given, f"vidstabtransform=input={moves}", "-an", "-c:v", "ffv1", str(steady)],
             source,
         )
         shown = open_movie(steady).frames()

@@ -84,7 +84,9 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
     if borrowed is not None:
         lent = _lent(path)
         if borrowed != _digest(lent):
-            raise InputError(f"{path} was made for other weights of {LENDER} than this package has; train it anew.")
+            raise InputError(
+                f"{path} was made for other weights of {LENDER} than this package has; use the version that wrote it."
+            )
         tensors |= lent
     with torch.device("meta"):  # shapes alone, so that a false description cannot claim memory
         network = build_network(task, config)

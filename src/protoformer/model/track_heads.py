@@ -18,7 +18,7 @@ MARGIN = 1.5
 NEURONS = 256
 """Of what looks into a box."""
 NEAR_PEAK = 8
-"""In use a corner is a mean within this part of the map's width from where it is likeliest."""
+"""The part of the map's width within which a corner is a mean of what is near where it is likeliest."""
 
 
 class FineMaps(nn.Module):
@@ -67,7 +67,8 @@ class CornerHead(nn.Module):
                 likely = logits - firmness[:, None, None] * far
             peaks = places.T[likely.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
             beside = (places - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
-            near = _between(logits.masked_fill(beside, -torch.inf), places)
+            around = (logits.detach() if self.training else logits).masked_fill(beside, -torch.inf)
+            near = _between(around, places)
             learned = _between(likely, places) if self.training else near
             return logits.softmax(dim=2).unflatten(2, (height, width)), learned, near
 

@@ -66,8 +66,8 @@ class TrackNetwork(nn.Module):
         early, late = self.features(search).features
         coarse = self.project(late)
         maps = self.fine(self.decoder(coarse, template), early)
-        heats, box, latest = self.corners(maps, expected, firmness)
-        boxes = [box]
+        heats, box, near = self.corners(maps, expected, firmness)
+        boxes, latest = [box], near if self.refinements else box
         for refine in self.refinements:
             latest = refine(maps, latest, template.summary)
             boxes.append(latest)

@@ -46,8 +46,12 @@ def is_written() -> bool:
 
 def kernels_run_on(tensor: Tensor) -> bool:
     """Whether Triton's kernels run on this tensor's device, and torch is not writing down a graph."""
-    writing = is_plain() or torch.compiler.is_compiling()
-    return tensor.is_cuda and operators.TRITON_IS_THERE and not writing
+    return tensor.is_cuda and operators.TRITON_IS_THERE and not _is_graph_or_plain()
+
+
+def _is_graph_or_plain() -> bool:
+    """Whether torch writes down a graph, or the plain version was chosen."""
+    return is_plain() or torch.compiler.is_compiling()
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,9 +107,10 @@ def synchronize_and_feed(
 ) -> tuple[Tensor, Tensor]:
     """What a network (linear, GELU, linear) makes of what `synchronize` returns, B x HW x C, and the assignment.
 
-    query: the layer that makes the queries of the features.
+    query: the layer that makes the queries of the features. Where they go by in blocks, its weights and the network's
+    are used, and they themselves are not called.
     """
-    if not _is_in_use(features):
+    if not _goes_by_in_blocks(features, query, layers[0], layers[2]):
         queries = query(for_products(features))
         attended, assignment = synchronize(features, centres, queries, keys, values, alpha, beta)
         return layers(attended), assignment
@@ -115,11 +120,12 @@ def synchronize_and_feed(
     return blocked.synchronize_and_feed(features, directions, projection, keys, values, alpha, beta, network)
 
 
-def _is_in_use(features: Tensor) -> bool:
-    """Whether they go by in blocks in float32, nobody asks for gradients, and torch is not writing down a graph."""
-    writing = is_plain() or torch.compiler.is_compiling()
+def _goes_by_in_blocks(features: Tensor, *layers: nn.Module) -> bool:
+    """Whether pixels go by in blocks: on a CPU, in float32, no gradient wanted, no graph written, layers as torch's."""
     single = features.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-    return features.device.type == "cpu" and single and not writing and not torch.is_grad_enabled()
+    usual = all(type(layer) is nn.Linear for layer in layers)
+    in_use = not torch.is_grad_enabled() and not _is_graph_or_plain()
+    return features.device.type == "cpu" and single and usual and in_use
 
 
 def mixes(tokens: Tensor, prototypes: int, head_width: int) -> bool:
