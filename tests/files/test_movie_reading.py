@@ -69,8 +69,8 @@ def test_every_frame_comes_in_its_place(
     if codec not in av.codecs_available:
         pytest.skip(f"this ffmpeg has no {codec}")
     fine = {"flags": "+qscale", "global_quality": "236"} if codec in ("mjpeg", "mpeg2video", "mpeg4") else {}
-    movie = open_movie(make_movie(tmp_path / name, given, codec, pixels, options=fine))
-    frames = list(movie.frames())
+    fine |= {"threads": "1"}  # with several, ProRes comes out differently each time, and worse on busy cores
+    frames = list((movie := open_movie(make_movie(tmp_path / name, given, codec, pixels, options=fine))).frames())
     assert [frame.number for frame in frames] == list(range(12))
     assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(12)]
     assert all(frame.image.shape == (32, 48, 3) and frame.image.dtype == np.uint8 for frame in frames)
