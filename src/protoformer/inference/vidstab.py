@@ -32,10 +32,7 @@ def by_vidstab(movie: Movie, frames: int | None) -> Iterator[tuple[Picture, Pict
         steady = Path(folder) / "steady.mkv"
         given, moves = ["-i", str(source), *some, "-vf"], f"{folder}/moves"
         _run([*given, f"vidstabdetect=shakiness={SHAKINESS}:result={moves}", "-f", "null", "-"], source)
-        _run(
-            [*given, f"vidstabtransform=input={moves}", "-an", "-c:v", "ffv1", str(steady)],
-            source,
-        )
+        _run([*given, f"vidstabtransform=input={moves}", "-an", "-c:v", "ffv1", str(steady)], source)
         shown = open_movie(steady).frames()
         for before, after in zip(islice(movie.frames(), frames), shown, strict=False):
             yield before.image, after.image

@@ -58,7 +58,7 @@ def save_weights(
     tensors = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in network.state_dict().items()}
     if borrow:
         lent = _lent(path)
-        own = {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER)}
+        own = _encoder_of(tensors)
         if own.keys() != lent.keys() or not all(torch.equal(own[name].float(), lent[name].float()) for name in own):
             raise InputError(f"{path} cannot borrow the encoder of {LENDER}, since its own is another; save it whole.")
         tensors = {name: tensor for name, tensor in tensors.items() if name not in lent}
@@ -108,7 +108,11 @@ def _lent(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     lender = packaged_weights(LENDER)
     if lender is None:
         raise InputError(f"{path} borrows the encoder of {LENDER}, whose weights this package lacks; install them.")
-    return {name: tensor for name, tensor in load(lender.read_bytes()).items() if name.startswith(ENCODER)}
+    return _encoder_of(load(lender.read_bytes()))
+
+
+def _encoder_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER)}
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
