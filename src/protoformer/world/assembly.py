@@ -18,8 +18,9 @@ class Look:
 
     repeat: metres that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
     tone: brightness that the texture's middle grey takes, (least, most); None leaves a texture its own colours, but for
-    small changes. tint: how much the three colours may differ; colour: what they are
-    multiplied by. gloss: the most that a highlight adds.
+    small changes. tint: how much the three colours may differ; colour: what they are multiplied by. gloss: the most that
+    a highlight adds. plain: the share of things that have hardly any texture, and are anything from black to white.
+    alike: whether all things of the group in a scene look the same.
     """
 
     repeat: tuple[float, float] = (0.5, 3.0)
@@ -28,6 +29,8 @@ class Look:
     tint: float = 0.15
     colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
     gloss: float = 0.3
+    plain: float = 0.0
+    alike: bool = False
 
 
 @dataclass
@@ -74,7 +77,7 @@ class Assembly:
         if base is None:
             base = torch.eye(3, dtype=torch.float64)
         chosen, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, texture)
-        gain, bias = self._colour(name, count, look)
+        gain, bias, gloss = self._colour(name, count, look)
         self.groups.append(
             {
                 "kind": kind,
@@ -93,7 +96,7 @@ class Assembly:
                 "tiling": tiling,
                 "gain": gain,
                 "bias": bias,
-                "gloss": self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (count,)).clamp_min(0),
+                "gloss": gloss,
             }
         )
 
@@ -116,30 +119,40 @@ class Assembly:
     def _texture(self, kind: str, name: str, extent: Tensor, look: Look, place: Tensor | None) -> tuple[Tensor, Tensor]:
         """Which texture, B x n, and how it lies, B x n x 2 x 3."""
         count = extent.shape[1]
-        place = self.draws.uniform(f"{name}: texture", shape=(count,)) if place is None else place.expand(-1, count)
+        drawn = 1 if look.alike else count
+        place = self.draws.uniform(f"{name}: texture", shape=(drawn,)) if place is None else place
+        place = place.expand(-1, count)
         if kind == "cutout":  # the silhouette fills the patch
             tiling = torch.zeros(self.batch, count, 2, 3, dtype=torch.float64)
             tiling[..., 0, 0], tiling[..., 1, 1] = 0.5 / extent[..., 0], 0.5 / extent[..., 1]
             tiling[..., 2] = 0.5
             return self.surfaces + (place * self.cutouts).long(), tiling
-        density = 1 / self.draws.log_uniform(f"{name}: repeat", *look.repeat, (count,))
-        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (count,))
-        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (count,))
+        density = 1 / self.draws.log_uniform(f"{name}: repeat", *look.repeat, (drawn,))
+        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (drawn,))
+        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (drawn,))
         cos, sin = density * angle.cos(), density * angle.sin()
-        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (count, 2))
-        tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1)
+        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (drawn, 2))
+        tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1).expand(-1, count, -1)
         return (place * self.surfaces).long(), tiling.unflatten(-1, (2, 3))
 
-    def _colour(self, name: str, count: int, look: Look) -> tuple[Tensor, Tensor]:
-        contrast = self.draws.uniform(f"{name}: contrast", *look.contrast, (count, 1))
+    def _colour(self, name: str, count: int, look: Look) -> tuple[Tensor, Tensor, Tensor]:
+        """Factor and offset of the texture, B x n x 3 each, and the strength of a highlight, B x n."""
+        drawn = 1 if look.alike else count
+        tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (drawn, 3))
+        gain = self.draws.uniform(f"{name}: contrast", *look.contrast, (drawn, 1)) * tint
         if look.tone is None:
-            gain = contrast * (1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (count, 3)))
-            return gain, 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (count, 1))
-        tone = self.draws.uniform(f"{name}: tone", *look.tone, (count, 1))
-        tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (count, 3))
-        tint = tint * torch.tensor(look.colour, dtype=torch.float64)
-        gain = contrast * tint
-        return gain, tone * tint - 0.5 * gain
+            bias = 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (drawn, 1))
+        else:
+            colour = torch.tensor(look.colour, dtype=torch.float64)
+            gain, tone = gain * colour, self.draws.uniform(f"{name}: tone", *look.tone, (drawn, 1))
+            bias = tone * tint * colour - 0.5 * gain
+        if look.plain:
+            plain = self.draws.whether(f"{name}: plain", look.plain, (drawn, 1))
+            faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (drawn, 1))
+            bare = self.draws.uniform(f"{name}: bare", 0.0, 0.95, (drawn, 1)) * tint - 0.5 * faint
+            gain, bias = torch.where(plain, faint, gain), torch.where(plain, bare, bias)
+        gloss = self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (drawn,)).clamp_min(0)
+        return gain.expand(-1, count, -1), bias.expand(-1, count, -1), gloss.expand(-1, count)
 
     def _outline(self, name: str, count: int, roughness: float) -> Tensor:
         waves = self.draws.normal(f"{name}: outline", 0.0, roughness, (count, 6)).clamp(-0.5, 0.5)

@@ -9,7 +9,7 @@ from protoformer.world.assembly import Assembly, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
 from protoformer.world.conditions import air, film, hand, sky
-from protoformer.world.families.street import cars, ground, houses, looking, on_foot, people, poles, road, trees
+from protoformer.world.families.street import cars, fences, ground, houses, looking, on_foot, people, poles, road, trees
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
 
@@ -25,6 +25,7 @@ def drive(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float =
     ground(assembly)
     front = road(assembly)
     houses(assembly, front)
+    fences(assembly, front)
     poles(assembly, front)
     trees(assembly, front)
     _traffic(assembly, front)

@@ -50,7 +50,7 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
             name,
             _orbit(draws, name, start, metres, fastest, max(size)),
             extent,
-            look=Look(repeat=(0.3, 4.0)),
+            look=Look(repeat=(0.3, 4.0), plain=0.2),
             base=rotation(_tilt(draws, name, kind, count)),
             spin=_spin(draws, name, kind, count),
             stretch=_breath(draws, name, count),

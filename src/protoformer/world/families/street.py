@@ -1,4 +1,4 @@
-"""What stands along a street: ground, road, houses, poles, trees, cars and people.
+"""What stands along a street: ground, road, houses, fences, poles, trees, cars and people.
 
 The street runs along z, the ground is y = 0, and up is negative y.
 """
@@ -19,6 +19,9 @@ WALL = Look(repeat=(1.5, 9.0), contrast=(0.5, 1.1), gloss=0.05)
 METAL = Look(repeat=(0.5, 4.0), contrast=(0.2, 0.8), tone=(0.1, 0.8), tint=0.35, gloss=0.6)
 DARK = Look(repeat=(0.5, 4.0), contrast=(0.1, 0.4), tone=(0.05, 0.2), tint=0.1, gloss=0.4)
 CLOTH = Look(repeat=(0.3, 1.5), contrast=(0.4, 1.1))
+BARS = Look(repeat=(0.5, 2.0), contrast=(0.05, 0.4), tone=(0.05, 0.95), alike=True)
+PICKETS = 32
+"""Of one fence."""
 FAR = 400.0
 """Half the length of the road, metres."""
 
@@ -94,6 +97,41 @@ def houses(assembly: Assembly, front: Tensor, count: int = 12, there: float = 0.
     )
     look = Look(repeat=(0.8, 3.0), contrast=(0.6, 1.2))
     assembly.add("rectangle", "door", onto, door, look=look, base=facing, alive=alive)
+
+
+def fences(assembly: Assembly, side: Tensor, there: float = 0.5) -> None:
+    """A low wall on one side, and on the other a fence: pickets that all look alike, on a plinth, under a rail.
+
+    Their fronts are `side` metres from the middle of the street (B x 1).
+    """
+    draws = assembly.draws
+    left = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
+    inwards = draws.uniform("fence.inwards", 0.0, 1.5, (2,))
+    start = draws.uniform("fence.start", -2.0, 10.0, (2,))
+    across, beyond = (side - inwards).split(1, dim=1)
+    alive = draws.whether("fence.is", there, (2,))
+    low = draws.uniform("wall.high", 0.25, 0.8, (1,))
+    long = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
+    assembly.add(
+        "box",
+        "wall",
+        vectors(-left * beyond, -low, start[:, 1:] + long),
+        vectors(0.12 + 0.0 * low, low, long),
+        look=WALL,
+        alive=alive[:, 1:],
+    )
+    pitch = draws.log_uniform("fence.pitch", 0.12, 0.7, (1,))
+    half = 0.5 * pitch * draws.uniform("fence.dense", 0.15, 0.6, (1,))
+    foot = draws.uniform("fence.foot", 0.0, 0.3, (1,))
+    high = draws.uniform("fence.high", 0.3, 0.8, (1,))
+    middle, reach = start[:, :1] + 0.5 * pitch * (PICKETS - 1), 0.5 * pitch * PICKETS
+    along = start[:, :1] + pitch * torch.arange(PICKETS)
+    size = vectors(0.02 + 0.0 * half, high, half).expand(-1, PICKETS, -1)
+    place = vectors(left * across, -2 * foot - high, along)
+    assembly.add("box", "picket", place, size, look=BARS, alive=alive[:, :1])
+    rail = vectors(left * across, torch.stack((-2 * foot - 1.9 * high, -foot), dim=1)[..., 0], middle)
+    thick = torch.cat((draws.uniform("rail.thick", 0.03, 0.08, (1,)), foot.clamp_min(0.02)), dim=1)
+    assembly.add("box", "rail", rail, vectors(0.05 + 0.0 * thick, thick, reach), look=BARS, alive=alive[:, :1])
 
 
 def poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:

@@ -1,0 +1,48 @@
+"""How the things of a group come to look."""
+
+import torch
+
+from protoformer.world.assembly import Assembly, Look
+from protoformer.world.bank import TextureBank
+from protoformer.world.chance import Draws
+from protoformer.world.families.street import PICKETS
+from protoformer.world.scene import Primitives
+from protoformer.world.world import World
+
+SCENES, THINGS = 40, 12
+
+
+def boxes(look: Look, bank: TextureBank) -> Primitives:
+    """A group of boxes of this look in each of some scenes."""
+    assembly = Assembly(Draws(3, range(SCENES)), bank.surfaces, bank.cutouts)
+    places = torch.zeros(SCENES, THINGS, 3)
+    assembly.add("box", "thing", places, torch.ones_like(places), look=look)
+    return assembly.primitives()
+
+
+def test_things_that_are_alike_differ_between_scenes_alone(bank: TextureBank) -> None:
+    alike, other = boxes(Look(alike=True), bank), boxes(Look(), bank)
+    for name in ("texture", "tiling", "gain", "bias", "gloss"):
+        values = getattr(alike, name)
+        assert (values == values[:, :1]).all(), name
+        assert (values != values[:1]).any(), name
+        assert (getattr(other, name) != getattr(other, name)[:, :1]).any(), name
+
+
+def test_plain_things_are_as_many_as_asked_and_of_any_brightness(bank: TextureBank) -> None:
+    things = boxes(Look(contrast=(0.7, 1.1), plain=0.25), bank)
+    plain = things.gain.amax(dim=-1) < 0.3
+    assert 0.18 < plain.float().mean() < 0.32
+    middle = (things.bias + 0.5 * things.gain).mean(dim=-1)[plain]  # what a texture's middle grey becomes
+    assert middle.min() < 0.1 and middle.max() > 0.85
+    assert torch.equal(things.gain[~plain], boxes(Look(contrast=(0.7, 1.1)), bank).gain[~plain])
+
+
+def test_streets_have_fences_whose_pickets_look_alike(bank: TextureBank) -> None:
+    renderer = World("drive", 5, (48, 144), bank=bank).renderer(range(SCENES))
+    looks = renderer.scenes.primitives
+    slim = (looks.extent[..., 0] - 0.02).abs() < 1e-9  # a picket is as thick in every scene
+    assert (slim.sum(dim=1) == PICKETS).all()
+    gain = looks.gain[slim].view(SCENES, PICKETS, 3)
+    assert (gain == gain[:, :1]).all()
+    assert 0.3 < looks.alive[slim].view(SCENES, PICKETS).all(dim=1).float().mean() < 0.7
