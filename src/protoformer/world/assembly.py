@@ -18,8 +18,8 @@ class Look:
 
     repeat: metres that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
     tone: brightness that the texture's middle grey takes, (least, most); None leaves a texture its own colours, but for
-    small changes. tint: how much the three colours may differ; colour: what they are multiplied by. gloss: the most that
-    a highlight adds. plain: the share of things that have hardly any texture, and are anything from black to white.
+    small changes. tint: how much the three colours may differ; colour: what they are multiplied by. gloss: the most
+    that a highlight adds. plain: the share of things with hardly any texture, anything from black to white.
     alike: whether all things of the group in a scene look the same.
     """
 
