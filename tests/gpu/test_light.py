@@ -1,6 +1,8 @@
 """Another light is the same on a GPU as on a CPU, and nobody waits for it."""
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -39,15 +41,12 @@ def test_pairs_are_relit_as_on_a_cpu() -> None:
     assert torch.equal(found.occlusion.cpu(), expected.occlusion)
 
 
-def test_relighting_waits_for_nothing() -> None:
+def test_relighting_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
     sample = on_gpu(pairs())
     depth = DepthSample(image=sample.first, depth=sample.flow[:, :1], valid=sample.valid)
     relit_flow(sample, STRONG, Draws(3, range(4)))
     relit_depth(depth, STRONG, Draws(3, range(4)))
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_refused():
         relit_flow(sample, STRONG, Draws(5, range(4)))
         relit_depth(depth, STRONG, Draws(5, range(4)))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
