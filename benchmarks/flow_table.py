@@ -8,11 +8,13 @@ KITTI's is over all known pixels, occluded ones too; a dataset that is not there
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from protoformer.app.progress import progress_bar
 from protoformer.data import open_dataset
 from protoformer.files import write_atomically
 from protoformer.inference import load
@@ -35,9 +37,11 @@ def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str,
     for dataset, (folder, split) in DATASETS.items():
         if not (root / folder).is_dir():
             continue
-        samples = evaluate_flow(
-            open_dataset(dataset, root / folder, split), method, names=(dataset, model), root=root / folder
-        ).samples
+        pairs = open_dataset(dataset, root / folder, split)
+        print(f"{dataset}: {len(pairs)} pairs", file=sys.stderr, flush=True)
+        with progress_bar(dataset, len(pairs)) as told:
+            names, place = (dataset, model), root / folder
+            samples = evaluate_flow(pairs, method, names=names, root=place, progress=told).samples
         errors = {model: [sample.scores.epe for sample in samples]}
         for peer, scores in peers_beside(root / folder).items():
             known = [scores.get(f"{folder}/{sample.name}") for sample in samples]

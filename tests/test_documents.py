@@ -75,6 +75,7 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
     world = World("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
     write_clips(world, 1, tmp_path / "Sintel", "sintel", 2)
     benchmark.main()
+    assert capsys.readouterr().err.splitlines()[0] == "sintel: 2 pairs"
     found = json.loads(figures.read_text())
     assert found.keys() == {"sintel"} and found["sintel"]["pairs"] == 2 and found["sintel"]["tiny"] > 0
 

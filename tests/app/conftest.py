@@ -1,8 +1,14 @@
+import os
+import signal
+import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,3 +58,34 @@ def protoformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         return Outcome(int(ended.value.code or 0), printed.out, printed.err)
 
     return run
+
+
+@pytest.fixture
+def started() -> Callable[..., AbstractContextManager["subprocess.Popen[str]"]]:
+    """The command in a process group of its own, as a terminal would have it."""
+
+    @contextmanager
+    def start(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        command = [sys.executable, "-m", "protoformer", *arguments]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, start_new_session=True, **pipes) as running:
+            try:
+                yield running
+            finally:
+                if running.poll() is None:
+                    os.killpg(running.pid, signal.SIGKILL)
+
+    return start
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], Any], "subprocess.Popen[str]"], None]:
+    """Wait for something that a running command does."""
+
+    def wait(happens: Callable[[], Any], running: "subprocess.Popen[str]") -> None:
+        deadline = time.monotonic() + 60
+        while not happens():
+            assert running.poll() is None and time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.02)
+
+    return wait

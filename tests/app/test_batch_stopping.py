@@ -4,11 +4,9 @@ import csv
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,8 @@ pytestmark = [
 ]
 
 Make = Callable[..., Path]
+Start = Callable[..., Any]
+Wait = Callable[..., None]
 FRAMES = {"0": 3, "1": 40, "2": 40, "3": 3}
 ARGUMENTS = ("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2")
 
@@ -44,13 +44,6 @@ def statuses() -> list[str]:
         return [row["status"] for row in csv.DictReader(file)]
 
 
-def until(happens: Callable[[], Any], running: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
-    while not happens():
-        assert running.poll() is None and time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def at_work() -> list[str]:
     """The names of the videos that have been begun and are not finished."""
     return [Path(path.read_text()).name for path in Path("out/.batch/work").glob("*/video")]
@@ -60,24 +53,17 @@ def finished() -> dict[str, dict[str, Any]]:
     return {path.name: json.loads(path.read_text()) for path in Path("out/.batch/ledger").glob("*.json")}
 
 
-@contextmanager
-def started(*options: str) -> Iterator["subprocess.Popen[str]"]:
-    """The command in a process group of its own, as a terminal would have it."""
-    command = [sys.executable, "-m", "protoformer", *ARGUMENTS, *options]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **pipes) as running:
-        try:
-            yield running
-        finally:
-            if running.poll() is None:
-                os.killpg(running.pid, signal.SIGKILL)
-
-
 @pytest.mark.parametrize(("workers", "sent", "code"), [("1", signal.SIGTERM, 143), ("2", signal.SIGINT, 130)])
 def test_a_stop_keeps_what_is_finished_and_the_next_run_goes_on(
-    place: Path, protoformer: Callable[..., Any], workers: str, sent: signal.Signals, code: int
+    place: Path,
+    protoformer: Callable[..., Any],
+    started: Start,
+    until: Wait,
+    workers: str,
+    sent: signal.Signals,
+    code: int,
 ) -> None:
-    with started("--workers", workers) as running:
+    with started(*ARGUMENTS, "--workers", workers) as running:
         until(lambda: finished() and {"1.mp4", "2.mp4"} & set(at_work()), running)
         time.sleep(0.2)  # somewhere within a video
         if workers == "1":
@@ -105,8 +91,8 @@ def test_a_stop_keeps_what_is_finished_and_the_next_run_goes_on(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the processes of a batch are found as Linux lists them")
-def test_a_killed_worker_costs_nothing_but_time(place: Path) -> None:
-    with started("--workers", "2") as running:
+def test_a_killed_worker_costs_nothing_but_time(place: Path, started: Start, until: Wait) -> None:
+    with started(*ARGUMENTS, "--workers", "2") as running:
         until(lambda: {"1.mp4", "2.mp4"} <= set(at_work()), running)
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]

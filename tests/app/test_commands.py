@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from protoformer import PRESETS
 from protoformer.app.main import app
 from protoformer.files import read_flo, read_image
+from protoformer.inference.loading import TASKS
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
@@ -48,15 +49,20 @@ def test_models_are_listed_for_programs(wide: CliRunner) -> None:
     entries = json.loads(ended.stdout)
     assert [entry["name"] for entry in entries] == list(PRESETS)
     for entry in entries:
-        assert {"name", "tasks", "parameters", "parts", "gflops", "weights", "licence"} <= set(entry)
-        assert sum(entry["parts"].values()) == entry["parameters"]
+        assert {"name", "tasks", "networks", "parameters", "parts", "gflops", "weights", "licence"} <= set(entry)
+        assert sum(entry["parts"].values()) == entry["parameters"] == entry["networks"]["flow"]
 
 
-def test_models_are_listed_for_people(wide: CliRunner) -> None:
-    ended = wide.invoke(app, ["models"])
-    assert ended.exit_code == 0
-    for name in PRESETS:
-        assert name in ended.stdout
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_models_are_listed_for_people_and_nothing_is_cut(columns: str) -> None:
+    ended = CliRunner(env={"COLUMNS": columns, "NO_COLOR": "1"}).invoke(app, ["models"])
+    assert ended.exit_code == 0 and "…" not in ended.stdout
+    lines = ended.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    head, *rows = (line.split() for line in lines[: 1 + len(PRESETS)])
+    assert head == ["name", *TASKS, "GFLOPs", "updates", "weights"]
+    assert [row[0] for row in rows] == list(PRESETS) and all(len(row) == len(head) for row in rows)
+    assert rows[1] == ["fast", "4.58", "7.28", "5.67", "2.96", "307", "8", "flow.safetensors"]
 
 
 class Images(HTMLParser):

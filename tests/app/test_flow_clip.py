@@ -148,10 +148,17 @@ def test_two_images_may_go_in_windows(folder: Path, protoformer: Run) -> None:
     assert outcome.code == 2 and "GiB are left for it" in outcome.errors[0]
 
 
-@pytest.mark.parametrize("flo", [False, True])
-def test_ctrl_c_keeps_what_is_finished_under_a_name_of_its_own(
-    place: Path, protoformer: Run, make_movie: Make, monkeypatch: pytest.MonkeyPatch, flo: bool
+@pytest.mark.parametrize(("flo", "sent", "code"), [(False, signal.SIGINT, 130), (True, signal.SIGTERM, 143)])
+def test_a_stop_keeps_what_is_finished_under_a_name_of_its_own(
+    place: Path,
+    protoformer: Run,
+    make_movie: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    flo: bool,
+    sent: signal.Signals,
+    code: int,
 ) -> None:
+    before = signal.getsignal(sent)
     make_movie(place / "clip.mp4", [noise(n) for n in range(9)], sound="aac")
     (place / "out.mp4").write_bytes(b"old")
     calls = []
@@ -159,12 +166,13 @@ def test_ctrl_c_keeps_what_is_finished_under_a_name_of_its_own(
     def interrupted(*arguments: Any) -> np.ndarray:
         calls.append(arguments)
         if len(calls) == 4:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sent)
         return noise(len(calls))
 
     monkeypatch.setattr(flow_clip, "flow_frame", interrupted)
     outcome = protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", *(("--save-flo", "flows") if flo else ()))
-    assert outcome.code == 130 and outcome.out == "" and "Traceback" not in outcome.err
+    assert outcome.code == code and outcome.out == "" and "Traceback" not in outcome.err
+    assert signal.getsignal(sent) == before
     kept = "out.partial.mp4 and flows" if flo else "out.partial.mp4"
     assert outcome.errors == [f"protoformer: stopped after 3 flows; kept {kept}."]
     assert (place / "out.mp4").read_bytes() == b"old"

@@ -9,10 +9,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
 
 import protoformer as pf
+from protoformer.app.stabilize_clip import told_scores
 from protoformer.files import open_movie
 from protoformer.inference.weights import packaged_weights
+from protoformer.metrics import stability_scores
 
 av = pytest.importorskip("av")
 pytestmark = [
@@ -48,11 +51,26 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "-o", "o.mp4"))
     assert outcome.out.startswith("8 frames of 128x96 pixels; 8") and "wrote o.mp4, o.html\n" in outcome.out
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out
+    too_short = "too short to score: 8 frames, and it takes 101"
+    assert outcome.out.count(f", stability {too_short}") == 2
     movie = open_movie("o.mp4")
     assert (movie.info.size, movie.info.sound, movie.info.rate) == ((96, 256), True, 25)
     assert [frame.time for frame in movie.frames()] == [Fraction(n, 25) for n in range(8)]
-    assert "x of the camera" in Path("o.html").read_text()
+    page = Path("o.html").read_text()
+    assert "x of the camera" in page and page.count(too_short) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.mp4"]
+
+
+def test_the_stability_of_a_clip_is_told_where_it_is_long_enough() -> None:
+    still = torch.eye(3)
+    long = stability_scores(still.expand(101, 3, 3), still.expand(100, 3, 3))
+    assert told_scores(long) == (
+        "cropping 1.000, distortion 1.000, stability 1.000, of translation 1.000, of rotation 1.000"
+    )
+    short = stability_scores(still.expand(100, 3, 3), still.expand(99, 3, 3))
+    assert told_scores(short) == (
+        "cropping 1.000, distortion 1.000, stability too short to score: 100 frames, and it takes 101"
+    )
 
 
 def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, tmp_path: Path) -> None:
@@ -61,6 +79,7 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
     small = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
     summary = json.loads(done(protoformer("stabilize", str(clip), *small, *options)).out)
     assert summary["frames"] == 4 and summary["scores"] is None and summary["cuts"] == [] and not summary["trained"]
+    assert summary["stability_is_telling"] is None
     assert summary["written"] == [str(target), str(target.with_suffix(".html"))]
     assert len(list(open_movie(target).frames())) == 4
     other = protoformer("stabilize", str(clip), *small, "--regressor", "grid", *options)

@@ -67,8 +67,10 @@ def test_eight_bits_hold_ten_metres(folders: Path) -> None:
 def test_folders_are_splits(folders: Path) -> None:
     assert NyuV2(folders, "train").names == ("0002", "0010")
     assert NyuV2(folders, "val").names == ("0006",)
-    with pytest.raises(InputError, match=r"holds neither nyu_depth_v2_labeled\.mat nor test/rgb and test/depth"):
+    with pytest.raises(InputError, match="has no split 'test', but train and val; choose --split train or --split val"):
         NyuV2(folders, "test")
+    with pytest.raises(InputError, match=r"holds neither nyu_depth_v2_labeled\.mat nor test/rgb and test/depth"):
+        NyuV2(folders / "train", "test")
     with pytest.raises(InputError, match="the split is 'all'; choose one of train, val, test"):
         NyuV2(folders, "all")
 

@@ -6,6 +6,7 @@ from protoformer.inference.catalogue import ModelEntry, catalogue
 from protoformer.inference.loading import TASKS
 from protoformer.model import PRESETS, build_flow
 from protoformer.model.count import parameters
+from protoformer.model.networks import build_network
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def test_parts_add_up(entries: dict[str, ModelEntry]) -> None:
 @pytest.mark.parametrize("name", ["fast", "tiny"])
 def test_no_parameter_of_the_network_is_left_out(entries: dict[str, ModelEntry], name: str) -> None:
     assert entries[name].parameters == parameters(build_flow(PRESETS[name]))
+    assert entries[name].networks == {task: parameters(build_network(task, PRESETS[name])) for task in TASKS}
 
 
 def test_smaller_models_cost_less(entries: dict[str, ModelEntry]) -> None:

@@ -205,6 +205,18 @@ def test_two_metrics_merge_into_one() -> None:
     assert same(first.compute(), whole.compute())
 
 
+def test_a_stability_tells_something_once_what_is_intended_is_a_tenth_of_all_frequencies() -> None:
+    """A shake that is the same at every frequency: a single jerk, which few frames would take for intended motion."""
+    for motions, telling in ((30, False), (99, False), (100, True)):
+        scores = stability_scores(identity(motions + 1), identity(motions))
+        assert scores.is_telling is telling and scores.stability == 1
+        jerk = torch.nn.functional.one_hot(torch.tensor(7), motions).double()
+        assert (low_frequency_share(jerk) <= 0.1) is telling
+    lost = identity(110)
+    lost[:11] = math.nan
+    assert not stability_scores(identity(111), lost).is_telling
+
+
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(ValueError, match=r"not \[41, 3, 3\] and \[41, 3, 3\]"):
         stability_scores(identity(), identity())

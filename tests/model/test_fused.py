@@ -104,6 +104,14 @@ def test_synchronization_over_blocks_is_the_plain_one(batch, heads, count, width
     assert_same(ours, outputs_and_gradients(plain.synchronize, inputs), 1e-12 if dtype == torch.float64 else 1e-5)
 
 
+def test_where_no_gradient_is_wanted_the_numbers_are_the_very_same():
+    sums, synchronized = sums_inputs(2, 2, 5, 4, 30), synchronize_inputs(2, 2, 5, 4, 30)
+    with torch.no_grad():
+        ours = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
+    theirs = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+
+
 def test_gradients_are_those_of_finite_differences(monkeypatch):
     monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 30)  # several blocks
     assert torch.autograd.gradcheck(operators.prototype_sums, sums_inputs(2, 2, 3, 4, 7))

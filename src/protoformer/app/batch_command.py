@@ -1,21 +1,18 @@
 """`protoformer batch`."""
 
 import json
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
 from protoformer.app.batch_flow import batch_flow
-from protoformer.app.clips import INTERRUPTED
 from protoformer.app.progress import videos_bar
+from protoformer.app.stopping import stoppable
 from protoformer.inference.batch import BatchResult, Job, Report, Told
 
 SOME_FAILED = 1
@@ -66,26 +63,26 @@ def flow_of_many(
     Example: `protoformer batch flow 'videos/**/*.mp4' -o motion --cluster ray://head:10001`
     """
     chosen, budget = tile_choice(tile), byte_count(memory)
-    began, codes = time.perf_counter(), [INTERRUPTED]
-    try:
-        # Ray has remarks of its own on lost machines; standard output is for the result.
-        with _terminable(codes), redirect_stdout(sys.stderr), videos_bar("flow") as shown:
-            result = batch_flow(
-                videos,
-                output,
-                workers=workers,
-                device=device,
-                cluster=cluster,
-                told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
-                **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "scale": scale},
-                **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every},
-            )
-    except KeyboardInterrupt:
+    began = time.perf_counter()
+
+    def tell() -> None:
         print(
             f"\nprotoformer: stopped; what is finished is kept in {output}, and the same command goes on from there.",
             file=sys.stderr,
         )
-        raise typer.Exit(codes[-1]) from None
+
+    # Ray has remarks of its own on lost machines; standard output is for the result.
+    with stoppable(tell), redirect_stdout(sys.stderr), videos_bar("flow") as shown:
+        result = batch_flow(
+            videos,
+            output,
+            workers=workers,
+            device=device,
+            cluster=cluster,
+            told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
+            **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "scale": scale},
+            **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every},
+        )
     _tell(result, time.perf_counter() - began, as_json)
     if result.failures:
         raise typer.Exit(SOME_FAILED)
@@ -109,18 +106,3 @@ def _tell(result: BatchResult, seconds: float, as_json: bool) -> None:
         f"{videos}: {counts['done']} done, {counts['skipped']} finished before, {counts['failed']} failed; "
         f"{frames} frames in {seconds:.1f} s; see {result.summary}"
     )
-
-
-@contextmanager
-def _terminable(codes: list[int]) -> Iterator[None]:
-    """Within it, a request to terminate ends the work as Ctrl-C does; its own exit code is added to `codes`."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        codes.append(128 + number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

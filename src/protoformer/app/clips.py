@@ -10,9 +10,6 @@ from protoformer.files.folders import made_folder
 from protoformer.files.movie import USUAL_RATE
 from protoformer.files.movie_images import ImageMovie, is_still
 
-INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended."""
-
 
 def is_clip(source: str) -> bool:
     """Whether it is not one still image."""

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import typer
-
 from protoformer.app.camera_words import told_camera
 from protoformer.app.clips import (
-    INTERRUPTED,
     check_folder,
     expected_frames,
     one_video,
@@ -21,6 +18,7 @@ from protoformer.app.clips import (
     what_is_kept,
 )
 from protoformer.app.progress import frames_bar, progress_bar
+from protoformer.app.stopping import stoppable
 from protoformer.files import Movie, MovieWriter
 from protoformer.inference import DepthVideo, load
 from protoformer.inference.cameras import Camera, CameraHint
@@ -80,12 +78,13 @@ def depth_of_clip(
         precision=cast(Precision, options.precision),
     )
     tally, began = _Tally(), time.perf_counter()
-    try:
+
+    def tell() -> None:
+        tell_interrupted(str(tally), what_is_kept(writer, options.save_npy if tally.depths else None))
+
+    with stoppable(tell):
         colours = _colours(video, options) if writer else None
         _run(video, writer, options, colours, tally)
-    except KeyboardInterrupt:
-        tell_interrupted(str(tally), what_is_kept(writer, options.save_npy if tally.depths else None))
-        raise typer.Exit(INTERRUPTED) from None
     _tell(video, target, options, colours, tally, time.perf_counter() - began, as_json)
 
 

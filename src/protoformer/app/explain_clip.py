@@ -5,10 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from protoformer.app.clips import (
-    INTERRUPTED,
     expected_frames,
     one_video,
     opened_clip,
@@ -18,6 +15,7 @@ from protoformer.app.clips import (
 )
 from protoformer.app.followed_words import followed_words
 from protoformer.app.progress import frames_bar
+from protoformer.app.stopping import stoppable
 from protoformer.files import Movie, MovieWriter
 from protoformer.inference import load
 from protoformer.inference.prototype_groups import FAMILIES
@@ -65,15 +63,15 @@ def explain_clip(
 def _written(video: PrototypeVideo, writer: MovieWriter, expected: int | None) -> FollowedTally:
     """Write every frame; returns what was followed. expected: frames, as far as one can tell."""
     tally = FollowedTally()
-    try:
-        with frames_bar("explaining", expected) as told, writer:
-            for step in video:
-                writer.write(prototype_frame(step), step.time)
-                tally.add(step)
-                told(tally.frames)
-    except KeyboardInterrupt:
+
+    def tell() -> None:
         tell_interrupted(f"{tally.frames} frames", what_is_kept(writer, None))
-        raise typer.Exit(INTERRUPTED) from None
+
+    with stoppable(tell), frames_bar("explaining", expected) as told, writer:
+        for step in video:
+            writer.write(prototype_frame(step), step.time)
+            tally.add(step)
+            told(tally.frames)
     return tally
 
 

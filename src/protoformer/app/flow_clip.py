@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import typer
-
 from protoformer.app.clips import (
-    INTERRUPTED,
     check_folder,
     expected_frames,
     one_video,
@@ -20,6 +17,7 @@ from protoformer.app.clips import (
     what_is_kept,
 )
 from protoformer.app.progress import frames_bar, progress_bar
+from protoformer.app.stopping import stoppable
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter
 from protoformer.inference import FlowVideo, load
@@ -83,12 +81,13 @@ def flow_of_clip(
         precision=cast(Precision, options.precision or "auto"),
     )
     tally, began = _Tally(), time.perf_counter()
-    try:
+
+    def tell() -> None:
+        tell_interrupted(_flows(tally), what_is_kept(writer, options.save_flo if tally.flows else None))
+
+    with stoppable(tell):
         scale = _scale(video, options) if writer else None
         _run(video, writer, options, scale, tally)
-    except KeyboardInterrupt:
-        tell_interrupted(_flows(tally), what_is_kept(writer, options.save_flo if tally.flows else None))
-        raise typer.Exit(INTERRUPTED) from None
     _tell(video, target, options, scale, tally, time.perf_counter() - began, as_json)
 
 

@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from protoformer.app.progress import progress_bar
-from protoformer.inference.catalogue import SIZE, catalogue
+from protoformer.inference.catalogue import SIZE, ModelEntry, catalogue
 from protoformer.model import PRESETS
+
+NARROWEST = 80
+"""Columns that are taken where there are fewer, or none to count: what is printed is never cut."""
 
 
 def models(
@@ -25,21 +28,27 @@ def models(
     if as_json:
         print(json.dumps([dataclasses.asdict(entry) for entry in entries], indent=1))
         return
-    table = Table(caption=f"GFLOPs: one pair of {SIZE[0]}x{SIZE[1]} images at the updates shown", box=None)
-    for column in ("name", "tasks", "default for", "parameters", "GFLOPs", "updates", "weights", "licence"):
-        table.add_column(column, justify="right" if column in ("parameters", "GFLOPs", "updates") else "left")
-    for entry in entries:
-        table.add_row(
-            entry.name,
-            ", ".join(entry.tasks),
-            ", ".join(entry.default_for) or "-",
-            f"{entry.parameters / 1e6:.2f} M",
-            f"{entry.gflops:.0f}",
-            str(entry.updates),
-            entry.weights,
-            entry.licence,
-        )
     console = Console()
-    console.print(table)
+    console.width = max(console.width, NARROWEST)
+    console.print(_table(entries))
+    served = (f"{entry.name} ({', '.join(entry.default_for)})" for entry in entries if entry.default_for)
+    console.print(f"Loaded by a task's name: {', '.join(served)}. Licence: {entries[0].licence}.")
     if all(entry.weights == "none" for entry in entries):
         console.print("No trained weights are in this version of the package: results mean nothing until they are.")
+
+
+def _table(entries: list[ModelEntry]) -> Table:
+    """A row a preset."""
+    caption = (
+        "Parameters of each task's network, in millions; GFLOPs and updates of the flow of a pair of "
+        f"{SIZE[0]}x{SIZE[1]} images."
+    )
+    table = Table(caption=caption, caption_justify="left", box=None)
+    table.add_column("name", no_wrap=True)
+    for column in (*entries[0].networks, "GFLOPs", "updates"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("weights")
+    for entry in entries:
+        sizes = (f"{count / 1e6:.2f}" for count in entry.networks.values())
+        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), entry.weights)
+    return table

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import typer
 
 from protoformer.app.clips import (
-    INTERRUPTED,
     check_not_read,
     expected_frames,
     opened_clip,
@@ -21,6 +19,7 @@ from protoformer.app.clips import (
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
 from protoformer.app.stabilize_models import named_stabilizer
+from protoformer.app.stopping import stoppable
 from protoformer.files import Movie, MovieWriter, checked_output, write_atomically
 from protoformer.inference import StabilizeModel, StabilizeResult
 from protoformer.inference.flow_windows import Precision
@@ -28,7 +27,7 @@ from protoformer.inference.homographies import FeatureFinder
 from protoformer.inference.stabilize import Crop, StabilizeOptions
 from protoformer.inference.stabilize_scores import StabilityMeter
 from protoformer.metrics.stability import StabilityScores
-from protoformer.show.stabilize_page import path_page
+from protoformer.show.stabilize_page import path_page, too_short
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,9 @@ def stabilize_clip(source: str, options: StabilizeOptions, chosen: ClipChoice, a
     writer = MovieWriter(chosen.output, movie, movie.info.rate)
     model = named_stabilizer(chosen.model, chosen.regressor, chosen.device)
     began = time.perf_counter()
-    try:
+    with stoppable(lambda: tell_interrupted(f"{writer.frames} frames", what_is_kept(writer, None))):
         result = _found(model, movie, options, chosen)
         measured = _written(model, movie, result, writer, chosen)
-    except KeyboardInterrupt:
-        tell_interrupted(f"{writer.frames} frames", what_is_kept(writer, None))
-        raise typer.Exit(INTERRUPTED) from None
     scores = None if measured is None else (measured.before, measured.after)
     write_atomically(chosen.page, path_page(result, scores).html().encode())
     tell_damage(movie)
@@ -131,6 +127,7 @@ def _tell(
             "cropping": round(result.cropping, 4),
             "acceleration_px": {"before": round(before, 4), "after": round(after, 4)},
             "scores": None if measured is None else asdict(measured),
+            "stability_is_telling": None if measured is None else measured.after.is_telling,
             "cuts": [result.numbers[place] for place in result.cuts],
             "bridged": [result.numbers[place] for place in result.bridged],
             "trained": result.trained,
@@ -153,14 +150,13 @@ def _tell(
 
 
 def told_scores(scores: StabilityScores) -> str:
-    """Scores in a line; what a short clip does not have is a dash."""
-    figures = (
-        ("cropping", scores.cropping),
-        ("distortion", scores.distortion),
-        ("stability", scores.stability_usual),
-        ("of translation", scores.stability_translation),
-        ("of rotation", scores.stability_rotation),
-    )
-    told = ", ".join(f"{name} {'-' if value != value else f'{value:.3f}'}" for name, value in figures)
+    """Scores in a line; what was not found is a dash, and what a short clip cannot tell is not told."""
+    shown = {"cropping": scores.cropping, "distortion": scores.distortion}
+    if scores.is_telling:
+        shown["stability"] = scores.stability_usual
+        shown |= {"of translation": scores.stability_translation, "of rotation": scores.stability_rotation}
+    told = ", ".join(f"{name} {'-' if value != value else f'{value:.3f}'}" for name, value in shown.items())
+    if not scores.is_telling:
+        told += f", stability {too_short(scores)}"
     skipped = scores.skipped_frames + scores.skipped_motions
     return told + (f" ({skipped} homographies were not found)" if skipped else "")

@@ -6,10 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import typer
-
 from protoformer.app.clips import (
-    INTERRUPTED,
     check_not_read,
     expected_frames,
     opened_clip,
@@ -19,6 +16,7 @@ from protoformer.app.clips import (
 from protoformer.app.live_window import LiveWindow
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
+from protoformer.app.stopping import stoppable
 from protoformer.app.track_methods import NamedMethod, named_method
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter
@@ -120,11 +118,8 @@ def track_clip(
     outputs = _outputs(movie, options)
     method = named_method(chosen.method, chosen.model, chosen.device, chosen.precision)
     tally, began = _Tally([0] * len(boxes), [0.0] * len(boxes)), time.perf_counter()
-    try:
+    with stoppable(lambda: tell_interrupted(_frames(tally), outputs.kept)):
         _run(movie, boxes, method, options, outputs, tally)
-    except KeyboardInterrupt:
-        tell_interrupted(_frames(tally), outputs.kept)
-        raise typer.Exit(INTERRUPTED) from None
     _tell(movie, outputs, method, tally, time.perf_counter() - began, as_json)
 
 

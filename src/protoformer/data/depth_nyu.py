@@ -27,6 +27,7 @@ from protoformer.files.reading import read_image_bytes
 from protoformer.world.sample import DepthSample
 
 OFFICIAL_FILE = "nyu_depth_v2_labeled.mat"
+SPLITS = ("train", "val", "test")
 
 # Width, height, then the colour camera's fx, fy, cx, cy as the dataset's toolbox gives them.
 _KINECT = (640, 480, 518.8579, 519.4696, 325.5824, 253.7362)
@@ -61,7 +62,7 @@ class NyuV2(Dataset[DepthSample]):
 
     def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("train", "val", "test"))
+        choose("the split", split, SPLITS)
         official = self.root if self.root.is_file() else self.root / OFFICIAL_FILE
         self._official: Path | None = None
         self._indices: list[int] = []
@@ -73,10 +74,18 @@ class NyuV2(Dataset[DepthSample]):
             self._indices = _indices(official, split)
             self.names = tuple(f"{index + 1:04d}" for index in self._indices)
         else:
-            raise InputError(
-                f"{self.root} holds neither {OFFICIAL_FILE} nor {split}/rgb and {split}/depth; "
-                "point --root at the folder that holds one of them."
-            )
+            raise InputError(self._not_there())
+
+    def _not_there(self) -> str:
+        """What to say where there are no files of the split."""
+        others = [split for split in SPLITS if (self.root / split).is_dir()]
+        if others:
+            choices = " or ".join(f"--split {split}" for split in others)
+            return f"{self.root} has no split {self.split!r}, but {' and '.join(others)}; choose {choices}."
+        return (
+            f"{self.root} holds neither {OFFICIAL_FILE} nor {self.split}/rgb and {self.split}/depth; "
+            "point --root at the folder that holds one of them."
+        )
 
     def _read(self, index: int) -> DepthSample:
         name = self.names[index]

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from protoformer.inference.loading import TASKS
 from protoformer.inference.weights import packaged_weights
 from protoformer.model import PRESETS, build_flow
-from protoformer.model.count import flow_operations, parts
+from protoformer.model.count import operations, parameters, parts
 from protoformer.model.flow_decoder import Progress
+from protoformer.model.initialization import shapes_alone
+from protoformer.model.networks import build_network
 
 SIZE = (440, 1024)
 """Height and width at which operations are counted: Sintel's, rounded up to multiples of 8."""
@@ -18,14 +18,16 @@ SIZE = (440, 1024)
 class ModelEntry:
     """One preset.
 
-    tasks: what it does. default_for: the tasks that load it by their name. parameters: all, and of each part, of its
-    flow network. gflops: billions of floating-point operations for a pair of 440x1024 images at `updates` updates.
-    weights: "none", or the file in the package. licence: of code and weights.
+    tasks: what it does. default_for: the tasks that load it by their name. networks: parameters of each task's network.
+    parameters, parts: all, and of each part, of its flow network. gflops: billions of floating-point operations for the
+    flow of a pair of 440x1024 images at `updates` updates. weights: "none", or the files in the package. licence: of
+    code and weights.
     """
 
     name: str
     tasks: tuple[str, ...]
     default_for: tuple[str, ...]
+    networks: dict[str, int]
     parameters: int
     parts: dict[str, int]
     gflops: float
@@ -46,17 +48,19 @@ def catalogue(progress: Progress | None = None) -> list[ModelEntry]:
 
 def _entry(name: str) -> ModelEntry:
     config = PRESETS[name]
-    with torch.device("meta"):
+    with shapes_alone():
         counts = parts(build_flow(config))
+        networks = {task: parameters(build_network(task, config)) for task in TASKS}
     serves = tuple(task for task, preset in TASKS.items() if preset == name)
     stored = [path.name for task in serves if (path := packaged_weights(task)) is not None]
     return ModelEntry(
         name=name,
         tasks=tuple(TASKS),
         default_for=serves,
+        networks=networks,
         parameters=sum(counts.values()),
         parts=counts,
-        gflops=round(flow_operations(config, *SIZE) / 1e9, 1),
+        gflops=round(operations("flow", config, *SIZE) / 1e9, 1),
         updates=config.updates,
         weights=", ".join(stored) or "none",
         licence="Apache-2.0",

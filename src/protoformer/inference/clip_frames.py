@@ -1,5 +1,6 @@
 """The frames of a clip that are wanted, one at a time, wherever they come from."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from protoformer.inference.images import ImageLike, as_image
 
 Source = str | os.PathLike[str] | Movie | Iterable[ImageLike]
 """A video file, a folder of images, a pattern of their names; an open movie; or frames, each as `as_image` takes it."""
+
+EARLY = 0.1
+"""Share of a frame's time that a look at it begins before it, as times are rounded."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +82,19 @@ class ClipFrames:
         for frame in movie.frames(start, self.span.end, self.span.every):
             yield ClipFrame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
 
-    def instants(self, movie: Movie, most: int) -> list[float]:
-        """Seconds in the middle of equal parts of the span, at most so many, of which each has four frames or more."""
-        first = float(self.span.start or 0)
+    def instants(self, movie: Movie, most: int, together: int = 1) -> list[float]:
+        """Seconds of the span's frames at which to look at so many `together`: at all of a short span, no more than
+        `most` of a longer one, in the middle of equal parts.
+        """
+        rate, first = float(movie.info.rate), float(self.span.start or 0)
         length = movie.info.seconds
         if length is None:
-            length = max((frame.time for frame in movie.frames(first)), default=Fraction(0))
+            length = max((frame.time for frame in movie.frames(first)), default=Fraction(0)) + 1 / movie.info.rate
         last = min(float(length), float("inf") if self.span.end is None else float(self.span.end))
-        span = max(0.0, last - first)
-        count = max(1, min(most, int(span * movie.info.rate / self.span.every) // 4))
-        return [first + span * (place + 0.5) / count for place in range(count)]
+        places = max(1, math.ceil((last - first) * rate / self.span.every - EARLY) - together + 1)
+        count = min(most, places)
+        starts = [(2 * look + 1) * places // (2 * count) for look in range(count)]
+        return [first + max(0.0, start * self.span.every - EARLY) / rate for start in starts]
 
     def _given(self) -> Iterator[ClipFrame]:
         rate, size = exact_rate(self.span.rate, self.name), None

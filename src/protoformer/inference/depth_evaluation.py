@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,10 +14,13 @@ from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.inference.depth import DepthModel
 from protoformer.inference.published import PUBLISHED_DEPTH, DepthRow
-from protoformer.metrics import Crop, DepthMetric, DepthScores, DepthTable
+from protoformer.metrics import Crop, DepthScores, DepthTable
 from protoformer.metrics.depth import EIGEN_SIZE
 from protoformer.model.flow_decoder import Progress
 from protoformer.world import DepthSample
+
+if TYPE_CHECKING:
+    from protoformer.metrics import DepthMetric
 
 DepthMethod = Callable[[DepthSample], Tensor]
 """From a sample of one image to its depth, 1 x H x W, metres; the sample's own truth is not to be looked at."""
@@ -110,6 +114,8 @@ def evaluate_depth(
     (1 x H x W, metres) and scores, so that whoever wants pictures need not run it again.
     """
     rules = RULES.get(names[0], DepthRules()) if rules is None else rules
+    from protoformer.metrics import DepthMetric
+
     metric = DepthMetric(minimum=rules.nearest, maximum=rules.farthest, crop=rules.crop)
     scored: list[DepthSampleScore] = []
     for index in range(len(dataset)):
@@ -135,7 +141,7 @@ def evaluate_depth(
     )
 
 
-def _scores(metric: DepthMetric, depth: Tensor, sample: DepthSample) -> DepthTable:
+def _scores(metric: "DepthMetric", depth: Tensor, sample: DepthSample) -> DepthTable:
     """The scores of one sample, which also enter the metric."""
     height, width = sample.depth.shape[2:]
     if metric.crop == "eigen" and (height, width) != EIGEN_SIZE:

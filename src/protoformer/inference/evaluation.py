@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -17,9 +18,12 @@ from protoformer.files.folders import made_folder
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.published import PUBLISHED, OtherRow, peers_beside
 from protoformer.inference.tiles import in_tiles
-from protoformer.metrics import FlowMetric, FlowScores, flow_scores
+from protoformer.metrics import FlowScores, flow_scores
 from protoformer.model.flow_decoder import Progress
 from protoformer.world import FlowPair, FlowSample
+
+if TYPE_CHECKING:
+    from protoformer.metrics import FlowMetric
 
 FlowMethod = Callable[[Tensor, Tensor], Tensor]
 """Images 3 x H x W in [0, 1] to their flow, 2 x H x W, pixels."""
@@ -91,6 +95,8 @@ def evaluate_flow(
     others were measured on the same truth. keep: handed every sample with its flow (2 x H x W, pixels) and scores, so
     that whoever wants pictures or files need not run it again.
     """
+    from protoformer.metrics import FlowMetric
+
     metrics: dict[str, FlowMetric] = {}
     scored: list[SampleScore] = []
     for index in range(len(dataset)):
@@ -117,7 +123,7 @@ def evaluate_flow(
     )
 
 
-def _scores(metric: FlowMetric, flow: Tensor, sample: FlowSample) -> FlowScores:
+def _scores(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> FlowScores:
     """The scores of one sample, which also enter the metric."""
     try:
         metric.update(flow[None], sample.flow, sample.valid, sample.occlusion)

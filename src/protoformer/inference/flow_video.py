@@ -99,7 +99,7 @@ class FlowVideo:
         """
         if self.movie is None:
             raise InputError("frames that are handed in are seen once; open them as a clip, or give a scale.")
-        instants = self.clip.instants(self.movie, SAMPLED_PAIRS)
+        instants = self.clip.instants(self.movie, SAMPLED_PAIRS, together=2)
         lengths: list[Tensor] = []
         for place, instant in enumerate(instants):
             lengths.extend(self._lengths(self.movie, instant))

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,9 +19,12 @@ from protoformer.files.movie import USUAL_RATE
 from protoformer.files.movie_images import ImageMovie
 from protoformer.inference.published import PUBLISHED_TRACKING, TrackRow, peers_beside
 from protoformer.inference.track_steps import TrackMethod, track_steps
-from protoformer.metrics import TrackMetric, TrackScores, track_scores
+from protoformer.metrics import TrackScores, track_scores
 from protoformer.model.flow_decoder import Progress
 from protoformer.world import TrackSequence
+
+if TYPE_CHECKING:
+    from protoformer.metrics import TrackMetric
 
 SUBMISSIONS = ("trackingnet",)
 """Benchmarks whose servers take files that can be written here."""
@@ -75,7 +79,7 @@ class TrackEvaluation:
 class _Run:
     """What one method did so far."""
 
-    metric: TrackMetric
+    metric: "TrackMetric"
     frames: int = 0
     seconds: float = 0.0
 
@@ -101,6 +105,8 @@ def evaluate_track(
     sequence that one of the methods cannot follow, or one of whose images cannot be read, is passed over and has no
     part in a score.
     """
+    from protoformer.metrics import TrackMetric
+
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
         advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from protoformer.errors import InputError
 from protoformer.files import checked_input, write_atomically
 from protoformer.model import ModelConfig
+from protoformer.model.initialization import shapes_alone
 from protoformer.model.networks import NETWORKS, build_network
 
 KEY = "protoformer"
@@ -88,7 +89,7 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
                 f"{path} was made for other weights of {LENDER} than this package has; use the version that wrote it."
             )
         tensors |= lent
-    with torch.device("meta"):  # shapes alone, so that a false description cannot claim memory
+    with shapes_alone():  # so that a false description cannot claim memory
         network = build_network(task, config)
     try:
         network.load_state_dict(tensors, assign=True)

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from protoformer.metrics.averages import Averages, Tally
+from protoformer.metrics.tally import Tally
 
 Crop = Literal["garg", "eigen"]
 """The part of an image that counts. garg: Garg's crop of KITTI. eigen: Eigen's crop of NYU (not his of KITTI)."""
@@ -88,24 +88,7 @@ def depth_scores(
     alignment too, the prediction is clamped to minimum .. maximum. A prediction that is not finite at a pixel that
     counts is a ValueError, and so is one whose median is not above 0, as no scale can mend it.
     """
-    return _table(_tally(depth, truth, valid, minimum, maximum, crop).total())
-
-
-class DepthMetric(Averages):
-    """Scores over all depths it is shown; `compute` returns a DepthTable. Options as of `depth_scores`."""
-
-    def __init__(self, *, minimum: float = 1e-3, maximum: float = 80.0, crop: Crop | None = None) -> None:
-        super().__init__(ROWS * COLUMNS)
-        _check_options(minimum, maximum, crop)
-        self.minimum, self.maximum, self.crop = minimum, maximum, crop
-
-    def update(self, depth: Tensor, truth: Tensor, valid: Tensor) -> None:
-        """Add N samples, in the terms of `depth_scores`."""
-        self.add(_tally(depth, truth, valid, self.minimum, self.maximum, self.crop))
-
-    def compute(self) -> DepthTable:
-        """The scores of everything shown since the last reset."""
-        return _table(self.total())
+    return mean_depth_table(depth_tally(depth, truth, valid, minimum, maximum, crop).total())
 
 
 def scale_and_shift(depth: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,9 +103,11 @@ def scale_and_shift(depth: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     return scale, truth.mean() - scale * middle
 
 
-def _tally(depth: Tensor, truth: Tensor, valid: Tensor, minimum: float, maximum: float, crop: Crop | None) -> Tally:
+def depth_tally(
+    depth: Tensor, truth: Tensor, valid: Tensor, minimum: float, maximum: float, crop: Crop | None
+) -> Tally:
     """Metric, median-scaled and aligned scores of each image side by side: N x 24."""
-    _check_options(minimum, maximum, crop)
+    check_depth_options(minimum, maximum, crop)
     if truth.ndim != 4 or truth.shape[1] != 1 or depth.shape != truth.shape:
         shapes = f"{list(depth.shape)} and {list(truth.shape)}"
         raise ValueError(f"a depth and its truth are both N x 1 x H x W, not {shapes}")
@@ -174,13 +159,15 @@ def _median(values: Tensor) -> Tensor:
     return (ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
 
 
-def _table(total: Tally) -> DepthTable:
+def mean_depth_table(total: Tally) -> DepthTable:
+    """The scores of all that was added up."""
     means = total.means()
     metric, median_scaled, aligned = (DepthScores(*means[i * COLUMNS : (i + 1) * COLUMNS]) for i in range(ROWS))
     return DepthTable(metric, median_scaled, aligned, samples=int(total.counts[0]))
 
 
-def _check_options(minimum: float, maximum: float, crop: Crop | None) -> None:
+def check_depth_options(minimum: float, maximum: float, crop: Crop | None) -> None:
+    """Refuse bounds between which no depth lies, and a crop that is not known."""
     if not 0 < minimum < maximum:
         raise ValueError(f"depths count between a minimum above 0 and a larger maximum, not {minimum:g} .. {maximum:g}")
     if crop is not None and crop not in get_args(Crop):

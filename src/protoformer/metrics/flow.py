@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protoformer.metrics.averages import Averages, Tally
+from protoformer.metrics.tally import Tally
 
 COLUMNS = 12
 
@@ -55,27 +55,10 @@ def flow_scores(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | 
     `valid` is False is never looked at. A flow or truth that is not finite where it is True is a ValueError: an
     estimate that failed must not count as one that was not made.
     """
-    return _scores(_tally(flow, truth, valid, occlusion).total())
+    return mean_flow_scores(flow_tally(flow, truth, valid, occlusion).total())
 
 
-class FlowMetric(Averages):
-    """Scores over all flows it is shown; `compute` returns FlowScores. Sums are kept in float64."""
-
-    higher_is_better = False
-
-    def __init__(self) -> None:
-        super().__init__(COLUMNS)
-
-    def update(self, flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None = None) -> None:
-        """Add N samples, in the terms of `flow_scores`; `occlusion` may be known for some calls and not for others."""
-        self.add(_tally(flow, truth, valid, occlusion))
-
-    def compute(self) -> FlowScores:
-        """The scores of everything shown since the last reset."""
-        return _scores(self.total())
-
-
-def _tally(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None) -> Tally:
+def flow_tally(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None) -> Tally:
     """The columns of FlowScores, up to `unmatched`, for each sample: N x 12."""
     _check(flow, truth, valid, occlusion)
     zero = torch.zeros((), dtype=torch.float64, device=truth.device)
@@ -114,7 +97,8 @@ def _percent(outlier: Tensor) -> Tensor:
     return 100 * outlier.double()
 
 
-def _scores(total: Tally) -> FlowScores:
+def mean_flow_scores(total: Tally) -> FlowScores:
+    """The scores of all that was added up."""
     pixels, samples = total.counts[:2].tolist()
     return FlowScores(*total.means(), samples=samples, pixels=pixels)
 

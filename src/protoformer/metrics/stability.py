@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protoformer.metrics.averages import Averages, Tally
+from protoformer.metrics.tally import Tally
 
 LOWEST = 5
 """Frequencies that count as intended motion."""
 
 SHORTEST = 2 * (LOWEST + 1)
 """Motions of which a path must be made to have any higher frequency."""
+
+TELLING = 20 * LOWEST
+"""Motions of which a path must be made for its stability to tell a steady hand from a shaky one: the frequencies that
+count as intended are then a tenth of all, and slower than most shake. In fewer, much shake counts as intended."""
 
 STILL = 1e-9
 """A signal, pixels or radians, that never leaves its mean by more than this does not move: it is all rounding."""
@@ -57,6 +61,11 @@ class StabilityScores:
     skipped_motions: int = field(kw_only=True)
     """Motions between output frames without a usable homography: the path goes on without them."""
 
+    @property
+    def is_telling(self) -> bool:
+        """Of one video: whether it is long enough for its stability to mean something by itself."""
+        return self.frames - 1 - self.skipped_motions >= TELLING
+
 
 def stability_scores(input_to_output: Tensor, output_motions: Tensor) -> StabilityScores:
     """Scores of one video of T frames.
@@ -64,29 +73,8 @@ def stability_scores(input_to_output: Tensor, output_motions: Tensor) -> Stabili
     input_to_output: T x 3 x 3, from each input frame to the output frame made of it. output_motions: (T - 1) x 3 x 3,
     from each output frame to the next. Pixels; NaN where not found.
     """
-    row, counts = _video(input_to_output, output_motions)
-    return _scores(Tally.of_rows(row[None]).total(), counts)
-
-
-class StabilityMetric(Averages):
-    """Scores over all videos it is shown, each weighed alike; `compute` returns StabilityScores."""
-
-    higher_is_better = True
-    seen: Tensor
-
-    def __init__(self) -> None:
-        super().__init__(7)
-        self.add_state("seen", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, input_to_output: Tensor, output_motions: Tensor) -> None:
-        """Add one video, in the terms of `stability_scores`."""
-        row, counts = _video(input_to_output, output_motions)
-        self.add(Tally.of_rows(row[None]))
-        self.seen = self.seen + counts.to(self.seen.device)
-
-    def compute(self) -> StabilityScores:
-        """The scores of everything shown since the last reset."""
-        return _scores(self.total(), self.seen)
+    row, counts = video_scores(input_to_output, output_motions)
+    return mean_stability_scores(Tally.of_rows(row[None]).total(), counts)
 
 
 def camera_path(motions: Tensor) -> Tensor:
@@ -130,7 +118,7 @@ def low_frequency_share(signal: Tensor) -> float:
     return float(energy[:LOWEST].sum() / energy.sum())
 
 
-def _video(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tensor, Tensor]:
+def video_scores(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tensor, Tensor]:
     """The seven scores of a video, and its part in the four counts."""
     frames, shapes = len(input_to_output), (list(input_to_output.shape), list(output_motions.shape))
     if frames < 1 or shapes != ([frames, 3, 3], [frames - 1, 3, 3]):
@@ -167,7 +155,8 @@ def _view_scores(affine: Tensor) -> tuple[float, float, float]:
     return float(cropping), distortion, distortion_singular
 
 
-def _scores(total: Tally, seen: Tensor) -> StabilityScores:
+def mean_stability_scores(total: Tally, seen: Tensor) -> StabilityScores:
+    """The scores of all that was added up; seen: the four counts."""
     videos, frames, skipped_frames, skipped_motions = seen.tolist()
     return StabilityScores(
         *total.means(), videos=videos, frames=frames, skipped_frames=skipped_frames, skipped_motions=skipped_motions

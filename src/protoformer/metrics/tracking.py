@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.boxes import box_centres, box_overlap
-from protoformer.metrics.averages import Averages, Tally
+from protoformer.metrics.tally import Tally
 
 OVERLAPS, PIXELS, FRACTIONS = 21, 51, 51
 """Thresholds: 0, 0.05 .. 1 of overlap; 0, 1 .. 50 px; 0, 0.01 .. 0.5 of a box."""
@@ -48,32 +48,11 @@ def track_scores(predicted: Tensor, truth: Tensor, present: Tensor) -> TrackScor
     first frame counts, if it does, as given: its true box stands for the tracker's. A prediction that is not finite in
     any other frame that counts is a ValueError.
     """
-    curves, frames = _curves(predicted, truth, present)
-    return _scores(Tally.of_rows(curves[None]).total(), frames)
+    curves, frames = track_curves(predicted, truth, present)
+    return mean_track_scores(Tally.of_rows(curves[None]).total(), frames)
 
 
-class TrackMetric(Averages):
-    """Scores over all sequences it is shown, each weighed alike; `compute` returns TrackScores."""
-
-    higher_is_better = True
-    frames: Tensor
-
-    def __init__(self) -> None:
-        super().__init__(OVERLAPS + PIXELS + FRACTIONS)
-        self.add_state("frames", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def update(self, predicted: Tensor, truth: Tensor, present: Tensor) -> None:
-        """Add one sequence, in the terms of `track_scores`."""
-        curves, frames = _curves(predicted, truth, present)
-        self.add(Tally.of_rows(curves[None]))
-        self.frames = self.frames + frames
-
-    def compute(self) -> TrackScores:
-        """The scores of everything shown since the last reset."""
-        return _scores(self.total(), int(self.frames))
-
-
-def _curves(predicted: Tensor, truth: Tensor, present: Tensor) -> tuple[Tensor, int]:
+def track_curves(predicted: Tensor, truth: Tensor, present: Tensor) -> tuple[Tensor, int]:
     """Success, precision and normalised precision curves end to end (123, NaN without a frame), frames that count."""
     if truth.ndim != 2 or truth.shape[1] != 4 or predicted.shape != truth.shape:
         raise ValueError(f"tracks are both T x 4 boxes, not {list(predicted.shape)} and {list(truth.shape)}")
@@ -94,7 +73,8 @@ def _curves(predicted: Tensor, truth: Tensor, present: Tensor) -> tuple[Tensor, 
     return torch.cat((overlap, near, relatively_near), dim=1).double().mean(dim=0), len(truth)
 
 
-def _scores(total: Tally, frames: int) -> TrackScores:
+def mean_track_scores(total: Tally, frames: int) -> TrackScores:
+    """The scores of all that was added up; frames: how many count."""
     means = total.means()
     success, precision = means[:OVERLAPS], means[OVERLAPS : OVERLAPS + PIXELS]
     normalised = means[OVERLAPS + PIXELS :]

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from protoformer.model.config import ModelConfig
 from protoformer.model.depth import build_depth
 from protoformer.model.flow import FlowNetwork, build_flow
+from protoformer.model.initialization import shapes_alone
 
 
 def parameters(module: nn.Module) -> int:
@@ -40,7 +41,7 @@ def flow_operations(config: ModelConfig, height: int, width: int) -> int:
 
     Nothing is computed: the network runs on shapes alone, for one update and for two, as every further one is the same.
     """
-    with torch.device("meta"):
+    with shapes_alone():
         network = build_flow(config).eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
     counts = []
@@ -53,7 +54,7 @@ def flow_operations(config: ModelConfig, height: int, width: int) -> int:
 
 def depth_operations(config: ModelConfig, height: int, width: int) -> int:
     """As `flow_operations`, of the depth of one image."""
-    with torch.device("meta"):
+    with shapes_alone():
         network = build_depth(config).eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -1,6 +1,33 @@
 """Starting weights that keep signals at their strength through many layers, so that learning begins at once."""
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Within it, networks are built without any numbers in them, on the device "meta"."""
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
+class _Unfilled(TorchFunctionMode):
+    """Draws no numbers for tensors that have no place for them; torch would import its compiler first, for a second."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if function is Tensor.normal_ or getattr(function, "__module__", None) == nn.init.__name__:
+            tensor = args[0] if args else options["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return function(*args, **options)
 
 
 def for_relu(module: nn.Module) -> None:

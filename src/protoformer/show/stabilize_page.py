@@ -1,7 +1,7 @@
 """The path of a camera before and after it was made steady, as curves on a page."""
 
 from protoformer.inference.stabilize_results import StabilizeResult
-from protoformer.metrics.stability import StabilityScores
+from protoformer.metrics.stability import TELLING, StabilityScores
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
 
@@ -39,4 +39,10 @@ def path_page(result: StabilizeResult, scores: tuple[StabilityScores, StabilityS
 
 def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
     figures = (scores.cropping, scores.distortion, scores.stability)
-    return (label, *("-" if value != value else f"{value:.3f}" for value in figures))
+    cells = ["-" if value != value else f"{value:.3f}" for value in figures]
+    return (label, *cells) if scores.is_telling else (label, *cells[:-1], too_short(scores))
+
+
+def too_short(scores: StabilityScores) -> str:
+    """What stands in the place of a stability that would tell nothing."""
+    return f"too short to score: {scores.frames - scores.skipped_motions} frames, and it takes {TELLING + 1}"

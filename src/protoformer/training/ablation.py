@@ -13,6 +13,7 @@ from protoformer.errors import InputError
 from protoformer.files.folders import made_folder
 from protoformer.model import ModelConfig
 from protoformer.model.count import operations, parameters
+from protoformer.model.initialization import shapes_alone
 from protoformer.model.networks import build_network
 from protoformer.training import checkpoints
 from protoformer.training.ablation_plan import AblationPlan, PlannedRun
@@ -145,7 +146,7 @@ def _begins_anew(place: RunFolder, told: Callable[[str], None]) -> bool:
 
 
 def _parameters(task: str, config: ModelConfig) -> int:
-    with torch.device("meta"):
+    with shapes_alone():
         return parameters(build_network(task, config))
 
 

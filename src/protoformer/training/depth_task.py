@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from protoformer.metrics import DepthMetric
 from protoformer.model.depth import build_depth, focal_length, metric_depth, optical_centre
 from protoformer.model.flow import normalised
 from protoformer.model.precision import full_precision
@@ -83,6 +82,8 @@ class HeldOutDepths(HeldOutScenes[DepthSample]):
 
     def scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:
         """In metres as predicted, over the pixels that training counts."""
+        from protoformer.metrics import DepthMetric
+
         metric = DepthMetric(minimum=self.nearest, maximum=self.farthest)
         for batch, depth in pairs:
             metric.update(depth, batch.depth.cpu(), batch.valid.cpu())

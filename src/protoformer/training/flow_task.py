@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from protoformer.metrics import FlowMetric
 from protoformer.model import build_flow
 from protoformer.model.flow import normalised
 from protoformer.model.precision import full_precision
@@ -73,6 +72,8 @@ class HeldOutFlows(HeldOutScenes[FlowSample]):
 
     def scores(self, pairs: Iterable[tuple[FlowSample, Tensor]]) -> dict[str, float]:
         """End-point error (pixels), Fl and outliers at 1 px (percent) over all pixels that training counts."""
+        from protoformer.metrics import FlowMetric
+
         metric = FlowMetric()
         for batch, flow in pairs:
             truth, valid = batch.flow.cpu(), batch.valid.cpu()
