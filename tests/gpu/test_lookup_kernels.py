@@ -93,6 +93,18 @@ def test_half_precision_loses_no_more_than_its_own_rounding(numbers):
 
 
 @pytest.mark.usefixtures("on_gpu")
+def test_in_use_half_precision_keeps_half_of_the_bytes(numbers):
+    maps = [30 * numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32) for seed in (0, 1)]
+    centres = estimates(numbers, 24, 40, 2.0, 2)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        ours = KernelCorrelation(*(each.bfloat16() for each in maps), 4)
+        found = ours.windows(centres, 4)
+    right = StoredCorrelation(*(each.bfloat16().float() for each in maps), 4).windows(centres, 4)
+    assert ours.kept.costs.dtype == torch.float16 and found.dtype == torch.bfloat16
+    assert numbers.error(found, right) < 5e-3
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_two_runs_agree_bit_by_bit(numbers):
     maps = [numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32).bfloat16() for seed in (0, 1)]
     centres = [estimates(numbers, 24, 40, 2.0, seed) for seed in (2, 3, 4)]

@@ -1,12 +1,16 @@
-"""Where a clip is looked at: everywhere if it is short, all over it if it is long."""
+"""Where a clip is looked at, everywhere if it is short and all over it if it is long, and how its frames come."""
 
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
 
+from protoformer.errors import InputError
 from protoformer.files import open_movie, write_image
 from protoformer.inference.clip_frames import ClipFrames, Span
+from protoformer.inference.images import as_image
 
 MOST = 8
 
@@ -51,3 +55,30 @@ def test_looks_at_a_long_clip_are_few_and_spread_evenly(folder: Path) -> None:
 
 def test_a_clip_of_one_frame_is_looked_at_once(folder: Path) -> None:
     assert looked_at(folder, Span(0, 0.02, rate=25), together=2) == [[0]]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        torch.randint(0, 256, (3, 6, 8), dtype=torch.uint8),
+        torch.randint(0, 256, (1, 3, 6, 8), dtype=torch.uint8),
+        np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8),
+    ],
+    ids=["tensor", "batch of one", "array"],
+)
+def test_bytes_that_are_handed_in_stay_bytes(frame: torch.Tensor | npt.NDArray[np.uint8]) -> None:
+    (given,) = ClipFrames([frame], Span())
+    assert given.pixels.dtype == torch.uint8 and given.pixels.shape == (3, 6, 8)
+    assert torch.equal(given.pixels.float() / 255, as_image(frame)[0])
+
+
+def test_other_frames_that_are_handed_in_become_fractions() -> None:
+    grey, clear = np.full((6, 8), 51, dtype=np.uint8), np.full((6, 8, 4), 51, dtype=np.uint8)
+    for given, value in zip(ClipFrames([grey, clear], Span()), (0.2, 0.04), strict=True):
+        assert given.pixels.dtype == torch.float32 and torch.allclose(given.pixels, torch.full((3, 6, 8), value))
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 8), (6, 8), (2, 3, 6, 8), (3, 0, 8)])
+def test_bytes_of_no_image_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="frame 0"):
+        list(ClipFrames([torch.zeros(shape, dtype=torch.uint8)], Span()))

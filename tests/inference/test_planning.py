@@ -61,6 +61,12 @@ class TestPlans:
         assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch == planning.MOST_AT_ONCE
         assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=2 * GB).batch == 2
 
+    def test_a_gpu_in_half_precision_has_room_for_more(self) -> None:
+        gpu = torch.device("cuda")
+        plans = [plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=half) for half in (True, False)]
+        assert plans[0].tile is None and plans[1].tile is not None
+        assert plan_flow((1080, 1920), FAST, CPU, memory=6 * GB, half=True).tile is not None
+
     def test_a_window_larger_than_the_image_is_the_whole(self) -> None:
         assert plan_flow((100, 200), FAST, CPU, tile=(128, 256)).tile is None
         assert plan_flow((100, 300), FAST, CPU, tile=(128, 256)).tile == (128, 256)

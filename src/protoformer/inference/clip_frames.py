@@ -12,10 +12,10 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.files import Movie, open_movie
 from protoformer.files.movie import USUAL_RATE, exact_rate
-from protoformer.inference.images import ImageLike, as_image
+from protoformer.inference.images import ImageLike, as_frame
 
 Source = str | os.PathLike[str] | Movie | Iterable[ImageLike]
-"""A video file, a folder of images, a pattern of their names; an open movie; or frames, each as `as_image` takes it."""
+"""A video file, a folder of images, a pattern of their names; an open movie; or frames, each as `as_frame` takes it."""
 
 EARLY = 0.1
 """Share of a frame's time that a look at it begins before it, as times are rounded."""
@@ -109,7 +109,7 @@ class ClipFrames:
             taken += 1
             if (taken - 1) % self.span.every:
                 continue
-            frame = ClipFrame(as_image(image, f"frame {number}")[0], number, time)
+            frame = ClipFrame(as_frame(image, f"frame {number}"), number, time)
             if size is not None and frame.size != size:
                 raise InputError(
                     f"frame {number} is {frame.size[1]}x{frame.size[0]} where those before it are {size[1]}x{size[0]}; "

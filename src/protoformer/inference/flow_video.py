@@ -112,7 +112,7 @@ class FlowVideo:
     def _prepared(self, size: tuple[int, int]) -> WindowedFlow:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
-            plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch)
+            plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch, self.half)
             # A pair that begins with the one before has to wait for it; windows of one pair need not.
             self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
             self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)

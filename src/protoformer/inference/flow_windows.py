@@ -26,7 +26,7 @@ Precision = Literal["auto", "full", "half"]
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrame:
-    """A frame: pixels, 3 x H x W, uint8 or float in [0, 1]; features of its windows, n x C x h/8 x w/8."""
+    """A frame, on the device: pixels, 3 x H x W, uint8 or float in [0, 1]; features of n windows, n x C x h/8 x w/8."""
 
     pixels: Tensor
     features: Tensor
@@ -49,6 +49,7 @@ class WindowedFlow:
 
     def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
         """Frames, 3 x H x W each, uint8 or float in [0, 1]."""
+        frames = [frame.to(self._device) for frame in frames]
         cuts = [(frame, window) for frame in frames for window in self._windows]
         features = torch.cat([self._encode(self._images(some))[0] for some in _chunks(cuts, self.plan.batch)])
         parts = features.split(len(self._windows))
@@ -89,7 +90,7 @@ class WindowedFlow:
 
     def _images(self, cuts: Sequence[tuple[Tensor, Window]]) -> Tensor:
         """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
-        images = torch.stack([frame[:, *window] for frame, window in cuts]).to(self._device)
+        images = torch.stack([frame[:, *window] for frame, window in cuts])
         images = normalised(as_float(images))
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 

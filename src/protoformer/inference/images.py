@@ -31,6 +31,18 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
     return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
 
 
+def as_frame(source: ImageLike, name: str) -> Tensor:
+    """Any of these as 3 x H x W: bytes in three channels as they are, uint8, and all else as float32 in [0, 1]."""
+    if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3:
+        source = torch.from_numpy(source).permute(2, 0, 1)
+    if isinstance(source, Tensor) and source.dtype == torch.uint8 and source.numel():
+        frame = source.detach().cpu()
+        frame = frame[0] if frame.dim() == 4 and len(frame) == 1 else frame
+        if frame.dim() == 3 and len(frame) == 3:
+            return frame
+    return as_image(source, name)[0]
+
+
 def as_float(frame: Tensor) -> Tensor:
     """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
     return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()

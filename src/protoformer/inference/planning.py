@@ -67,24 +67,27 @@ def plan_flow(
     tile: Tile = "auto",
     memory: int | None = None,
     batch: int | None = None,
+    half: bool = False,
 ) -> FlowPlan:
     """The plan for images of (height, width), or an `InputError` where the memory cannot be enough.
 
     memory: bytes that may be used, in main memory with what the process holds already; None: most of what is free.
-    The number of updates is no part of it: they take time, and no memory of their own.
+    half: whether products are to be in half precision: a GPU then keeps costs in half the memory. The number of updates
+    is no part of it: they take time, and no memory of their own.
     """
     if batch is not None and batch < 1:
         raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
     budget = _budget(device, memory)
     if budget is not None and device.type == "cpu":
         budget -= FRAME_BYTES * size[0] * size[1]
+    halved = half and device.type == "cuda"
     if tile == "auto":
-        tile = _largest_tile(size, config, budget)
+        tile = _largest_tile(size, config, budget, halved)
     window = size if tile is None else (min(tile[0], size[0]), min(tile[1], size[1]))
     tile = None if window == size else tile
     limit = STORED_LIMIT if budget is None else budget
-    low_memory = _bytes(window, config, stored=True) > limit
-    needed = _bytes(window, config, stored=not low_memory)
+    low_memory = _bytes(window, config, stored=True, halved=halved) > limit
+    needed = _bytes(window, config, stored=not low_memory, halved=halved)
     if budget is not None and needed > budget:
         raise _too_large(size, window, needed, budget)
     fitting = 1 if budget is None else max(1, budget // needed)
@@ -92,19 +95,21 @@ def plan_flow(
     return FlowPlan(size, tile, min(fitting, most) if batch is None else batch, low_memory)
 
 
-def _largest_tile(size: tuple[int, int], config: ModelConfig, budget: int | None) -> tuple[int, int] | None:
+def _largest_tile(
+    size: tuple[int, int], config: ModelConfig, budget: int | None, halved: bool
+) -> tuple[int, int] | None:
     """None where whole images fit, else the windows of which fewest cover the image: the squarest of these.
 
     Costs must fit as they are stored, because computing them on demand takes several times as long.
     """
-    if budget is None or _bytes(size, config, stored=True) <= budget:
+    if budget is None or _bytes(size, config, stored=True, halved=halved) <= budget:
         return None
     rows, columns = (_divisions(side) for side in size)
     grids = sorted(
         ((height, width) for height in rows for width in columns),
         key=lambda tile: (rows.index(tile[0]) + 1) * (columns.index(tile[1]) + 1) + abs(tile[0] - tile[1]) / 1e6,
     )
-    return next((tile for tile in grids if _bytes(tile, config, stored=True) <= budget), grids[-1])
+    return next((tile for tile in grids if _bytes(tile, config, stored=True, halved=halved) <= budget), grids[-1])
 
 
 def _divisions(length: int) -> list[int]:
@@ -120,14 +125,14 @@ def _divisions(length: int) -> list[int]:
     return sides
 
 
-def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool) -> int:
-    """What the flow of one pair of windows takes."""
+def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool, halved: bool = False) -> int:
+    """What the flow of one pair of windows takes; halved: costs are stored in half precision."""
     padding = Padding.to_multiple(*window, FACTOR, LEAST_SIDE)
     height, width = window[0] + padding.bottom, window[1] + padding.right
     if not stored:
         return BYTES_PER_PIXEL[config.decoder] * height * width
     levels = config.levels if config.decoder == "recurrent" else 1
-    costs = all_pairs_bytes((height // FACTOR, width // FACTOR), levels)
+    costs = all_pairs_bytes((height // FACTOR, width // FACTOR), levels) // (2 if halved else 1)
     matching = 3 * all_pairs_bytes((height // FACTOR // CELL, width // FACTOR // CELL), 1) if config.matching else 0
     return BESIDE_COSTS[config.decoder] * height * width + costs + matching
 

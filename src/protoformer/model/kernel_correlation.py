@@ -20,14 +20,18 @@ from protoformer.model.tokens import maps_of, tokens_of
 
 @dataclass
 class _Kept:
-    """Costs, B HW x total in float32, and, on the way back, their gradient so far."""
+    """Costs, B HW x total, and, on the way back, their gradient so far."""
 
     costs: Tensor
     gradient: Tensor | None = None
 
 
 class KernelCorrelation(Correlation):
-    """All costs computed once and kept, in one row a source pixel. Estimates get no gradient."""
+    """All costs computed once and kept, in one row a source pixel. Estimates get no gradient.
+
+    They are kept in float32; where windows are wanted in half precision and nothing is learned, in float16, which takes
+    half the memory and is finer than what is read.
+    """
 
     def __init__(self, source: Tensor, target: Tensor, levels: int) -> None:
         super().__init__(source, levels)
@@ -39,7 +43,13 @@ class KernelCorrelation(Correlation):
         if source.dtype == torch.bfloat16:
             flat = flat.to(torch.bfloat16)
         self.kept = _Kept(torch.empty(0))
-        self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
+        if self.dtype == torch.float32 or torch.is_grad_enabled():
+            self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
+            return
+        with full_precision(source):
+            # Scaled first: sums of many products could be more than float16 can hold.
+            self.kept.costs = torch.bmm((tokens_of(source) * self.scale).half(), flat.half()).flatten(0, 1)
+        self.ticket, self.scale = flat.new_zeros(()), 1.0
 
     def windows(self, centres: Tensor, radius: int) -> Tensor:
         """As in `Correlation`, in the precision of products."""

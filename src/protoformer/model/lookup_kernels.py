@@ -129,7 +129,7 @@ def windows(
 ) -> Tensor:
     """Costs, n x total, around centres, n x 2 (x, y), times scale: n x (levels (2 radius + 1)^2).
 
-    Both are float32 and contiguous. size: height and width of the target on level 0.
+    Costs are float32 or float16, centres float32, both contiguous. size: height and width of the target on level 0.
     """
     side = 2 * radius + 1
     found = torch.empty(len(costs), levels * side * side, dtype=dtype, device=costs.device)

@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Generic
 
@@ -59,9 +60,12 @@ class WorldMix(Generic[Batch]):
         self._counted, self._turns = 0, np.zeros(len(shares), dtype=np.int64)
         self._drawn: dict[int, tuple[int, Scenes]] = {}
 
-    @torch.no_grad()
     def parcel(self, number: int) -> Parcel[Batch]:
         """Make this rank's part of batch `number`."""
+        with torch.no_grad(), _host_alone(self.device):
+            return Parcel(self._made(number))
+
+    def _made(self, number: int) -> Batch:
         family, turn = self.place(number)
         look = "final" if (turn + 1) * GOLDEN % 1 < self.final else "clean"
         scenes = self._scenes(family, turn)
@@ -75,7 +79,7 @@ class WorldMix(Generic[Batch]):
         batch = self.make(Renderer(scenes, world.bank, self.device), look)
         if self.relight is not None:
             batch = self.relight(batch, self.light, draws)
-        return Parcel(batch)
+        return batch
 
     def place(self, number: int) -> tuple[int, int]:
         """(index into `worlds`, number among the batches of that family) of a batch."""
@@ -112,6 +116,20 @@ class WorldMix(Generic[Batch]):
 def family_seed(seed: int, family: str) -> int:
     """The seed of a family's world: one of its own, whichever other families there are."""
     return (seed << 32) + zlib.crc32(family.encode())
+
+
+@contextmanager
+def _host_alone(device: torch.device) -> Iterator[None]:
+    """One thread draws the scenes that a GPU renders: it is small work, for which many threads wait on each other, on a
+    machine whose cores are shared for so long that the GPU has to wait too.
+    """
+    threads = torch.get_num_threads()
+    if device.type == "cuda":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=2)
