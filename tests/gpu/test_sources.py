@@ -11,7 +11,7 @@ from protoformer.training.prefetch import one_ahead
 from protoformer.training.recipe import DataSection
 from protoformer.training.sources import world_source
 from protoformer.training.world_mix import WorldMix
-from protoformer.world import FlowSample
+from protoformer.world import FlowSample, Renderer
 from protoformer.world.tasks import flow_sample
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -40,6 +40,18 @@ def test_batches_rendered_beside_busy_steps_are_those_rendered_alone() -> None:
         assert found.names == expected.names
         assert torch.equal(found.first, expected.first)
         assert torch.equal(found.flow, expected.flow)
+
+
+def test_one_thread_of_the_host_works_for_a_gpu_that_renders() -> None:
+    threads = []
+
+    def make(renderer: Renderer, look: str) -> FlowSample:
+        threads.append(torch.get_num_threads())
+        return flow_sample(renderer, look)
+
+    before = torch.get_num_threads()
+    WorldMix(SCENES, range(4), torch.device("cuda"), make).parcel(0)
+    assert threads == [1] and torch.get_num_threads() == before
 
 
 def test_batches_from_the_host_arrive_whole() -> None:
