@@ -6,7 +6,7 @@ Prints three tables and, with --json, writes the same figures to a file:
     python benchmarks/world.py --device cuda --families objects drive room
 
 The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
-(clean or final pass), forward flow and its occlusion. `objects` has 30 primitives. On a CPU one process renders for
+(clean or final pass), forward flow and its occlusion. `objects` has 48 primitives. On a CPU one process renders for
 each core. The first batches are not counted; the time until there is one stands beside.
 
 The second table has the share of pixels by the length of their motion, over many scenes, beside that of Sintel and of

@@ -19,8 +19,8 @@ class Look:
     repeat: metres that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
     tone: brightness that the texture's middle grey takes, (least, most); None leaves a texture its own colours, but for
     small changes. tint: how much the three colours may differ; colour: what they are multiplied by. gloss: the most
-    that a highlight adds. plain: the share of things with hardly any texture, anything from black to white.
-    alike: whether all things of the group in a scene look the same.
+    that a highlight adds. plain: the share of things with hardly any texture, of a brightness within `bare`, anything
+    from black to white unless told otherwise. alike: whether all things of the group in a scene look the same.
     """
 
     repeat: tuple[float, float] = (0.5, 3.0)
@@ -30,6 +30,7 @@ class Look:
     colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
     gloss: float = 0.3
     plain: float = 0.0
+    bare: tuple[float, float] = (0.0, 0.95)
     alike: bool = False
 
 
@@ -65,19 +66,22 @@ class Assembly:
         casts: bool = True,
         alive: Tensor | None = None,
         texture: Tensor | None = None,
+        parts: int = 1,
     ) -> None:
         """Add a group of one kind. position: B x n x 3, or a path; extent: B x n x 3; the others as in `Primitives`.
 
-        roughness: how far a blob's outline is from a circle. texture: B x n, in 0 .. 1, where in the bank to look;
-        drawn if not given. The name keeps the draws of groups apart.
+        roughness: how far a blob's outline is from a circle. texture: B x n / parts, in 0 .. 1, where in the bank to
+        look; drawn if not given. parts: how many primitives make up a thing, and look the same: the first parts of
+        all things come first, then the second ones. The name keeps the draws of groups apart.
         """
         count = extent.shape[1]
         shape = (self.batch, count)
         still = Path.of(torch.zeros(*shape, 3))
         if base is None:
             base = torch.eye(3, dtype=torch.float64)
-        chosen, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, texture)
-        gain, bias, gloss = self._colour(name, count, look)
+        looks = 1 if look.alike else count // parts
+        chosen, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, looks, texture)
+        gain, bias, gloss = (_shared(values, count) for values in self._colour(name, look, looks))
         self.groups.append(
             {
                 "kind": kind,
@@ -88,7 +92,7 @@ class Assembly:
                 "offset": torch.zeros(*shape, 3) if offset is None else offset.expand(*shape, 3),
                 "extent": extent.expand(*shape, 3),
                 "stretch": still if stretch is None else stretch,
-                "outline": self._outline(name, count, roughness),
+                "outline": self._outline(name, count, roughness if kind == "blob" else 0.0),
                 "ripple": torch.zeros(*shape, 2, 4) if ripple is None else ripple.expand(*shape, 2, 4),
                 "instance": torch.as_tensor(instance).expand(shape),
                 "casts": torch.full(shape, casts),
@@ -116,12 +120,13 @@ class Assembly:
                 whole[key] = torch.cat([part.to(wanted) for part in parts], dim=1)  # type: ignore[attr-defined]
         return Primitives(counts=tuple(counts), **whole)  # type: ignore[arg-type]
 
-    def _texture(self, kind: str, name: str, extent: Tensor, look: Look, place: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Which texture, B x n, and how it lies, B x n x 2 x 3."""
+    def _texture(
+        self, kind: str, name: str, extent: Tensor, look: Look, drawn: int, place: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Which texture, B x n, and how it lies, B x n x 2 x 3; so many are drawn."""
         count = extent.shape[1]
-        drawn = 1 if look.alike else count
         place = self.draws.uniform(f"{name}: texture", shape=(drawn,)) if place is None else place
-        place = place.expand(-1, count)
+        place = _shared(place, count)
         if kind == "cutout":  # the silhouette fills the patch
             tiling = torch.zeros(self.batch, count, 2, 3, dtype=torch.float64)
             tiling[..., 0, 0], tiling[..., 1, 1] = 0.5 / extent[..., 0], 0.5 / extent[..., 1]
@@ -132,12 +137,11 @@ class Assembly:
         angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (drawn,))
         cos, sin = density * angle.cos(), density * angle.sin()
         shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (drawn, 2))
-        tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1).expand(-1, count, -1)
-        return (place * self.surfaces).long(), tiling.unflatten(-1, (2, 3))
+        tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1)
+        return (place * self.surfaces).long(), _shared(tiling, count).unflatten(-1, (2, 3))
 
-    def _colour(self, name: str, count: int, look: Look) -> tuple[Tensor, Tensor, Tensor]:
-        """Factor and offset of the texture, B x n x 3 each, and the strength of a highlight, B x n."""
-        drawn = 1 if look.alike else count
+    def _colour(self, name: str, look: Look, drawn: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Factor and offset of the texture, B x drawn x 3 each, and the strength of a highlight, B x drawn."""
         tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (drawn, 3))
         gain = self.draws.uniform(f"{name}: contrast", *look.contrast, (drawn, 1)) * tint
         if look.tone is None:
@@ -149,12 +153,15 @@ class Assembly:
         if look.plain:
             plain = self.draws.whether(f"{name}: plain", look.plain, (drawn, 1))
             faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (drawn, 1))
-            bare = self.draws.uniform(f"{name}: bare", 0.0, 0.95, (drawn, 1)) * tint - 0.5 * faint
+            bare = self.draws.uniform(f"{name}: bare", *look.bare, (drawn, 1)) * tint - 0.5 * faint
             gain, bias = torch.where(plain, faint, gain), torch.where(plain, bare, bias)
         gloss = self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (drawn,)).clamp_min(0)
-        return gain.expand(-1, count, -1), bias.expand(-1, count, -1), gloss.expand(-1, count)
+        return gain, bias, gloss
 
     def _outline(self, name: str, count: int, roughness: float) -> Tensor:
+        """Of blobs, B x n x 7; a circle where there is no roughness."""
+        if not roughness:
+            return torch.eye(7, dtype=torch.float64)[0].expand(self.batch, count, 7)
         waves = self.draws.normal(f"{name}: outline", 0.0, roughness, (count, 6)).clamp(-0.5, 0.5)
         waves = waves * torch.tensor([0.5, 0.5, 0.35, 0.35, 0.15, 0.15], dtype=torch.float64)
         total = waves.abs().sum(dim=-1, keepdim=True)
@@ -162,11 +169,19 @@ class Assembly:
         return torch.cat((round_, waves), dim=-1) / (round_ + total)  # no point is outside the unit circle
 
 
+def _shared(values: Tensor, count: int) -> Tensor:
+    """The looks of some things, B x n x ..., for all their parts, B x count x ..."""
+    return torch.cat((values,) * (count // values.shape[1]), dim=1)
+
+
 def clear_of(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
-    """Without the boxes, balls and cutouts that come nearer than `gap` metres to a point (B x 3) at time 0."""
+    """Without the bodies of boxes, balls and cutouts that come nearer than `gap` metres to a point (B x 3) at time 0.
+
+    Parts that are at one place but for their offsets are of one body, and go together.
+    """
     zero = torch.zeros(len(point))
-    turned = rotation(primitives.spin.at(zero))
-    middle = primitives.position.at(zero) + (turned @ primitives.offset[..., None])[..., 0]
+    turned, origin = rotation(primitives.spin.at(zero)), primitives.position.at(zero)
+    middle = origin + (turned @ primitives.offset[..., None])[..., 0]
     own = ((turned @ primitives.base).transpose(-1, -2) @ (point[:, None] - middle)[..., None])[..., 0]
     flat = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # a cutout has no depth
     cutouts, boxes = sum(primitives.counts[:2]), sum(primitives.counts[:3])
@@ -174,7 +189,11 @@ def clear_of(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
     extent = torch.where((number < boxes)[:, None], primitives.extent * flat, primitives.extent)
     distance = (own.abs() - extent).clamp_min(0).norm(dim=-1)
     solid = (number >= cutouts) & (number < sum(primitives.counts[:5]))
-    return replace(primitives, alive=primitives.alive & ~(solid & (distance < gap)))
+    near = solid & primitives.alive & (distance < gap)
+    x, y, z = origin.unbind(dim=-1)
+    shared = near[:, None] & (x[:, :, None] == x[:, None])
+    shared = shared & (y[:, :, None] == y[:, None]) & (z[:, :, None] == z[:, None])
+    return replace(primitives, alive=primitives.alive & ~(solid & shared.any(dim=-1)))
 
 
 def upright(heading: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -51,8 +52,10 @@ def joined(paths: Sequence[Path]) -> Path:
     """The paths of several groups of things side by side, along the second dimension; shorter ones are padded."""
 
     def padded(parts: list[Tensor]) -> Tensor:
-        most = max(part.shape[-1] for part in parts)
-        return torch.cat([torch.nn.functional.pad(part, (0, most - part.shape[-1])) for part in parts], dim=1)
+        short = [max(part.shape[-1] for part in parts) - part.shape[-1] for part in parts]
+        return torch.cat(
+            [F.pad(part, (0, gap)) if gap else part for part, gap in zip(parts, short, strict=True)], dim=1
+        )
 
     return Path(
         powers=padded([path.powers for path in paths]),

@@ -26,7 +26,9 @@ class Family:
 
 
 FAMILIES = {
-    "objects": Family(objects, (368, 496), 0.0, "many flying things, motion of 0.1 to 400 pixels a frame"),
+    "objects": Family(
+        objects, (368, 496), 0.0, "many flying things, chairs among them, motion of 0.1 to 400 pixels a frame"
+    ),
     "drive": Family(drive, (320, 1024), 0.0, "a street from a car, a camera like KITTI's"),
     "room": Family(room, (480, 640), 0.0, "a furnished room, a camera like a Kinect's, 0.5 to 10 metres"),
     "chase": Family(chase, (360, 640), 0.0, "one target among others, hidden at times, near and far"),

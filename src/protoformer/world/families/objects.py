@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.rotations import rotation
-from protoformer.world.assembly import Assembly, Look, lying, vectors
+from protoformer.world.assembly import Assembly, Look, lying, upright, vectors
 from protoformer.world.bank import TextureBank
 from protoformer.world.chance import Draws
 from protoformer.world.conditions import air, film, hand, sky
+from protoformer.world.families.furniture import LEGS, chairs
 from protoformer.world.paths import Path
 from protoformer.world.scene import Camera, Scenes
 
@@ -21,25 +22,24 @@ LEAP, PAN = 0.4, 0.06
 
 What moves as many pixels in a small picture as it may in a large one is gone from the next, and teaches nothing.
 """
-THINGS = {"blob": 8, "cutout": 6, "rectangle": 4, "box": 4, "ball": 4}
+THINGS = {"blob": 6, "cutout": 5, "rectangle": 3, "box": 3, "ball": 3}
+CHAIRS = 3
+LEG = (2 / 352, 6 / 352)
+"""How wide the legs of a flying chair are, least and most: shares of the shorter side."""
 
 
 def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float = 0.0) -> Scenes:
     """Build scenes of flying things in front of a wall, in a hall, or over a plain."""
-    height, width = size
-    focal = width * draws.uniform("focal", 0.7, 1.5)
+    focal = size[1] * draws.uniform("focal", 0.7, 1.5)
     assembly = Assembly(draws, bank.surfaces, bank.cutouts)
     _background(assembly)
     fastest = min(FASTEST, LEAP * max(size))
-    present = draws.integer("present", 12, 1 + sum(THINGS.values()))
-    rank = draws.order("rank", sum(THINGS.values()))
+    most = sum(THINGS.values()) + CHAIRS
+    alive = draws.order("rank", most) < draws.integer("present", 12, 1 + most)[:, None]
     number = 0
     for kind, count in THINGS.items():
         name = f"flying.{kind}"
-        depth = draws.log_uniform(f"{name}.depth", 2.0, 25.0, (count,))
-        metres = depth / focal[:, None]  # one pixel, at that depth
-        spot = draws.uniform(f"{name}.spot", -0.55, 0.55, (count, 2)) * torch.tensor([width, height])
-        start = vectors(spot[..., 0] * metres, spot[..., 1] * metres, depth)
+        start, metres = _start(draws, name, size, focal, count)
         radius = draws.log_uniform(f"{name}.radius", 0.05, 0.45, (count, 1)) * min(size) * metres[..., None]
         slim = draws.log_uniform(f"{name}.slim", 0.3, 1.0, (count, 3))
         thin = torch.where(draws.whether(f"{name}.thin", 0.15, (count,)), 0.12, 1.0)  # sticks and wires
@@ -56,9 +56,10 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
             stretch=_breath(draws, name, count),
             ripple=_ripple(draws, name, count) if kind in ("blob", "cutout") else None,
             instance=instance,
-            alive=rank[:, number : number + count] < present[:, None],
+            alive=alive[:, number : number + count],
         )
         number += count
+    _chairs(assembly, size, focal, torch.arange(number + 1, most + 1), alive[:, number:])
     sky(assembly)
     return Scenes(
         primitives=assembly.primitives(),
@@ -67,6 +68,37 @@ def objects(draws: Draws, size: tuple[int, int], bank: TextureBank, shake: float
         film=film(draws),
         size=size,
         rate=RATE,
+    )
+
+
+def _start(draws: Draws, name: str, size: tuple[int, int], focal: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Places anywhere in the view, B x n x 3, and how long a pixel is there, B x n."""
+    height, width = size
+    depth = draws.log_uniform(f"{name}.depth", 2.0, 25.0, (count,))
+    metres = depth / focal[:, None]
+    spot = draws.uniform(f"{name}.spot", -0.55, 0.55, (count, 2)) * torch.tensor([width, height])
+    return vectors(spot[..., 0] * metres, spot[..., 1] * metres, depth), metres
+
+
+def _chairs(assembly: Assembly, size: tuple[int, int], focal: Tensor, instance: Tensor, alive: Tensor) -> None:
+    """Chairs upright more or less, seen from any side; what is behind shows between their thin parts."""
+    draws, name, count = assembly.draws, "flying.chair", len(instance)
+    start, metres = _start(draws, name, size, focal, count)
+    side = min(size) * metres
+    scale = draws.log_uniform(f"{name}.radius", 0.12, 0.4, (count,)) * side / LEGS
+    lean = draws.normal(f"{name}.lean", 0.0, 0.4, (count, 2))
+    tilt = rotation(vectors(lean[..., 0], 0.0, lean[..., 1]))
+    chairs(
+        assembly,
+        _orbit(draws, name, start, metres, min(FASTEST, LEAP * max(size)), max(size)),
+        tilt @ upright(draws.uniform(f"{name}.turned", -math.pi, math.pi, (count,))),
+        alive,
+        name,
+        alike=False,
+        scale=scale,
+        thick=0.5 * draws.log_uniform(f"{name}.leg", *LEG, (count,)) * side / scale,
+        spin=_spin(draws, name, "chair", count),
+        instance=instance,
     )
 
 
