@@ -16,7 +16,7 @@ from protoformer.show import Curve, Figure, Pixels, Section, assignment_picture,
 from protoformer.world import FlowSample, World
 from protoformer.world.tasks import flow_sample
 
-SCENES = {"objects": (4, (288, 384)), "drive": (1, (240, 480)), "handheld": (0, (288, 384))}
+SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480)), "handheld": (0, (288, 384))}
 """Of each family that is shown: which scene, and its size in pixels."""
 SEED = 4
 WHITE = 5.0
