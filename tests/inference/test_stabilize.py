@@ -12,6 +12,7 @@ import torch
 
 import protoformer as pf
 from protoformer.inference.homographies import FeatureFinder, homography
+from protoformer.inference.stabilize import STEADY
 from protoformer.inference.stabilize_render import View, looked_up, steady_frame
 from protoformer.inference.stabilize_scores import StabilityMeter
 from protoformer.inference.stabilize_survey import AT_ONCE, Link, Look, Surveyor
@@ -78,7 +79,15 @@ def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizeModel, cl
         across, down = looked_up(result.view(place), SIZE)
         assert across.min() > -0.01 and across.max() < SIZE[1] - 0.99
         assert down.min() > -0.01 and down.max() < SIZE[0] - 0.99
-    assert 0.96 <= result.share < 1
+    assert 0.88 <= result.share < 0.96
+    assert result.acceleration[1] < 0.7 * model.stabilize(clip(2 * shaky(8)), crop=0.96).acceleration[1]
+
+
+def test_the_auto_crop_is_no_smaller_than_a_clip_needs(model: pf.StabilizeModel, clip: Clip) -> None:
+    result = model.stabilize(clip(0.1 * shaky(8)))
+    assert 0.96 <= result.share < 1 and result.acceleration[1] <= STEADY * SIZE[1]
+    middling, free = (model.stabilize(clip(shaky(8)), crop=crop) for crop in ("auto", 0.7))
+    assert 0.88 < middling.share < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
 
 
 def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizeModel, clip: Clip) -> None:

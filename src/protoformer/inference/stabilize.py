@@ -22,7 +22,7 @@ from protoformer.inference.stabilize_planner import (
     steady_motions,
 )
 from protoformer.inference.stabilize_render import steady_frame
-from protoformer.inference.stabilize_results import Path, StabilizeResult
+from protoformer.inference.stabilize_results import Path, StabilizeResult, mean_acceleration
 from protoformer.inference.stabilize_survey import Shot, Survey, Surveyor, surveyed
 from protoformer.inference.weights import load_weights, packaged_weights, save_weights
 from protoformer.model import FlowNetwork, build_flow, preset
@@ -32,7 +32,11 @@ from protoformer.model.stabilize import StabilizeNetwork
 Crop = str | float
 """auto, none, or the share of a frame's sides that is shown."""
 USUAL_SHARE = 0.96
-"""What of a frame's sides is shown at least, unless somebody says otherwise."""
+"""What of a frame's sides is shown at least, unless somebody says otherwise or the clip shakes much."""
+SHAKIEST_SHARE, SHARE_STEP = 0.88, 0.005
+"""What is shown at least of a clip that shakes much, and the steps on the way there."""
+STEADY = 2.8e-4
+"""Mean change of velocity from frame to frame, of a frame's width, below which nobody asks for a smaller crop."""
 LEAST_SHARE, MOST_SHARE = 0.5, 0.999
 """Bounds of what somebody may say: with a share nearer to 1, rounding would be all the room there is."""
 LONGEST_DELAY = 600
@@ -103,12 +107,13 @@ class StabilizeModel:
         """How each frame of a clip is to be shown so that the camera moves smoothly; `frames` then makes the pictures.
 
         source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1
-        as much as the crop allows. crop: "auto" shows as much of the frames as all of them have, and at least 96 % of
-        their sides; "none" leaves black what is not there; a share is shown as it is. tripod: as if the camera
-        stood still, as far as the crop allows. delay: decide each frame when so many after it are known, as a live
-        camera must; None looks at the whole clip. What the network adds to a frame is left out if it would see more
-        after it: a `grid` sees none, a `field` as many as its window has. start, end: seconds; rate: frames a second of
-        images. progress: told of frames, and of about how many.
+        as much as the crop allows. crop: "auto" shows as much of the frames as all of them have: at least 96 % of
+        their sides, or less, down to 88 %, where a clip would still shake visibly; "none" leaves black what is not
+        there; a share is shown as it is. tripod: as if the camera stood still, as far as the crop allows. delay: decide
+        each frame when so many after it are known, as a live camera must; None looks at the whole clip. What the
+        network adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its
+        window has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how
+        many.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, rate))
@@ -152,8 +157,7 @@ class StabilizeModel:
     def _result(
         self, survey: Survey, options: StabilizeOptions, times: tuple[Fraction, ...], numbers: tuple[int, ...]
     ) -> StabilizeResult:
-        frame = Frame.of(survey.size, 1 - options.strength * (1 - options.share))
-        plans = [_planned(shot, frame, options) for shot in survey.shots]
+        frame, plans = _planned_shots(survey, options)
         corrections = Corrections(
             np.concatenate([plan.turns for plan in plans]), np.concatenate([plan.shifts for plan in plans])
         )
@@ -175,6 +179,33 @@ class StabilizeModel:
             numbers=numbers,
             trained=self.trained,
         )
+
+
+def _planned_shots(survey: Survey, options: StabilizeOptions) -> tuple[Frame, list[Corrections]]:
+    """The corrections of every shot, within one crop: for "auto" the largest in which the clip is steady."""
+
+    def within(share: float) -> tuple[Frame, list[Corrections]]:
+        frame = Frame.of(survey.size, 1 - options.strength * (1 - share))
+        return frame, [_planned(shot, frame, options) for shot in survey.shots]
+
+    def steady(plans: list[Corrections]) -> bool:
+        after = [steady_motions(shot.motions, plan) for shot, plan in zip(survey.shots, plans, strict=True)]
+        cuts = tuple(shot.first for shot in survey.shots[1:])
+        return mean_acceleration(_paths(after), cuts) <= STEADY * survey.size[1]
+
+    found = within(options.share)
+    if options.crop != "auto" or options.tripod or options.delay is not None or steady(found[1]):
+        return found
+    too_large, small_enough = 0, round((USUAL_SHARE - SHAKIEST_SHARE) / SHARE_STEP)  # steps from the usual share
+    found = within(SHAKIEST_SHARE)
+    while small_enough - too_large > 1:
+        middle = (too_large + small_enough) // 2
+        tried = within(USUAL_SHARE - middle * SHARE_STEP)
+        if steady(tried[1]):
+            found, small_enough = tried, middle
+        else:
+            too_large = middle
+    return found
 
 
 def _planned(shot: Shot, frame: Frame, options: StabilizeOptions) -> Corrections:
