@@ -31,15 +31,21 @@ def test_a_stop_ends_with_the_code_of_its_signal_once_all_is_tidied_up(sent: sig
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_second_request_to_terminate_changes_nothing() -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_request_to_terminate_what_is_stopping_changes_nothing(sent: signal.Signals, code: int) -> None:
     happened = []
-    with pytest.raises(typer.Exit) as ended, stoppable(lambda: happened.append("told")):
+
+    def tell() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        happened.append("told")
+
+    with pytest.raises(typer.Exit) as ended, stoppable(tell):
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(sent)
         finally:
             signal.raise_signal(signal.SIGTERM)
             happened.append("tidied up")
-    assert (ended.value.exit_code, happened) == (143, ["tidied up", "told"])
+    assert (ended.value.exit_code, happened) == (code, ["tidied up", "told"])
 
 
 def test_a_terminated_command_keeps_its_frames_and_leaves_nothing_hidden(

@@ -1,5 +1,6 @@
 """Where a clip is looked at, everywhere if it is short and all over it if it is long, and how its frames come."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -82,3 +83,22 @@ def test_other_frames_that_are_handed_in_become_fractions() -> None:
 def test_bytes_of_no_image_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="frame 0"):
         list(ClipFrames([torch.zeros(shape, dtype=torch.uint8)], Span()))
+
+
+def test_bytes_counted_backwards_or_locked_are_taken() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    locked = pixels.copy()
+    locked.flags.writeable = False
+    turned, mirrored, kept = ClipFrames([pixels[..., ::-1], pixels[:, ::-1], locked], Span())
+    assert torch.equal(turned.pixels.flip(0), kept.pixels) and torch.equal(mirrored.pixels.flip(2), kept.pixels)
+    assert np.array_equal(kept.pixels.permute(1, 2, 0).numpy(), pixels)
+
+
+def test_a_frame_may_be_written_over_once_it_was_handed_in() -> None:
+    def frames() -> Iterator[npt.NDArray[np.uint8]]:
+        buffer = np.zeros((6, 8, 3), dtype=np.uint8)
+        for number in range(3):
+            buffer[:] = number
+            yield buffer
+
+    assert [int(frame.pixels.max()) for frame in list(ClipFrames(frames(), Span()))] == [0, 1, 2]

@@ -10,6 +10,7 @@ from protoformer.errors import InputError
 from protoformer.inference import planning
 from protoformer.inference.memory import BYTES_PER_PIXEL
 from protoformer.inference.planning import FRAME_BYTES, FlowPlan, plan_flow
+from protoformer.model.fused import operators
 from protoformer.world import random_scene
 
 CPU = torch.device("cpu")
@@ -48,7 +49,10 @@ class TestPlans:
             assert memory - FRAME_BYTES * size[0] * size[1] < 600 * 2**20
             return
         window = plan.tile or size
-        assert planning._bytes(window, config, stored=not plan.low_memory) + FRAME_BYTES * size[0] * size[1] <= memory
+        assert (
+            planning._bytes(window, config, stored=not plan.low_memory, halved=False) + FRAME_BYTES * size[0] * size[1]
+            <= memory
+        )
         rows, columns = ({(each[axis].start, each[axis].stop) for each in plan.windows} for axis in (0, 1))
         for spans, side in ((rows, size[0]), (columns, size[1])):
             assert min(spans)[0] == 0 and max(spans)[1] == side
@@ -61,8 +65,11 @@ class TestPlans:
         assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch == planning.MOST_AT_ONCE
         assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=2 * GB).batch == 2
 
-    def test_a_gpu_in_half_precision_has_room_for_more(self) -> None:
+    def test_kernels_in_half_precision_have_room_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         gpu = torch.device("cuda")
+        monkeypatch.setattr(operators, "TRITON_IS_THERE", False)
+        assert plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=True).tile is not None
+        monkeypatch.setattr(operators, "TRITON_IS_THERE", True)
         plans = [plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=half) for half in (True, False)]
         assert plans[0].tile is None and plans[1].tile is not None
         assert plan_flow((1080, 1920), FAST, CPU, memory=6 * GB, half=True).tile is not None

@@ -28,6 +28,15 @@ def flying_chairs(world: World, time: float, rows: slice) -> Tensor:
     return table.gather(2, order.expand(len(table), -1, -1)).unflatten(2, (CHAIRS, PARTS)).transpose(2, 3)
 
 
+def test_nothing_lies_on_what_was_cleared_away(bank: TextureBank) -> None:
+    rooms = World("room", 5, (48, 64), bank=bank).scenes(range(60)).primitives
+    origin = rooms.position.at(torch.zeros(60))
+    small = rooms.alive & (rooms.offset.norm(dim=-1) > 0) & (rooms.extent.amax(dim=-1) <= 0.18)
+    carries = rooms.alive & (rooms.extent.amax(dim=-1) > 0.18)
+    there = (origin[:, :, None] == origin[:, None]).all(dim=-1) & carries[:, None]
+    assert small.sum() > 300 and there.any(dim=-1)[small].all()
+
+
 def test_the_parts_of_a_flying_chair_stay_together_as_it_turns(bank: TextureBank) -> None:
     world = World("objects", 5, bank=bank)
 

@@ -127,7 +127,9 @@ def _tell(
             "cropping": round(result.cropping, 4),
             "acceleration_px": {"before": round(before, 4), "after": round(after, 4)},
             "scores": None if measured is None else asdict(measured),
-            "stability_is_telling": None if measured is None else measured.after.is_telling,
+            "stability_is_telling": None
+            if measured is None
+            else {"before": measured.before.is_telling, "after": measured.after.is_telling},
             "cuts": [result.numbers[place] for place in result.cuts],
             "bridged": [result.numbers[place] for place in result.bridged],
             "trained": result.trained,

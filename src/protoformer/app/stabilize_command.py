@@ -23,7 +23,10 @@ def stabilize(
     strength: Annotated[float, typer.Option(help="0 changes nothing, 1 as much as the crop allows.")] = 1.0,
     crop: Annotated[
         str,
-        typer.Option(help="auto (as much as every frame has), none (black beside the frames), or a share such as 0.9."),
+        typer.Option(
+            help="auto (96 % of the sides or more; less, if need be, of a clip that shakes much), none (black beside "
+            "the frames), or a share such as 0.9."
+        ),
     ] = "auto",
     tripod: Annotated[bool, typer.Option("--tripod", help="As if the camera stood still, if it can be.")] = False,
     online: Annotated[

@@ -16,21 +16,24 @@ def stoppable(tell: Callable[[], None]) -> Iterator[None]:
     """Within it, Ctrl-C and a request to terminate (SIGTERM) end the command the same way: by a KeyboardInterrupt.
 
     When that has come out, and all that it passed is tidied up, `tell` says what is left; the exit code is 130 or 143.
-    A second request to terminate changes nothing.
+    A request to terminate changes nothing once either has come; who presses Ctrl-C again will not wait for the tidying.
     """
-    code = INTERRUPTED
+    asked: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal code
-        if code == INTERRUPTED:
-            code = 128 + number
+        asked.append(number)
+        if len(asked) == 1 or number == signal.SIGINT:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    heard = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # whoever started the command wants it so
+        heard.remove(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     except KeyboardInterrupt:
         tell()
-        raise typer.Exit(code) from None
+        raise typer.Exit(128 + asked[0] if asked else INTERRUPTED) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -109,7 +109,9 @@ class ClipFrames:
             taken += 1
             if (taken - 1) % self.span.every:
                 continue
-            frame = ClipFrame(as_frame(image, f"frame {number}"), number, time)
+            pixels = as_frame(image, f"frame {number}").cpu()
+            # Whoever hands frames in may write the next one over this one.
+            frame = ClipFrame(pixels.clone(), number, time)
             if size is not None and frame.size != size:
                 raise InputError(
                     f"frame {number} is {frame.size[1]}x{frame.size[0]} where those before it are {size[1]}x{size[0]}; "

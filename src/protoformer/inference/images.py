@@ -32,11 +32,16 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
 
 
 def as_frame(source: ImageLike, name: str) -> Tensor:
-    """Any of these as 3 x H x W: bytes in three channels as they are, uint8, and all else as float32 in [0, 1]."""
+    """Any of these as 3 x H x W: bytes in three channels as they are, uint8, and all else as float32 in [0, 1].
+
+    Bytes are not copied where that can be helped, nor moved from their device.
+    """
     if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3:
-        source = torch.from_numpy(source).permute(2, 0, 1)
+        # torch takes neither what is counted backwards, such as a camera's colours, nor what is locked.
+        plain = source.flags.writeable and min(source.strides) >= 0
+        source = torch.from_numpy(source if plain else source.copy()).permute(2, 0, 1)
     if isinstance(source, Tensor) and source.dtype == torch.uint8 and source.numel():
-        frame = source.detach().cpu()
+        frame = source.detach()
         frame = frame[0] if frame.dim() == 4 and len(frame) == 1 else frame
         if frame.dim() == 3 and len(frame) == 3:
             return frame

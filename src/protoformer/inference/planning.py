@@ -14,6 +14,7 @@ from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
 from protoformer.model import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.flow import LEAST_SIDE, STORED_LIMIT
+from protoformer.model.fused import kernels_run_there
 from protoformer.model.matching import CELL
 from protoformer.model.update import FACTOR
 
@@ -72,15 +73,15 @@ def plan_flow(
     """The plan for images of (height, width), or an `InputError` where the memory cannot be enough.
 
     memory: bytes that may be used, in main memory with what the process holds already; None: most of what is free.
-    half: whether products are to be in half precision: a GPU then keeps costs in half the memory. The number of updates
-    is no part of it: they take time, and no memory of their own.
+    half: whether products are to be in half precision: a GPU's kernels then keep costs in half the memory. The number
+    of updates is no part of it: they take time, and no memory of their own.
     """
     if batch is not None and batch < 1:
         raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
     budget = _budget(device, memory)
     if budget is not None and device.type == "cpu":
         budget -= FRAME_BYTES * size[0] * size[1]
-    halved = half and device.type == "cuda"
+    halved = half and kernels_run_there(device)  # others keep costs in float32
     if tile == "auto":
         tile = _largest_tile(size, config, budget, halved)
     window = size if tile is None else (min(tile[0], size[0]), min(tile[1], size[1]))
@@ -125,7 +126,7 @@ def _divisions(length: int) -> list[int]:
     return sides
 
 
-def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool, halved: bool = False) -> int:
+def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool, halved: bool) -> int:
     """What the flow of one pair of windows takes; halved: costs are stored in half precision."""
     padding = Padding.to_multiple(*window, FACTOR, LEAST_SIDE)
     height, width = window[0] + padding.bottom, window[1] + padding.right

@@ -67,7 +67,7 @@ class StabilizeOptions:
 
     @property
     def share(self) -> float:
-        """Of a frame's sides, within which corrections are planned."""
+        """Of a frame's sides, within which corrections are planned; "auto" may come to a smaller one."""
         return float(self.crop) if not isinstance(self.crop, str) else USUAL_SHARE
 
 
@@ -106,14 +106,14 @@ class StabilizeModel:
     ) -> StabilizeResult:
         """How each frame of a clip is to be shown so that the camera moves smoothly; `frames` then makes the pictures.
 
-        source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1
-        as much as the crop allows. crop: "auto" shows as much of the frames as all of them have: at least 96 % of
-        their sides, or less, down to 88 %, where a clip would still shake visibly; "none" leaves black what is not
-        there; a share is shown as it is. tripod: as if the camera stood still, as far as the crop allows. delay: decide
-        each frame when so many after it are known, as a live camera must; None looks at the whole clip. What the
-        network adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its
-        window has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how
-        many.
+        source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1 as
+        much as the crop allows. crop: "auto" shows as much of the frames as all of them have: at least 96 % of their
+        sides, or less, down to 88 %, where a clip would still shake visibly, though not with a tripod or a delay;
+        "none" leaves black what is not there; a share is shown as it is. tripod: as if the camera stood still, as far
+        as the crop allows. delay: decide each frame when so many after it are known, as a live camera must; None looks
+        at the whole clip. What the network adds to a frame is left out if it would see more after it: a `grid` sees
+        none, a `field` as many as its window has. start, end: seconds; rate: frames a second of images. progress: told
+        of frames, and of about how many.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, rate))
@@ -182,7 +182,10 @@ class StabilizeModel:
 
 
 def _planned_shots(survey: Survey, options: StabilizeOptions) -> tuple[Frame, list[Corrections]]:
-    """The corrections of every shot, within one crop: for "auto" the largest in which the clip is steady."""
+    """The corrections of every shot, within one crop.
+
+    For "auto", with the whole clip at hand, it is the largest in which the clip is steady, or else the smallest.
+    """
 
     def within(share: float) -> tuple[Frame, list[Corrections]]:
         frame = Frame.of(survey.size, 1 - options.strength * (1 - share))
@@ -194,11 +197,12 @@ def _planned_shots(survey: Survey, options: StabilizeOptions) -> tuple[Frame, li
         return mean_acceleration(_paths(after), cuts) <= STEADY * survey.size[1]
 
     found = within(options.share)
-    if options.crop != "auto" or options.tripod or options.delay is not None or steady(found[1]):
+    fixed = options.crop != "auto" or options.tripod or options.delay is not None or not options.strength
+    if fixed or steady(found[1]):
         return found
     too_large, small_enough = 0, round((USUAL_SHARE - SHAKIEST_SHARE) / SHARE_STEP)  # steps from the usual share
     found = within(SHAKIEST_SHARE)
-    while small_enough - too_large > 1:
+    while steady(found[1]) and small_enough - too_large > 1:
         middle = (too_large + small_enough) // 2
         tried = within(USUAL_SHARE - middle * SHARE_STEP)
         if steady(tried[1]):

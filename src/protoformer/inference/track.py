@@ -12,10 +12,10 @@ from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry.crops import Crops
 from protoformer.inference.clip_frames import ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, takes_half
-from protoformer.inference.images import ImageLike
+from protoformer.inference.images import ImageLike, as_frame
 from protoformer.inference.track_boxes import Box, Boxes, checked_boxes
 from protoformer.inference.track_engine import TrackEngine
-from protoformer.inference.track_frames import check_size, frame_pixels
+from protoformer.inference.track_frames import check_size
 from protoformer.inference.track_results import TrackedBox, TrackResult
 from protoformer.inference.track_steps import followed
 from protoformer.inference.track_target import SMALLEST, Target, Window, on_frame
@@ -107,7 +107,7 @@ class Tracker:
 
     def reset(self, frame: ImageLike, boxes: Boxes) -> None:
         """Forget the targets, and follow those that these boxes show in this frame."""
-        pixels = frame_pixels(frame)
+        pixels = as_frame(frame, "the frame")
         self._size = (pixels.shape[1], pixels.shape[2])
         chosen = checked_boxes(boxes, self._size)
         self._targets = [Target(_shown(box, self._size)) for box in chosen]
@@ -116,7 +116,7 @@ class Tracker:
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Where the targets are in the next frame: one for each box, in their order."""
-        pixels, config = frame_pixels(frame), self._engine.config
+        pixels, config = as_frame(frame, "the frame"), self._engine.config
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
         windows = [target.window(config.surroundings, size) for target in self._targets]

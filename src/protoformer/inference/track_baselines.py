@@ -11,9 +11,9 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.inference.correlation_filter import LOST_BELOW, CorrelationFilter
-from protoformer.inference.images import ImageLike
+from protoformer.inference.images import ImageLike, as_frame
 from protoformer.inference.track_boxes import Box, Boxes, checked_boxes
-from protoformer.inference.track_frames import check_size, frame_pixels
+from protoformer.inference.track_frames import check_size
 from protoformer.inference.track_results import TrackedBox
 
 Pixels = npt.NDArray[np.uint8]
@@ -128,6 +128,6 @@ def _bgr(frame: Pixels) -> Pixels:
 
 def _pixels(frame: ImageLike) -> Pixels:
     """Any image as uint8 H x W x 3, in one piece."""
-    pixels = frame_pixels(frame)
+    pixels = as_frame(frame, "the frame")
     whole = pixels if pixels.dtype == torch.uint8 else (pixels * 255).round().byte()
     return np.asarray(whole.permute(1, 2, 0).contiguous().cpu().numpy())

@@ -1,4 +1,4 @@
-"""Starting weights that keep signals at their strength through many layers, so that learning begins at once."""
+"""Networks before anything is learned: with starting weights that keep signals at their strength, or with none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -20,9 +20,10 @@ from protoformer.model.tokens import maps_of, tokens_of
 
 @dataclass
 class _Kept:
-    """Costs, B HW x total, and, on the way back, their gradient so far."""
+    """Costs, B HW x total, float32 or float16, what they are to be multiplied by, and their gradient so far."""
 
     costs: Tensor
+    scale: float
     gradient: Tensor | None = None
 
 
@@ -39,17 +40,18 @@ class KernelCorrelation(Correlation):
         self.dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         flat = torch.cat([level.flatten(2) for level in pyramid_of(target, levels)], dim=2)
         flat = F.pad(flat, (0, -flat.shape[2] % ALIGNMENT))  # odd rows are multiplied slowly
+        if self.dtype != torch.float32 and not torch.is_grad_enabled():
+            with full_precision(source):
+                # Scaled first: sums of many products could be more than float16 can hold.
+                scaled = (tokens_of(source).float() * self.scale).half()
+                self.kept = _Kept(torch.bmm(scaled, flat.half()).flatten(0, 1), scale=1.0)
+            self.ticket = flat.new_zeros(())
+            return
         # Products of bfloat16 are exact in float32, in which they are summed; means of coarser levels are rounded.
         if source.dtype == torch.bfloat16:
             flat = flat.to(torch.bfloat16)
-        self.kept = _Kept(torch.empty(0))
-        if self.dtype == torch.float32 or torch.is_grad_enabled():
-            self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
-            return
-        with full_precision(source):
-            # Scaled first: sums of many products could be more than float16 can hold.
-            self.kept.costs = torch.bmm((tokens_of(source) * self.scale).half(), flat.half()).flatten(0, 1)
-        self.ticket, self.scale = flat.new_zeros(()), 1.0
+        self.kept = _Kept(torch.empty(0), self.scale)
+        self.ticket = _Costs.apply(tokens_of(source), flat, self.kept)  # type: ignore[no-untyped-call]
 
     def windows(self, centres: Tensor, radius: int) -> Tensor:
         """As in `Correlation`, in the precision of products."""
@@ -110,7 +112,7 @@ class _Windows(torch.autograd.Function):
         ctx.save_for_backward(centres)
         ctx.of, ctx.radius = of, radius
         with torch.cuda.device_of(centres):
-            return lookup_kernels.windows(of.kept.costs, centres, of.size, of.levels, radius, of.scale, of.dtype)
+            return lookup_kernels.windows(of.kept.costs, centres, of.size, of.levels, radius, of.kept.scale, of.dtype)
 
     @staticmethod
     @once_differentiable

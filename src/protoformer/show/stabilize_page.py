@@ -45,4 +45,7 @@ def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
 
 def too_short(scores: StabilityScores) -> str:
     """What stands in the place of a stability that would tell nothing."""
-    return f"too short to score: {scores.frames - scores.skipped_motions} frames, and it takes {TELLING + 1}"
+    frames = f"{scores.frames} frames"
+    if scores.skipped_motions:
+        frames = f"{scores.frames - scores.skipped_motions} of {frames} could be followed"
+    return f"too short to score: {frames}, and it takes {TELLING + 1}"

@@ -62,7 +62,7 @@ class WorldMix(Generic[Batch]):
 
     def parcel(self, number: int) -> Parcel[Batch]:
         """Make this rank's part of batch `number`."""
-        with torch.no_grad(), _host_alone(self.device):
+        with torch.no_grad(), _one_thread_for_a_gpu(self.device):
             return Parcel(self._made(number))
 
     def _made(self, number: int) -> Batch:
@@ -119,13 +119,17 @@ def family_seed(seed: int, family: str) -> int:
 
 
 @contextmanager
-def _host_alone(device: torch.device) -> Iterator[None]:
+def _one_thread_for_a_gpu(device: torch.device) -> Iterator[None]:
     """One thread draws the scenes that a GPU renders: it is small work, for which many threads wait on each other, on a
     machine whose cores are shared for so long that the GPU has to wait too.
+
+    Threads of Python that begin meanwhile keep it at one.
     """
+    if device.type != "cuda":
+        yield
+        return
     threads = torch.get_num_threads()
-    if device.type == "cuda":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

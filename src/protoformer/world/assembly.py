@@ -70,9 +70,9 @@ class Assembly:
     ) -> None:
         """Add a group of one kind. position: B x n x 3, or a path; extent: B x n x 3; the others as in `Primitives`.
 
-        roughness: how far a blob's outline is from a circle. texture: B x n / parts, in 0 .. 1, where in the bank to
-        look; drawn if not given. parts: how many primitives make up a thing, and look the same: the first parts of
-        all things come first, then the second ones. The name keeps the draws of groups apart.
+        roughness: how far a blob's outline is from a circle. texture: B x n / parts, or B x 1 for all of them, in 0 ..
+        1, where in the bank to look; drawn if not given. parts: how many primitives make up a thing, and look the same:
+        the first parts of all things come first, then the second ones. The name keeps the draws of groups apart.
         """
         count = extent.shape[1]
         shape = (self.batch, count)

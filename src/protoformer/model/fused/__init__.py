@@ -46,7 +46,12 @@ def is_written() -> bool:
 
 def kernels_run_on(tensor: Tensor) -> bool:
     """Whether Triton's kernels run on this tensor's device, and torch is not writing down a graph."""
-    return tensor.is_cuda and operators.TRITON_IS_THERE and not _is_graph_or_plain()
+    return kernels_run_there(tensor.device)
+
+
+def kernels_run_there(device: torch.device) -> bool:
+    """The same of a device."""
+    return device.type == "cuda" and operators.TRITON_IS_THERE and not _is_graph_or_plain()
 
 
 def _is_graph_or_plain() -> bool:

@@ -16,7 +16,7 @@ from protoformer.world.assembly import Assembly, Look, upright, vectors
 from protoformer.world.chance import Draws
 from protoformer.world.paths import Path, joined
 
-WOOD = Look(repeat=(0.4, 3.0), contrast=(0.3, 1.3), tone=(0.05, 0.7), plain=0.3, bare=(0.0, 0.95), gloss=0.4)
+WOOD = Look(repeat=(0.4, 3.0), contrast=(0.3, 1.3), tone=(0.05, 0.7), plain=0.3, gloss=0.4)
 SET = Look(repeat=(0.3, 2.0), contrast=(0.3, 1.0), plain=0.5, bare=(0.0, 0.9), gloss=0.5)
 COVER = Look(repeat=(0.15, 1.2), contrast=(0.5, 1.3), tone=(0.1, 0.7), plain=0.35, bare=(0.0, 0.9), gloss=0.1)
 LINEN = Look(repeat=(0.3, 1.5), contrast=(0.1, 0.9), plain=0.6, bare=(0.6, 1.1), gloss=0.0)
@@ -119,8 +119,8 @@ def chairs(
 ) -> None:
     """Chairs, all of one make in a scene unless they are not alike.
 
-    position: of the point LEGS above the feet, B x n x 3. base: B x n x 3 x 3. scale: B x n, 1 for a chair to sit on.
-    thick: B x n, half the thickness of legs and slats before the scale, metres.
+    position: of the point LEGS above the feet, B x n x 3, or a path. base: B x n x 3 x 3. scale: B x n, 1 for a chair
+    to sit on. thick: B x n, half the thickness of legs and slats before the scale, metres.
     """
     draws, makes = assembly.draws, 1 if alike else base.shape[1]
     if thick is None:

@@ -36,7 +36,7 @@ RATE = 30.0
 FOCAL = 518.9 / 640
 """Of the Kinect, over the width of its images."""
 NEAREST = 0.7
-"""Metres; a Kinect measures nothing nearer."""
+"""Metres from the camera to the nearest piece of furniture; a Kinect measures little that is nearer."""
 WALLS = Look(repeat=(0.8, 6.0), contrast=(0.1, 0.9), plain=0.65, bare=(0.45, 1.1), tint=0.1, gloss=0.0)
 CEILING = Look(repeat=(1.0, 4.0), contrast=(0.05, 0.3), tone=(0.65, 0.95), tint=0.05, gloss=0.0)
 FLOOR = Look(repeat=(0.4, 3.0), contrast=(0.2, 1.1), tone=(0.15, 0.65), plain=0.25, bare=(0.06, 0.65))
@@ -152,7 +152,7 @@ def openings(assembly: Assembly, half: Tensor) -> None:
 
 
 def furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
-    """What a room of its kind has, each large piece at a wall of its own, and things upon them.
+    """What a room of its kind has, most large pieces at walls of their own, and things upon them.
 
     Returns places worth a look, (x, z), B x n x 2, and whether something is there, B x n.
     """
@@ -178,7 +178,7 @@ def furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     chest = cabinets(assembly, half, chests)
     upon = torch.cat((chest, table, desk, counter), dim=1)
     covered = torch.cat((chests, stand, at_desk, cooks), dim=1)
-    _small_things(assembly, upon, covered)
+    _small_things(assembly, half, upon, covered)
     place, turned = _seated(draws, half, (table, top, heading), (desk, desk_heading))
     base = upright(turned + draws.normal("chair.turn", 0.0, 0.3, (CHAIRS,)))
     stood = there("chair", CHAIRS)
@@ -209,16 +209,17 @@ def _seated(
     return torch.minimum(torch.maximum(place, -inside), inside), turned
 
 
-def _small_things(assembly: Assembly, upon: Tensor, alive: Tensor) -> None:
-    """A box and a ball on each of some tops, B x n x 3."""
+def _small_things(assembly: Assembly, half: Tensor, upon: Tensor, alive: Tensor) -> None:
+    """A box and a ball on each of some tops, B x n x 3; they are of one body with what they lie on, and go with it."""
     draws, count = assembly.draws, upon.shape[1]
     for kind in ("box", "ball"):
         size = draws.log_uniform(f"{kind}.size", 0.03, 0.18, (count, 3))
         aside = draws.uniform(f"{kind}.aside", -0.2, 0.2, (count, 2))
-        place = upon + vectors(aside[..., 0], -size[..., 1], aside[..., 1])
+        feet = on_floor(half, upon[..., ::2])
+        offset = upon - feet + vectors(aside[..., 0], -size[..., 1], aside[..., 1])
         there = alive & draws.whether(f"{kind}.is", 0.7, (count,))
         base = upright(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
-        assembly.add(kind, f"small {kind}", place, size, look=THINGS, base=base, alive=there)
+        assembly.add(kind, f"small {kind}", feet, size, look=THINGS, base=base, offset=offset, alive=there)
 
 
 def _moving(assembly: Assembly, half: Tensor) -> None:

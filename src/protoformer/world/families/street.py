@@ -99,7 +99,7 @@ def houses(assembly: Assembly, front: Tensor, count: int = 12, there: float = 0.
     assembly.add("rectangle", "door", onto, door, look=look, base=facing, alive=alive)
 
 
-def fences(assembly: Assembly, side: Tensor, there: float = 0.5) -> None:
+def fences(assembly: Assembly, side: Tensor) -> None:
     """A low wall on one side, and on the other a fence: pickets that all look alike, on a plinth, under a rail.
 
     Their fronts are `side` metres from the middle of the street (B x 1).
@@ -109,7 +109,7 @@ def fences(assembly: Assembly, side: Tensor, there: float = 0.5) -> None:
     inwards = draws.uniform("fence.inwards", 0.0, 1.5, (2,))
     start = draws.uniform("fence.start", -2.0, 10.0, (2,))
     across, beyond = (side - inwards).split(1, dim=1)
-    alive = draws.whether("fence.is", there, (2,))
+    alive = draws.whether("fence.is", 0.5, (2,))
     low = draws.uniform("wall.high", 0.25, 0.8, (1,))
     long = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
     assembly.add(
