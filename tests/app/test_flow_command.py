@@ -125,3 +125,9 @@ def test_twenty_thousand_pixels_in_a_row_work(folder: Path, protoformer) -> None
         Image.fromarray(RNG.integers(0, 256, (8, 20_000, 3), dtype=np.uint8)).save(f"{name}.png")
     assert protoformer("flow", "c.png", "d.png", "--model", "tiny", "--updates", "1", "-o", "m.flo").code == 0
     assert read_flo("m.flo").shape == (8, 20_000, 2)
+
+
+def test_a_forgotten_second_image_is_missed(folder: Path, protoformer) -> None:
+    Image.fromarray(RNG.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save("c.png")
+    outcome = protoformer("flow", "c.png", "-o", "m.png")
+    assert outcome.code == 2 and "c.png is one image, in which nothing moves; give a second one" in outcome.err

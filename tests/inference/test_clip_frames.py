@@ -102,3 +102,8 @@ def test_a_frame_may_be_written_over_once_it_was_handed_in() -> None:
             yield buffer
 
     assert [int(frame.pixels.max()) for frame in list(ClipFrames(frames(), Span()))] == [0, 1, 2]
+
+
+def test_what_is_no_clip_is_refused() -> None:
+    with pytest.raises(InputError, match="5 is no clip; give a path, an open movie, or frames"):
+        ClipFrames(5, Span())  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
+from protoformer.app.clips import is_clip
 from protoformer.app.flow_clip import ClipOptions, flow_of_clip
 from protoformer.app.progress import progress_bar
 from protoformer.errors import InputError
@@ -70,6 +71,8 @@ def flow(
     """
     chosen, budget = tile_choice(tile), byte_count(memory)
     if second is None:
+        if not is_clip(first):
+            raise InputError(f"{first} is one image, in which nothing moves; give a second one, or a clip.")
         if format is not None:
             raise InputError("--format is for two images; leave it out for a clip.")
         flow_of_clip(

@@ -33,7 +33,10 @@ def models(
     console.print(_table(entries))
     served = (f"{entry.name} ({', '.join(entry.default_for)})" for entry in entries if entry.default_for)
     console.print(f"Loaded by a task's name: {', '.join(served)}. Licence: {entries[0].licence}.")
-    if all(entry.weights == "none" for entry in entries):
+    trained = [task for entry in entries for task in entry.default_for if f"{task}.safetensors" in entry.weights]
+    if trained:
+        console.print(f"Trained: {', '.join(trained)}. Every other name, a preset's too, loads random weights.")
+    else:
         console.print("No trained weights are in this version of the package: results mean nothing until they are.")
 
 

@@ -66,8 +66,10 @@ class ClipFrames:
             self.movie = source
         elif isinstance(source, (str, os.PathLike)):
             self.movie = open_movie(source, span.rate)
-        else:
+        elif isinstance(source, Iterable):
             self._handed_in = source
+        else:
+            raise InputError(f"{source!r} is no clip; give a path, an open movie, or frames.")
 
     @property
     def name(self) -> str:
