@@ -77,7 +77,7 @@ def test_clips_without_two_frames(place: Path, refuse: Callable[..., str], make_
     make_movie(place / "one.mp4", images(1))
     assert "one.mp4 has one frame in this span; flow needs two" in refuse("one.mp4")
     write_image(place / "one.png", images(1)[0])
-    assert "one.png has one frame in this span" in refuse("one.png")
+    assert "one.png is one image, in which nothing moves; give a second one, or a clip." in refuse("one.png")
     assert "clip.mp4 has no frame in this span" in refuse("clip.mp4", "--start", "5")
     assert "clip.mp4 has one frame in this span" in refuse("clip.mp4", "--every", "9")
 
