@@ -202,7 +202,9 @@ def _planned_shots(survey: Survey, options: StabilizeOptions) -> tuple[Frame, li
         return found
     too_large, small_enough = 0, round((USUAL_SHARE - SHAKIEST_SHARE) / SHARE_STEP)  # steps from the usual share
     found = within(SHAKIEST_SHARE)
-    while steady(found[1]) and small_enough - too_large > 1:
+    if not steady(found[1]):
+        return found
+    while small_enough - too_large > 1:
         middle = (too_large + small_enough) // 2
         tried = within(USUAL_SHARE - middle * SHARE_STEP)
         if steady(tried[1]):

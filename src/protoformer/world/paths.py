@@ -52,7 +52,8 @@ def joined(paths: Sequence[Path]) -> Path:
     """The paths of several groups of things side by side, along the second dimension; shorter ones are padded."""
 
     def padded(parts: list[Tensor]) -> Tensor:
-        short = [max(part.shape[-1] for part in parts) - part.shape[-1] for part in parts]
+        most = max(part.shape[-1] for part in parts)
+        short = [most - part.shape[-1] for part in parts]
         return torch.cat(
             [F.pad(part, (0, gap)) if gap else part for part, gap in zip(parts, short, strict=True)], dim=1
         )

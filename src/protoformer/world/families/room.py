@@ -212,10 +212,10 @@ def _seated(
 def _small_things(assembly: Assembly, half: Tensor, upon: Tensor, alive: Tensor) -> None:
     """A box and a ball on each of some tops, B x n x 3; they are of one body with what they lie on, and go with it."""
     draws, count = assembly.draws, upon.shape[1]
+    feet = on_floor(half, upon[..., ::2])
     for kind in ("box", "ball"):
         size = draws.log_uniform(f"{kind}.size", 0.03, 0.18, (count, 3))
         aside = draws.uniform(f"{kind}.aside", -0.2, 0.2, (count, 2))
-        feet = on_floor(half, upon[..., ::2])
         offset = upon - feet + vectors(aside[..., 0], -size[..., 1], aside[..., 1])
         there = alive & draws.whether(f"{kind}.is", 0.7, (count,))
         base = upright(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
