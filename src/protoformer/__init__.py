@@ -1,63 +1,26 @@
-"""Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns."""
+"""Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns.
 
-from protoformer.app.batch_flow import batch_flow
-from protoformer.errors import InputError
-from protoformer.inference import (
-    DepthModel,
-    DepthResult,
-    DepthStep,
-    DepthVideo,
-    FlowModel,
-    FlowResult,
-    FlowStep,
-    FlowVideo,
-    PointCloud,
-    StabilizeModel,
-    StabilizeResult,
-    TrackedBox,
-    Tracker,
-    TrackModel,
-    TrackResult,
-    UntrainedWarning,
-    load,
-)
-from protoformer.inference.batch import BatchResult
-from protoformer.inference.explanation import Explanation
-from protoformer.inference.export import Exported, ExportError, export
-from protoformer.inference.track_table import save_tracks
-from protoformer.model import PRESETS, ModelConfig, preset
-from protoformer.show.explanation_page import save_explanation
+What it offers stands in `protoformer.app.library`, which is imported when something of it is first asked for: that
+takes seconds, and nobody who only starts the command or reads the version should have to wait for them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "PRESETS",
-    "BatchResult",
-    "DepthModel",
-    "DepthResult",
-    "DepthStep",
-    "DepthVideo",
-    "Explanation",
-    "ExportError",
-    "Exported",
-    "FlowModel",
-    "FlowResult",
-    "FlowStep",
-    "FlowVideo",
-    "InputError",
-    "ModelConfig",
-    "PointCloud",
-    "StabilizeModel",
-    "StabilizeResult",
-    "TrackModel",
-    "TrackResult",
-    "TrackedBox",
-    "Tracker",
-    "UntrainedWarning",
-    "batch_flow",
-    "export",
-    "load",
-    "preset",
-    "save_explanation",
-    "save_tracks",
-]
+if TYPE_CHECKING:
+    from protoformer.app.library import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> Any:
+        if name == "__all__" or not name.startswith("__"):
+            library = import_module("protoformer.app.library")
+            if name == "__all__" or name in library.__all__:
+                return getattr(library, name)
+            if name in globals():  # a room, which came with the rest
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

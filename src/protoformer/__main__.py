@@ -1,5 +1,19 @@
-"""`python -m protoformer` is the command `protoformer`."""
+"""The command `protoformer`, which is `python -m protoformer`, too."""
 
-from protoformer.app.main import main
+import os
+import signal
 
-main()
+
+def main() -> None:
+    """Run the command line. Ctrl-C while it is being imported, which takes seconds, ends it without a word."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.default_int_handler:  # no exception, which some packages take for their own failure
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    from protoformer.app.main import main as run
+
+    signal.signal(signal.SIGINT, before)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -120,8 +120,8 @@ def test_options_leave_out_what_is_not_asked_for(damaged: Path, protoformer) -> 
         ),
         (
             ("sintel", "--root", "nowhere"),
-            "nowhere/training/clean does not exist, but the folder of clean frames was expected there as a folder; "
-            "point --root at the folder that holds training/clean/.",
+            "nowhere does not exist; point --root at the folder where the dataset was unpacked, which holds "
+            "training/clean/ (the folder of clean frames).",
         ),
     ],
 )

@@ -95,7 +95,8 @@ def test_the_table_has_both_passes_and_the_published_rows(sintel: Path, protofor
     assert len(outcome.notes) == 1
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert lines[0] == "tiny (untrained) on sintel"
-    assert lines[1].startswith("group method measured on EPE EPE/image Fl % Fl/image % >1px %")
+    assert lines[1].startswith("group method measured on EPE EPE/image Fl % Fl/image %")
+    assert max(len(line) for line in outcome.out.splitlines()) <= 100
     (clean,) = (place for place, line in enumerate(lines) if line.startswith("clean tiny (untrained) 2 samples "))
     (final,) = (place for place, line in enumerate(lines) if line.startswith("final tiny (untrained) 2 samples "))
     assert lines[clean + 1 : clean + 5] == [
@@ -106,6 +107,7 @@ def test_the_table_has_both_passes_and_the_published_rows(sintel: Path, protofor
     ]
     assert final == clean + 5
     assert lines[final + 1] == "ProtoFormer, published (C+T) whole set 2.43"
+    assert "tiny (untrained) on sintel, in detail" in lines and "wrote" not in outcome.out
 
 
 def test_json_has_every_score_and_null_where_nothing_is_known(sintel: Path, protoformer) -> None:
@@ -183,6 +185,14 @@ def test_the_output_folder_gets_scores_of_every_sample_and_the_worst_pictures(si
     assert [name[:9] for name in pictures] == ["worst-01-", "worst-02-", "worst-03-"]
     assert [errors[name[9:-4]] for name in pictures] == [each["scores"]["epe"] for each in ranked[:3]]
     assert all(read_image(folder / name).shape == (2 * SIZE[0], 2 * SIZE[1], 3) for name in pictures)
+
+
+def test_what_was_written_is_told(sintel: Path, protoformer) -> None:
+    command = ("evaluate", "flow", "--dataset", "sintel", "--root", str(sintel), "--method", "dis", "-o", "scores")
+    written = "wrote scores/samples.csv, scores/scores.json"
+    assert protoformer(*command, "--worst", "0").out.splitlines()[-1] == written
+    told = protoformer(*command, "--worst", "2").out.splitlines()[-1]
+    assert told == f"{written}, 2 pictures of the worst, scores/worst-*.png"
 
 
 def test_no_pictures_are_drawn_where_none_are_wanted(sintel: Path, protoformer) -> None:
@@ -316,7 +326,9 @@ def test_what_has_an_argument_of_its_own_is_no_option(sintel: Path, protoformer,
 
 def test_a_root_that_is_not_there(sintel: Path, protoformer) -> None:
     sentence = refused(protoformer, "--method", "dis", "-o", "scores", root="nowhere")
-    assert sentence.startswith("nowhere/training/clean does not exist, but the folder of clean frames was expected")
+    assert sentence.startswith(
+        "nowhere does not exist; point --root at the folder where the dataset was unpacked, which"
+    )
     assert not Path("scores").exists()
 
 

@@ -68,7 +68,13 @@ def test_a_clip_becomes_a_video_of_its_groups(
         (("a.png", "--task", "depth", "--updates", "-1"), "-1 updates cannot be run; give a whole number, 1 or more."),
         (("a.png", "--every", "2"), "--every is for a clip; leave it out for images."),
         (("a.png", "--families", "3"), "--families is for a clip; leave it out for images."),
-        (("a.png", "-o", "x.mp4"), "x.mp4 is a video's name, and images become a folder of files; give a folder."),
+        *(
+            (
+                ("a.png", "-o", name),
+                f"{name} is the name of a file, and images become a folder of files; give one, such as x.",
+            )
+            for name in ("x.mp4", "x.png", "x.html")
+        ),
         (("a.png", "-o", "b.png/x"), "the folder b.png/x cannot be made (Not a directory); choose another."),
         ((".", "--task", "depth"), "--task depth is for images; leave it out for a clip."),
         ((".", "-o", "out.txt"), "out.txt does not end in .avi, .gif, .mkv, .mov, .mp4 or .webm; choose one of these"),

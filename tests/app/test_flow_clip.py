@@ -133,6 +133,7 @@ def test_windows_and_memory_are_told(place: Path, protoformer: Run, make_movie: 
     assert "6 windows of 40x64 an image, one at a time" in outcome.out
     outcome = done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--memory", "90 GiB", "--arrows"))
     assert "whole images" in outcome.out and "colours" not in outcome.out
+    assert " arrows are 12 times as long as the motion; " in outcome.out
 
 
 def test_two_images_may_go_in_windows(folder: Path, protoformer: Run) -> None:

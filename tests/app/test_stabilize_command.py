@@ -50,6 +50,7 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
     outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "-o", "o.mp4"))
     assert outcome.out.startswith("8 frames of 128x96 pixels; 8") and "wrote o.mp4, o.html\n" in outcome.out
+    assert "<h1>clip.mp4, made steady</h1>" in Path("o.html").read_text()
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out
     too_short = "too short to score: 8 frames, and it takes 101"
     assert outcome.out.count(f", stability {too_short}") == 2
@@ -111,6 +112,9 @@ def test_clips_are_measured_beside_what_others_published(clip: Path, protoformer
     folder = ("evaluate", "stabilize", "--root", str(clip.parent), "--frames", "3")
     outcome = done(protoformer(*folder, *methods, "-o", str(tmp_path / "scores")))
     assert "clip.mp4" in outcome.out and "ProtoFormer, published (with StabNet)" in outcome.out
+    *lines, told = outcome.out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert told == "wrote {0}/clips.csv, {0}/scores.json".format(tmp_path / "scores")
     rows = (tmp_path / "scores" / "clips.csv").read_text().splitlines()
     assert rows[0].startswith("clip,method,cropping") and rows[1].startswith("clip.mp4,input,1.0000")
     found = json.loads((tmp_path / "scores" / "scores.json").read_text())

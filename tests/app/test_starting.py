@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import protoformer as pf
+
 SLOW = {"torchmetrics", "scipy", "lightning", "lightning_fabric", "matplotlib", "triton", "sympy", "av", "gradio"}
 """Packages that take long to be imported, and that few commands need; torch's compiler brings sympy."""
 
@@ -27,6 +29,37 @@ def test_slow_packages_are_imported_neither_at_the_start_nor_for_the_motion_of_t
     assert (folder / "motion.flo").is_file()
     assert {"protoformer", "protoformer.app.main", "torch"} <= set(begun) <= set(done)
     assert not {name.split(".")[0] for name in done} & SLOW and "torch._dynamo" not in done
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interruption:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interruption())
+from protoformer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals on Windows")
+def test_ctrl_c_while_it_is_being_imported_ends_the_command_without_a_word() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_the_package_is_imported_at_once_and_brings_what_it_offers_when_it_is_asked() -> None:
+    program = "import sys, protoformer; print(protoformer.__version__, 'torch' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{pf.__version__} False\n"
+    names: dict[str, object] = {}
+    exec("from protoformer import *", names)
+    assert {"load", "InputError", "FlowResult", "save_explanation"} <= set(pf.__all__) <= set(names) & set(dir(pf))
+    assert pf.inference.load is pf.load
+    with pytest.raises(AttributeError, match=r"module 'protoformer' has no attribute 'lod'"):
+        pf.lod  # noqa: B018
 
 
 def test_metrics_are_there_when_they_are_asked_for() -> None:

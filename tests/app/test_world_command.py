@@ -132,5 +132,6 @@ def test_a_run_that_is_stopped_leaves_whole_files(tmp_path: Path) -> None:
         _, errors = run.communicate(timeout=30)
     assert run.returncode == 143
     assert b"Traceback" not in errors
+    assert errors.decode().endswith("\nprotoformer: stopped; the same command goes on with what is missing.\n")
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["out/paths/1.csv", "out/world.json"]

@@ -149,8 +149,15 @@ def test_what_was_expected_and_what_to_do_is_one_sentence(tmp_path: Path) -> Non
         expect_folder(tmp_path / "file", "truth")
     with pytest.raises(InputError, match=r"is a folder, but truth was expected there as a file; put it there, or"):
         expect_file(tmp_path, "truth")
-    with pytest.raises(InputError, match=r"the folder that holds deep/truth/\.$"):
+    with pytest.raises(
+        InputError, match=rf"point --root, which is {tmp_path}, at the folder that holds deep/truth/\.$"
+    ):
         expect_folder(tmp_path / "deep" / "truth", "truth", tmp_path)
+    with pytest.raises(InputError, match=r"none does not exist, but truth was .*the folder where it was unpacked\.$"):
+        expect_folder(tmp_path / "none", "truth", tmp_path / "none")
+    for root, found in ((tmp_path / "none", "none does not exist"), (tmp_path / "file", "file is a file")):
+        with pytest.raises(InputError, match=rf"{found}; point --root at .*, which holds deep/truth \(the truth\)\.$"):
+            expect_file(root / "deep" / "truth", "the truth", root)
 
 
 def test_counts_that_belong_together_are_equal(tmp_path: Path) -> None:

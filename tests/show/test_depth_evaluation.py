@@ -14,7 +14,7 @@ from protoformer.inference.depth_evaluation import DepthEvaluation, DepthRules
 from protoformer.inference.published import DepthRow
 from protoformer.metrics import DepthScores, DepthTable, depth_scores
 from protoformer.show import depth_frame, depth_view
-from protoformer.show.depth_evaluation import COLUMNS, WorstDepths, depth_comparison, depth_table
+from protoformer.show.depth_evaluation import COLUMNS, OWN_COLUMNS, WorstDepths, depth_comparison, depth_tables
 from protoformer.world import DepthSample
 
 
@@ -30,13 +30,17 @@ def test_every_way_of_scoring_has_its_row_and_others_are_metric() -> None:
     table = DepthTable(*ways, samples=3)
     other = DepthRow("theirs", "all", rmse=0.25)
     found = DepthEvaluation("nyuv2", "ours", DepthRules(), table, (), (other,), without_truth=0)
-    drawn = depth_table(found)
-    columns = {str(column.header): [str(cell) for cell in column.cells] for column in drawn.columns}
-    assert list(columns) == ["row", "method", "measured on", *COLUMNS]
+    columns, alone = (
+        {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
+        for table in depth_tables(found)
+    )
+    assert list(columns) == ["row", "method", "measured on", *COLUMNS] and list(alone) == ["row", *OWN_COLUMNS]
     assert columns["row"] == ["metric", "median-scaled", "aligned", "metric"]
     assert columns["AbsRel"] == ["0.500", "10.500", "20.500", ""]
-    assert columns["RMSE"] == ["2.500", "12.500", "22.500", "0.250"] and columns["d<1.25^3"] == [""] * 4
-    assert set(COLUMNS.values()) == set(DepthScores.__dataclass_fields__)
+    assert columns["RMSE"] == ["2.500", "12.500", "22.500", "0.250"]
+    assert alone["row"] == columns["row"][:3] and alone["SILog"] == ["4.500", "14.500", "24.500"]
+    assert alone["d<1.25^3"] == [""] * 3
+    assert {*COLUMNS.values(), *OWN_COLUMNS.values()} == set(DepthScores.__dataclass_fields__)
 
 
 def test_the_worst_are_drawn_the_worst_first(tmp_path: Path) -> None:

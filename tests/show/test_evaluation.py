@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from rich.table import Table
 
 from protoformer.files import flow_to_color, read_image
 from protoformer.inference.evaluation import FlowEvaluation
 from protoformer.inference.published import OtherRow
 from protoformer.metrics import FlowScores, flow_scores
 from protoformer.show import picture
-from protoformer.show.evaluation import COLUMNS, WorstPictures, comparison, evaluation_table
+from protoformer.show.evaluation import COLUMNS, OWN_COLUMNS, WorstPictures, comparison, evaluation_tables
 from protoformer.world import FlowSample
 
 NAN = math.nan
@@ -35,16 +36,19 @@ def evaluation(
 
 def rows_of(found: FlowEvaluation) -> list[dict[str, str]]:
     """The table's rows by the names of its columns, without cells that are empty."""
-    table = evaluation_table(found)
+    return cells_of(evaluation_tables(found)[0])
+
+
+def cells_of(table: Table) -> list[dict[str, str]]:
     columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     return [{name: cells[row] for name, cells in columns.items() if cells[row]} for row in range(len(table.rows))]
 
 
 def test_the_columns_are_those_of_the_benchmarks() -> None:
-    headers = [str(column.header) for column in evaluation_table(evaluation()).columns]
-    assert headers == ["group", "method", "measured on", *COLUMNS]
+    beside, alone = ([str(column.header) for column in table.columns] for table in evaluation_tables(evaluation()))
+    assert beside == ["group", "method", "measured on", *COLUMNS] and alone == ["group", *OWN_COLUMNS]
     known = set(FlowScores.__dataclass_fields__) - {"samples", "pixels"}
-    assert set(COLUMNS.values()) == known and len(COLUMNS) == 12
+    assert {*COLUMNS.values(), *OWN_COLUMNS.values()} == known and len(COLUMNS) + len(OWN_COLUMNS) == 12
 
 
 def test_every_group_has_our_row_with_two_decimals_and_nothing_where_nothing_is_known() -> None:
@@ -57,6 +61,9 @@ def test_every_group_has_our_row_with_two_decimals_and_nothing_where_nothing_is_
         "EPE/image": "1.25",
         "Fl %": "2.25",
         "Fl/image %": "3.25",
+    }
+    assert cells_of(evaluation_tables(evaluation())[1])[0] == {
+        "group": "clean",
         ">1px %": "4.25",
         ">3px %": "5.25",
         ">5px %": "6.25",
@@ -86,22 +93,30 @@ def test_others_stand_below_their_group_in_the_columns_of_their_mean() -> None:
     assert rows[5] == {"method": "RAFT", "measured on": "whole set", "EPE": "2.71"}
 
 
-def printed(found: FlowEvaluation, width: int = 200) -> list[str]:
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(evaluation_table(found))
+def printed(found: FlowEvaluation) -> list[str]:
+    console = Console(width=100, file=io.StringIO(), record=True)
+    for table in evaluation_tables(found):
+        console.print(table)
     return console.export_text().splitlines()
 
 
-def test_the_table_fits_on_200_characters_with_every_number_on_one_line() -> None:
+def test_the_tables_fit_on_100_characters_with_every_number_on_one_line() -> None:
     lines = printed(evaluation((OtherRow("DIS", "4 of these", epe_per_image=5.75, fl_per_image=14.94),)))
-    assert lines[0].strip() == "ours on sintel"
+    assert lines[0].strip() == "ours on sintel" and max(map(len, lines)) <= 100
     squeezed = [" ".join(line.split()) for line in lines]
     assert squeezed[1] == f"group method measured on {' '.join(COLUMNS)}"
-    assert squeezed[2] == "clean ours 2 samples 0.25 1.25 2.25 3.25 4.25 5.25 6.25 7.25 8.25 9.25"
+    assert squeezed[2] == "clean ours 2 samples 0.25 1.25 2.25 3.25"
     assert squeezed[3] == "DIS 4 of these 5.75 14.94"
     ends = [lines[row].index(cell) + len(cell) for row, cell in ((1, "EPE/image"), (2, "1.25"), (3, "5.75"))]
     assert len(set(ends)) == 1
+    assert f"group {' '.join(OWN_COLUMNS)}" in squeezed and "clean 4.25 5.25 6.25 7.25 8.25 9.25" in squeezed
     assert "".join(lines).count("nan") == 0
+
+
+def test_a_long_name_goes_on_in_the_next_line_and_takes_no_number_with_it() -> None:
+    lines = printed(evaluation((OtherRow("a name that " * 8, "whole set", epe=1.0),), method="runs/" + "long/" * 12))
+    assert max(map(len, lines)) <= 100
+    assert any(line.split()[-4:] == ["0.25", "1.25", "2.25", "3.25"] for line in lines)
 
 
 @pytest.mark.parametrize("name", ["weights[a].safetensors", "[/b]"])

@@ -7,6 +7,7 @@ import torch
 from protoformer.files import flow_to_color
 from protoformer.inference import FlowStep
 from protoformer.show import flow_frame
+from protoformer.show.flow_frames import arrow_factor
 
 SIZE = (300, 96)
 
@@ -31,7 +32,7 @@ def test_side_by_side_has_the_frame_on_the_left() -> None:
 
 
 def test_arrows_lie_on_a_copy_of_the_frame_and_point_along_the_motion() -> None:
-    still, right = step(0.2, 0), step(8, 0)
+    still, right = step(0.1, 0), step(8, 0)
     assert (flow_frame(still, 1.0, arrows=True) == 90).all()
     found = flow_frame(right, 1.0, arrows=True)
     assert found.shape == (300, 96, 3) and not (found == 90).all()
@@ -39,6 +40,18 @@ def test_arrows_lie_on_a_copy_of_the_frame_and_point_along_the_motion() -> None:
     changed = (found != 90).any(axis=2)
     # A row of arrows marks a thin line of rows, and between two rows of them nothing changes.
     assert not changed.all(axis=1).any() and not changed.any(axis=1).all()
+
+
+def test_arrows_of_slow_motion_are_lengthened_until_they_are_seen() -> None:
+    assert [arrow_factor((400, 640), scale) for scale in (1.0, 4.0, 13.0, 39.0, 200.0)] == [39, 10, 3, 1, 1]
+    assert arrow_factor((1080, 1920), 4.0) == 30
+
+    def reach(motion: float, scale: float) -> int:
+        """How many columns an arrow changes."""
+        changed = (flow_frame(step(motion, 0), scale, arrows=True) != 90).any(axis=2)
+        return int(changed[:, :18].any(axis=0).sum())
+
+    assert reach(1.0, 8.0) == 0 and reach(1.0, 1.0) > 10  # nothing beside what is fast; by itself, all there is
 
 
 def test_frames_of_floats_are_shown_too() -> None:

@@ -75,7 +75,12 @@ def test_few_positions_are_all_labelled_and_many_are_not() -> None:
     few = texts(drawn(Curve("few", tuple((float(n), float(n)) for n in range(5)))))
     many = texts(drawn(Curve("many", tuple((float(n), 1000.0 + n) for n in range(101)))))
     assert few[5:10] == ["0", "1", "2", "3", "4"]
-    assert many[5:8] == ["0", "50", "100"]
+    assert many[5:10] == ["0", "25", "50", "75", "100"]
+
+
+def test_marks_stand_at_round_values_whatever_the_data() -> None:
+    plot = drawn(Curve("odd", tuple((0.0131 * n, -23.47 + 0.61 * n) for n in range(40))))
+    assert texts(plot)[:-2] == ["-20", "-10", "0", "0", "0.2", "0.4"]
 
 
 def test_zero_has_a_place_on_a_logarithmic_axis() -> None:

@@ -110,8 +110,7 @@ def _motion(model: FlowModel, video: Path, targets: tuple[Path, ...], options: F
     """Write the motion of one video, as a video and, to a second target, as .flo files; how many flows there were."""
     movie = open_movie(video)
     found = model.flow_video(movie, every=options.every, updates=options.updates, tile=options.tile, memory=memory)
-    coloured = options.side_by_side or not options.arrows
-    scale = options.scale or (found.typical_motion() if coloured else 1.0)
+    scale = options.scale or found.typical_motion()
     with MovieWriter(targets[0], movie, movie.info.rate / options.every) as writer:
         for step in found:
             writer.write(flow_frame(step, scale, options.side_by_side, options.arrows), step.time)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from protoformer.app.arguments import (
     DatasetOption,
@@ -23,7 +22,7 @@ from protoformer.app.arguments import (
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import progress_bar
-from protoformer.app.score_files import write_scores
+from protoformer.app.score_files import print_scores, tell_written, write_scores
 from protoformer.data import open_dataset
 from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
@@ -39,7 +38,7 @@ from protoformer.inference.depth_evaluation import (
     depth_method,
     evaluate_depth,
 )
-from protoformer.show.depth_evaluation import WorstDepths, depth_table
+from protoformer.show.depth_evaluation import WorstDepths, depth_tables
 from protoformer.world import DepthSample
 
 MEAN = "mean"
@@ -93,12 +92,12 @@ def _method(
 
 def _report(found: DepthEvaluation, pictures: WorstDepths, output: Path | None, as_json: bool) -> None:
     """Write what was asked for, and print the table or its json."""
-    if output is not None:
-        write_scores(output, "samples.csv", depth_csv(found), found)
-        pictures.write(output)
+    written = [] if output is None else write_scores(output, "samples.csv", depth_csv(found), found)
+    drawn = [] if output is None else pictures.write(output)
     if as_json:
         print(json.dumps(plain_json(found), indent=1))
         return
-    Console(width=max(160, Console().width)).print(depth_table(found))
+    print_scores(*depth_tables(found))
     if found.without_truth:
         print(f"{found.without_truth} images have no true depth that counts and were passed over")
+    tell_written(written, drawn)

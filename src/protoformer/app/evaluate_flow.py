@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from protoformer.app.arguments import (
     DatasetOption,
@@ -24,7 +23,7 @@ from protoformer.app.arguments import (
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import progress_bar
-from protoformer.app.score_files import write_scores
+from protoformer.app.score_files import print_scores, tell_written, write_scores
 from protoformer.data import open_dataset
 from protoformer.errors import InputError
 from protoformer.files.folders import made_folder
@@ -40,7 +39,7 @@ from protoformer.inference.evaluation import (
     write_submission,
 )
 from protoformer.inference.tiles import LEAST_OVERLAP, PAPER_TILE
-from protoformer.show.evaluation import WorstPictures, evaluation_table
+from protoformer.show.evaluation import WorstPictures, evaluation_tables
 
 
 def evaluate_flow_command(
@@ -96,15 +95,15 @@ def evaluate_flow_command(
 
 def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None, as_json: bool) -> None:
     """Write what was asked for, and print the table or its json."""
-    if output is not None:
-        write_scores(output, "samples.csv", csv_of(found), found)
-        pictures.write(output)
+    written = [] if output is None else write_scores(output, "samples.csv", csv_of(found), found)
+    drawn = [] if output is None else pictures.write(output)
     if as_json:
         print(json.dumps(plain_json(found), indent=1))
         return
-    Console(width=max(200, Console().width)).print(evaluation_table(found))
+    print_scores(*evaluation_tables(found))
     if found.without_truth:
         print(f"{found.without_truth} pairs have no true flow and were passed over")
+    tell_written(written, drawn)
 
 
 def _method(

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from protoformer.app.arguments import DeviceOption, JsonScores, ModelOption
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
-from protoformer.app.score_files import write_scores
+from protoformer.app.score_files import print_scores, tell_written, write_scores
 from protoformer.app.stabilize_clip import crop_choice
 from protoformer.app.stabilize_models import MODEL, live_regressor, named_stabilizer
 from protoformer.errors import InputError
@@ -31,7 +30,7 @@ from protoformer.inference.stabilize_evaluation import (
     evaluate_stability,
 )
 from protoformer.inference.vidstab import by_vidstab, vidstab_missing
-from protoformer.show.stabilize_evaluation import stability_table
+from protoformer.show.stabilize_evaluation import stability_tables
 
 METHODS = ("input", "vid.stab", "field", "grid", "online")
 
@@ -73,12 +72,12 @@ def evaluate_stabilize_command(
     methods = {each: _method(each, options, delay, model, device) for each in chosen}
     with frames_bar(f"{', '.join(methods)} on {len(clips)} clips") as told:
         found = evaluate_stability(clips, methods, frames, told)
-    if output is not None:
-        write_scores(output, "clips.csv", csv_of_stability(found), found)
+    written = [] if output is None else write_scores(output, "clips.csv", csv_of_stability(found), found)
     if as_json:
         print(json.dumps(plain_json(found), indent=1))
         return
-    Console(width=max(140, Console().width)).print(stability_table(found))
+    print_scores(*stability_tables(found))
+    tell_written(written)
 
 
 def _method(name: str, options: StabilizeOptions, delay: int, model: str, device: str | None) -> Method:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from torch import Tensor
 
 from protoformer.app.arguments import (
@@ -24,7 +23,7 @@ from protoformer.app.arguments import (
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import frames_bar
-from protoformer.app.score_files import write_scores
+from protoformer.app.score_files import print_scores, tell_written, write_scores
 from protoformer.app.track_methods import METHODS, MODEL, named_methods
 from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
@@ -111,13 +110,15 @@ def _boxes_into(folder: Path) -> Callable[[TrackSequence, str, Tensor], None]:
 
 def _report(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
     """Write what was asked for, and print the table or its json."""
+    written: list[Path] = []
     if output is not None:
-        write_scores(output, "sequences.csv", csv_of_tracks(found), found)
-        write_atomically(output / "curves.html", track_page(found).html().encode())
+        written = [*write_scores(output, "sequences.csv", csv_of_tracks(found), found), output / "curves.html"]
+        write_atomically(written[-1], track_page(found).html().encode())
+        written.append(output / "boxes")
     if as_json:
         print(json.dumps(plain_json(found), indent=1))
         return
-    Console(width=max(160, Console().width)).print(track_table(found))
+    print_scores(track_table(found))
     if found.without_truth:
         print(f"{found.without_truth} sequences have no true boxes after the first and were passed over")
     if found.unusable:
@@ -125,3 +126,4 @@ def _report(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
         print(f"{many} could not be used and had no part in any score:")
         for each in found.unusable:
             print(f"  {each.name}: {each.problem}")
+    tell_written(written)

@@ -8,12 +8,16 @@ from protoformer.app.progress import progress_bar
 from protoformer.errors import InputError
 from protoformer.files import checked_output
 from protoformer.files.folders import made_folder
+from protoformer.files.movie_images import IMAGE_SUFFIXES
 from protoformer.files.movie_kinds import SUFFIXES
 from protoformer.inference import load
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.images import as_image
 from protoformer.inference.prototype_video import checked_layer
 from protoformer.show.explanation_page import save_explanation
+
+_OF_FILES = SUFFIXES | IMAGE_SUFFIXES | {".html", ".json"}
+"""How names end that nobody gives a folder."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,10 @@ def explain_images(
     if options.updates is not None and options.task == "flow" and len(sources) < 2:
         raise InputError("--updates refines a flow, and one image has none; leave it out or give a second image.")
     folder = Path("explained") if output is None else output
-    if folder.suffix.lower() in SUFFIXES:
-        raise InputError(f"{folder} is a video's name, and images become a folder of files; give a folder.")
+    if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+        raise InputError(
+            f"{folder} is the name of a file, and images become a folder of files; give one, such as {folder.stem}."
+        )
     images = [as_image(source, source) for source in sources]  # what is cheap to refuse comes first
     loaded = load(*named, task=options.task)
     checked_layer(loaded.network.config, options.layer)

@@ -24,6 +24,7 @@ from protoformer.inference import FlowVideo, load
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.planning import Tile
 from protoformer.show import flow_frame
+from protoformer.show.flow_frames import arrow_factor
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,8 @@ def flow_of_clip(
     _tell(video, target, options, scale, tally, time.perf_counter() - began, as_json)
 
 
-def _scale(video: FlowVideo, options: ClipOptions) -> float | None:
-    """Pixels at which colours are full, in the whole clip; None where there are none."""
-    if options.arrows and not options.side_by_side:
-        return None
+def _scale(video: FlowVideo, options: ClipOptions) -> float:
+    """Pixels at which colours are full and arrows have their usual length, in the whole clip."""
     if options.scale is not None:
         return options.scale
     with progress_bar("a first look", total=1) as told:
@@ -138,6 +137,7 @@ def _tell(
     (height, width), plan = movie.info.size, video.plan
     written = [str(path) for path in (target, options.save_flo) if path is not None]
     tell_damage(movie)
+    factor = arrow_factor((height, width), scale) if options.arrows and scale is not None else None
     if as_json:
         summary: dict[str, Any] = {
             "flows": tally.flows,
@@ -145,6 +145,7 @@ def _tell(
             "height": height,
             "mean_motion_px": round(tally.motion / tally.flows, 4),
             "scale_px": None if scale is None else round(scale, 4),
+            "arrow_factor": factor,
             "tile": None if plan is None or plan.tile is None else list(plan.tile),
             "batch": None if plan is None else plan.batch,
             "precision": "half" if video.half else "full",
@@ -156,10 +157,13 @@ def _tell(
         print(json.dumps(summary))
         return
     how = "as you said" if options.scale is not None else "99 of 100 vectors of a first look are shorter"
-    colours = "" if scale is None else f" colours are full at {scale:.2f} px ({how});"
+    coloured = scale is not None and (options.side_by_side or not options.arrows)
+    shown = f" colours are full at {scale:.2f} px ({how});" if coloured else ""
+    if factor is not None:
+        shown += f" arrows are {'as' if factor == 1 else f'{factor} times as'} long as the motion;"
     print(
         f"{_flows(tally)} of {width}x{height} pixels, mean motion {tally.motion / tally.flows:.2f} px; {plan}, "
-        f"{'bfloat16' if video.half else 'float32'};{colours} {tally.flows / seconds:.2f} frames a second; "
+        f"{'bfloat16' if video.half else 'float32'};{shown} {tally.flows / seconds:.2f} frames a second; "
         f"wrote {', '.join(written)}"
     )
 

@@ -54,7 +54,9 @@ def flow(
     rate: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
     scale: Annotated[
         float | None,
-        typer.Option(help="Clip: pixels at which colours are full. [default: by a first look at a few pairs]"),
+        typer.Option(
+            help="Clip: pixels at which colours are full and arrows long. [default: by a first look at a few pairs]"
+        ),
     ] = None,
     warm_start: Annotated[
         bool, typer.Option("--warm-start", help="Clip: begin each pair with the motion before it.")

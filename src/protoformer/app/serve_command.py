@@ -1,15 +1,17 @@
 """`protoformer serve`."""
 
 import shutil
-import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from protoformer.app.stopping import stoppable
 from protoformer.app.web.gradio_package import require_gradio
 from protoformer.app.web.limits import Limits
 from protoformer.app.web.site import Site
@@ -39,18 +41,26 @@ def serve(
     require_gradio()  # before anything takes time
     from protoformer.app.web.page import serve_page
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is taken away, as on an interrupt
-    folder = Path(tempfile.mkdtemp(prefix="protoformer-web-")).resolve()
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     print("note: loading the model and rendering the examples takes some seconds", file=sys.stderr, flush=True)
-    try:
+    with stoppable(_tell_ended), _folder_for_now() as folder:
         page, address = serve_page(Site(model, folder, limits, depth_model, track_model, stabilize_model), host, port)
         print(f"protoformer is at {address}; Ctrl-C ends it", flush=True)
         try:
             threading.Event().wait()
         finally:
             page.close(verbose=False)
-    except KeyboardInterrupt:
-        print("\nprotoformer: ended, and every upload and result deleted", file=sys.stderr)
+
+
+@contextmanager
+def _folder_for_now() -> Iterator[Path]:
+    """A folder for uploads and results, which is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="protoformer-web-")).resolve()
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell_ended() -> None:
+    print("\nprotoformer: ended, and every upload and result deleted", file=sys.stderr)

@@ -76,7 +76,7 @@ def stabilize_clip(source: str, options: StabilizeOptions, chosen: ClipChoice, a
         result = _found(model, movie, options, chosen)
         measured = _written(model, movie, result, writer, chosen)
     scores = None if measured is None else (measured.before, measured.after)
-    write_atomically(chosen.page, path_page(result, scores).html().encode())
+    write_atomically(chosen.page, path_page(Path(source).resolve().name, result, scores).html().encode())
     tell_damage(movie)
     _tell(result, measured, chosen, time.perf_counter() - began, as_json)
 

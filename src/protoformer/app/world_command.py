@@ -1,7 +1,6 @@
 """`protoformer world`."""
 
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from protoformer.app.arguments import height_and_width
 from protoformer.app.progress import progress_bar
+from protoformer.app.stopping import stoppable
 from protoformer.data.clip_folder import ClipFolder, clip_names, write_clips
 from protoformer.data.clips import LAYOUTS, LEAST_FRAMES, default_layout
 from protoformer.data.tree import choose
@@ -57,15 +57,18 @@ def world(
     if length < LEAST_FRAMES:
         raise InputError(f"--frames is {length}, which shows no motion; ask for at least {LEAST_FRAMES}.")
     sides, on = None if size is None else height_and_width(size), _device(device)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a file begun is taken away, as on an interrupt
-    start = time.perf_counter()
-    with progress_bar(f"{family}, {count} clips", count * length * LAYOUTS[kind].pictures) as told:
+    start, pictures = time.perf_counter(), count * length * LAYOUTS[kind].pictures
+    with stoppable(_tell_stopped), progress_bar(f"{family}, {count} clips", pictures) as told:
         bank = None if textures is None else bank_from_folder(textures)
         scenes = World(family, seed, sides, bank=bank)
         called = "procedural" if textures is None else textures.resolve().name
         found = write_clips(scenes, count, output, kind, length, textures=called, device=on, progress=told)
         sheet = _sheet(scenes, found)
     _report(scenes, found, sheet, time.perf_counter() - start, as_json)
+
+
+def _tell_stopped() -> None:
+    print("\nprotoformer: stopped; the same command goes on with what is missing.", file=sys.stderr)
 
 
 def _sheet(scenes: World, found: ClipFolder) -> Path | None:

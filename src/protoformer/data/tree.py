@@ -115,8 +115,9 @@ def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = N
     """Return the path of a folder, or raise `InputError` that says `what` was expected there."""
     folder = Path(path)
     if not folder.is_dir():
+        _expect_root(root, f"{_below(folder, root)}/", what)
         found = "is a file" if folder.is_file() else "does not exist"
-        raise InputError(f"{folder} {found}, but {what} was expected there as a folder; {_advice(folder, root)}/.")
+        raise InputError(f"{folder} {found}, but {what} was expected there as a folder; {_advice(folder, root, '/')}.")
     return folder
 
 
@@ -124,6 +125,7 @@ def expect_file(path: str | os.PathLike[str], what: str, root: Path | None = Non
     """Return the path of a file, or raise `InputError` that says `what` was expected there."""
     file = Path(path)
     if not file.is_file():
+        _expect_root(root, str(_below(file, root)), what)
         found = "is a folder" if file.is_dir() else "does not exist"
         raise InputError(
             f"{file} {found}, but {what} was expected there as a file; put it there, or {_advice(file, root)}."
@@ -158,10 +160,26 @@ def expect_some(found: int, what: str, where: Path) -> None:
         raise InputError(f"{where} holds no {what}; check that the whole dataset was unpacked there.")
 
 
-def _advice(path: Path, root: Path | None) -> str:
+def _expect_root(root: Path | None, below: str, what: str) -> None:
+    """Where nothing is right below a root since it is not there itself, say so of what was given."""
+    if root is not None and below not in (".", "./") and not root.is_dir():
+        found = "is a file" if root.is_file() else "does not exist"
+        raise InputError(
+            f"{root} {found}; point --root at the folder where the dataset was unpacked, which holds {below} ({what})."
+        )
+
+
+def _advice(path: Path, root: Path | None, ending: str = "") -> str:
     """Say what `--root` should hold for `path` to be found."""
-    below = path.relative_to(root) if root is not None and path.is_relative_to(root) else Path(path.name)
-    return f"point --root at the folder that holds {below}"
+    below = _below(path, root)
+    if below == Path():
+        return "point --root at the folder where it was unpacked"
+    return f"point --root, which is {root}, at the folder that holds {below}{ending}"
+
+
+def _below(path: Path, root: Path | None) -> Path:
+    """Where a path lies below the root; the empty path where it is the root, or somewhere else."""
+    return path.relative_to(root) if root is not None and path.is_relative_to(root) else Path()
 
 
 def _words(value: str | Sequence[str | int]) -> list[str]:

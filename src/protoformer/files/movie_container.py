@@ -86,4 +86,7 @@ def _unreadable(path: Path) -> InputError:
         head = file.read(12)
     if head[4:8] == b"ftyp":
         return InputError(f"{path} is a video that was cut short, without its index; make or download it again.")
-    return InputError(f"{path} is not a video of a known kind, or is damaged; give an mp4, mkv, webm, avi or gif file.")
+    return InputError(
+        f"{path} is not a video of a known kind, or is damaged; give one that ffmpeg reads, such as mp4, mov, mkv, "
+        "webm, avi, mpg, wmv, flv, ts or gif, or else a folder of images."
+    )

@@ -22,6 +22,7 @@ from protoformer.files import (
     write_kitti_depth,
     write_mm_depth,
 )
+from protoformer.inference.brief import Brief, size_fact, training_fact
 from protoformer.inference.cameras import CameraSource
 from protoformer.inference.explanation import UNKNOWN_IMAGES, Explanation
 from protoformer.inference.images import ImageLike, as_image
@@ -48,8 +49,8 @@ def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     return chosen
 
 
-@dataclass(frozen=True)
-class DepthResult:
+@dataclass(frozen=True, repr=False)
+class DepthResult(Brief):
     """How far away everything in an image of H x W pixels is.
 
     depth: 1 x H x W, metres along the optical axis. confidence: 1 x H x W in [0, 1], how likely the model holds it that
@@ -71,7 +72,7 @@ class DepthResult:
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
     unit: Literal["m"] = "m"
-    explainer: "Callable[[DepthResult], Explanation] | None" = field(default=None, repr=False, compare=False)
+    explainer: "Callable[[DepthResult], Explanation] | None" = field(default=None, compare=False)
 
     def explain(self) -> Explanation:
         """What the network grouped in the image: the prototypes of every layer, and how they were found."""
@@ -139,6 +140,17 @@ class DepthResult:
     def numpy(self) -> npt.NDArray[np.float32]:
         """The depth as float32 H x W, metres."""
         return np.ascontiguousarray(self.depth[0].detach().float().cpu().numpy())
+
+    def _facts(self) -> tuple[str, ...]:
+        depth = self.depth.detach().float()
+        return (
+            size_fact(*self.depth.shape[1:]),
+            f"{depth.min():.2f} to {depth.max():.2f} {self.unit}",
+            f"median {depth.median():.2f} {self.unit}",
+            self.kind,
+            f"camera {self.camera if self.camera != 'exif' else 'by exif'}",
+            training_fact(self.trained),
+        )
 
 
 def _known(reference: Tensor, valid: Tensor | None, depth: Tensor) -> tuple[Tensor, Tensor]:

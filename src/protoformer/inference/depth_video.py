@@ -12,6 +12,7 @@ from protoformer.errors import InputError
 from protoformer.files import Movie
 from protoformer.files.depth_color import usual_range
 from protoformer.files.movie_images import ImageMovie
+from protoformer.inference.brief import moment_fact
 from protoformer.inference.cameras import Camera, CameraHint, camera_of
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.depth_engine import (
@@ -34,7 +35,7 @@ SAMPLED_DEPTHS = 20_000
 """Depths of each of these that are looked at."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DepthStep(DepthResult):
     """The depth of one frame of a clip.
 
@@ -45,6 +46,9 @@ class DepthStep(DepthResult):
     number: int = 0
     time: Fraction = Fraction(0)
     image: Tensor | None = None
+
+    def _facts(self) -> tuple[str, ...]:
+        return (moment_fact(self.number, self.time), *super()._facts())
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.inference.brief import Brief, count_fact, size_fact, training_fact
 from protoformer.inference.prototype_groups import (
     FAMILIES,
     Group,
@@ -25,8 +26,8 @@ from protoformer.model.tracing import LayerTrace
 Task = Literal["flow", "depth"]
 
 
-@dataclass(frozen=True, eq=False)
-class LayerExplanation:
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerExplanation(Brief):
     """What one layer of the encoder did with an image of (H, W) = size pixels.
 
     seen: (height, width) at which the network saw the image. trace: its work, of one image. A cell of the layer's map
@@ -137,6 +138,10 @@ class LayerExplanation:
         """Similar prototypes under one number, that of one of them, so that about `count` are left: K, int64."""
         return families_of(self.centres(), self.assignment, count)
 
+    def _facts(self) -> tuple[str, ...]:
+        used = f"{len(self.used)} of {self.count} prototypes have pixels"
+        return (self.name, size_fact(*self.size), used, count_fact(self.steps, "step"))
+
     def _check(self, prototype: int) -> None:
         if not 0 <= prototype < self.count:
             raise InputError(
@@ -144,8 +149,8 @@ class LayerExplanation:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class ImageExplanation:
+@dataclass(frozen=True, eq=False, repr=False)
+class ImageExplanation(Brief):
     """What was grouped in one image: 3 x H x W in [0, 1].
 
     values: what is known of every pixel, its flow (2 x H x W, pixels) or its depth (1 x H x W, metres), or None.
@@ -163,9 +168,12 @@ class ImageExplanation:
         """Every prototype that has pixels in a layer after a step of EM, with what its pixels do."""
         return groups_of(self.layer(layer).labels(step), self.values)
 
+    def _facts(self) -> tuple[str, ...]:
+        return (size_fact(*self.image.shape[1:]), count_fact(len(self.layers), "layer"))
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(Brief):
     """What a network grouped in an image, and in a second one if there is one.
 
     task: of the network. trained: whether its weights were; if not, the groups are those of a random network.
@@ -187,6 +195,10 @@ class Explanation:
             return ()
         one, two = self.first.layer(layer), self.second.layer(layer)
         return mutual_matches(one.centres(), two.centres(), (one.used, two.used))
+
+    def _facts(self) -> tuple[str, ...]:
+        images = f"{count_fact(len(self.images), 'image')} of {size_fact(*self.first.image.shape[1:])}"
+        return (self.task, images, count_fact(len(self.first.layers), "layer"), training_fact(self.trained))
 
 
 def layer_place(name: str | None, known: list[str]) -> int:

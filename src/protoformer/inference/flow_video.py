@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import Movie
+from protoformer.inference.brief import moment_fact
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, takes_half
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow
@@ -26,7 +27,7 @@ LEAST_SCALE = 1.0
 """Pixels: a still clip stays pale, and its noise is not painted as motion."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FlowStep(FlowResult):
     """The motion from one frame of a clip to the next that was taken.
 
@@ -38,6 +39,9 @@ class FlowStep(FlowResult):
     time: Fraction = Fraction(0)
     until: Fraction = Fraction(0)
     image: Tensor | None = None
+
+    def _facts(self) -> tuple[str, ...]:
+        return (moment_fact(self.number, self.time), *super()._facts())
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.geometry import shrunk, shrunk_size
+from protoformer.inference.brief import Brief, count_fact, moment_fact, size_fact
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.explanation import layer_place
 from protoformer.inference.images import as_float
@@ -23,8 +24,8 @@ MOST_PIXELS = 480 * 640
 """Of a frame as the network sees it; larger ones are shrunk. The map is coarser than that in any case."""
 
 
-@dataclass(frozen=True, eq=False)
-class PrototypeStep:
+@dataclass(frozen=True, eq=False, repr=False)
+class PrototypeStep(Brief):
     """The prototypes of one frame of a clip.
 
     number: of the frame, from 0 in the whole clip. time: seconds, exact. image: 3 x H x W, uint8, or float in [0, 1].
@@ -39,6 +40,14 @@ class PrototypeStep:
     identities: Tensor
     families: Tensor
     kept: float
+
+    def _facts(self) -> tuple[str, ...]:
+        return (
+            moment_fact(self.number, self.time),
+            size_fact(*self.identities.shape),
+            count_fact(len(self.identities.unique()), "prototype"),
+            f"{self.kept:.1%} of the pixels kept theirs",
+        )
 
 
 class FollowedTally:

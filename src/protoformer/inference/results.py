@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import checked_output, encode_png, flow_to_color, write_atomically, write_flo, write_kitti_flow
+from protoformer.inference.brief import Brief, size_fact, training_fact
 from protoformer.inference.explanation import UNKNOWN_IMAGES, Explanation
 from protoformer.model import Prototypes
 
@@ -31,8 +32,8 @@ def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     return named
 
 
-@dataclass(frozen=True)
-class FlowResult:
+@dataclass(frozen=True, repr=False)
+class FlowResult(Brief):
     """Motion from a first to a second image of H x W pixels.
 
     flow: 2 x H x W, pixels, (u right, v down). confidence: 1 x H x W in [0, 1], how likely the model holds it that u,
@@ -48,7 +49,7 @@ class FlowResult:
     occlusion: Tensor | None = None
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
-    explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, repr=False, compare=False)
+    explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, compare=False)
 
     def explain(self) -> Explanation:
         """What the network grouped in both images: the prototypes of every layer, and how they were found."""
@@ -76,3 +77,13 @@ class FlowResult:
     def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         """The flow as float32 H x W x 2."""
         return np.ascontiguousarray(self.flow.detach().float().cpu().numpy().transpose(1, 2, 0))
+
+    def _facts(self) -> tuple[str, ...]:
+        lengths = self.flow.detach().float().norm(dim=0)
+        return (
+            size_fact(*self.flow.shape[1:]),
+            f"mean motion {lengths.mean():.2f} px",
+            f"largest {lengths.max():.2f} px",
+            f"mean confidence {self.confidence.detach().float().mean():.2f}",
+            training_fact(self.trained),
+        )

@@ -6,14 +6,15 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
+from protoformer.inference.brief import Brief, count_fact, size_fact, training_fact
 from protoformer.inference.stabilize_planner import Corrections
 from protoformer.inference.stabilize_render import Field, View
 
 Path = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class StabilizeResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class StabilizeResult(Brief):
     """How each of T frames is to be shown so that the clip is steady.
 
     corrections: where the steady frame lies in the shaky one: z -> turns z + shifts, pixels from the centre. local: one
@@ -53,6 +54,15 @@ class StabilizeResult:
     def acceleration(self) -> tuple[float, float]:
         """Mean length of the change of velocity, pixels a frame, before and after."""
         return mean_acceleration(self.path_before, self.cuts), mean_acceleration(self.path_after, self.cuts)
+
+    def _facts(self) -> tuple[str, ...]:
+        before, after = self.acceleration
+        return (
+            f"{count_fact(len(self.times), 'frame')} of {size_fact(*self.size)}",
+            f"{self.cropping:.1%} of each side is shown",
+            f"velocity changes by {after:.2f} px a frame, {before:.2f} before",
+            training_fact(self.trained),
+        )
 
 
 def mean_acceleration(path: Path, cuts: tuple[int, ...] = ()) -> float:

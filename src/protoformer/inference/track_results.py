@@ -5,6 +5,8 @@ from fractions import Fraction
 
 from torch import Tensor
 
+from protoformer.inference.brief import Brief, count_fact, training_fact
+
 
 @dataclass(frozen=True)
 class TrackedBox:
@@ -19,8 +21,8 @@ class TrackedBox:
     lost: bool
 
 
-@dataclass(frozen=True)
-class TrackResult:
+@dataclass(frozen=True, repr=False)
+class TrackResult(Brief):
     """One target through a clip of T frames.
 
     boxes: T x 4, float, (x, y, w, h) in pixels. scores: T in [0, 1]. lost: T, bool. times: T, seconds, exact. numbers:
@@ -33,3 +35,12 @@ class TrackResult:
     times: tuple[Fraction, ...]
     numbers: tuple[int, ...]
     trained: bool = True
+
+    def _facts(self) -> tuple[str, ...]:
+        return (
+            count_fact(len(self.times), "frame"),
+            f"{float(self.times[0]):.3f} to {float(self.times[-1]):.3f} s",
+            f"lost in {int(self.lost.sum())}",
+            f"mean score {self.scores.float().mean():.2f}",
+            training_fact(self.trained),
+        )

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from protoformer.errors import InputError
 from protoformer.files import Movie
 from protoformer.files.movie import Picture
+from protoformer.inference.brief import Brief, count_fact, moment_fact, size_fact
 from protoformer.inference.images import ImageLike
 from protoformer.inference.track_boxes import Boxes, checked_boxes, given_boxes
 from protoformer.inference.track_results import TrackedBox
@@ -26,8 +27,8 @@ TrackMethod = Callable[[ImageLike, Boxes], Following]
 Frame = TypeVar("Frame")
 
 
-@dataclass(frozen=True, eq=False)
-class TrackStep:
+@dataclass(frozen=True, eq=False, repr=False)
+class TrackStep(Brief):
     """One frame of a clip, and where the targets are in it.
 
     image: uint8 H x W x 3, yours to change. number: from 0 in the whole clip. time: seconds, exact. seconds: what the
@@ -39,6 +40,14 @@ class TrackStep:
     time: Fraction
     targets: tuple[TrackedBox, ...]
     seconds: float
+
+    def _facts(self) -> tuple[str, ...]:
+        lost = sum(target.lost for target in self.targets)
+        return (
+            moment_fact(self.number, self.time),
+            size_fact(*self.image.shape[:2]),
+            f"{count_fact(len(self.targets), 'target')}, {lost} lost",
+        )
 
 
 def track_steps(

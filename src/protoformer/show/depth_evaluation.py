@@ -12,43 +12,37 @@ from protoformer.files.depth_color import usual_range
 from protoformer.inference.depth_evaluation import ROWS, DepthEvaluation
 from protoformer.metrics import DepthTable
 from protoformer.show.prototypes import Pixels, grey_picture, picture
+from protoformer.show.score_table import score_table
 from protoformer.show.worst import Worst
 from protoformer.world import DepthSample
 
-COLUMNS = {
-    "AbsRel": "abs_rel",
-    "SqRel": "sq_rel",
-    "RMSE": "rmse",
-    "RMSElog": "rmse_log",
-    "SILog": "silog",
-    "d<1.25": "delta1",
-    "d<1.25^2": "delta2",
-    "d<1.25^3": "delta3",
-}
+COLUMNS = {"AbsRel": "abs_rel", "SqRel": "sq_rel", "RMSE": "rmse", "d<1.25": "delta1"}
+"""Figures that others publish, too."""
+OWN_COLUMNS = {"RMSElog": "rmse_log", "SILog": "silog", "d<1.25^2": "delta2", "d<1.25^3": "delta3"}
+"""The others that we have of ourselves."""
 WHITE_ERROR = 0.5
 """Share of the true depth by which a white pixel of an error's picture is wrong."""
 
 
-def depth_table(evaluation: DepthEvaluation) -> Table:
-    """Our three rows, and below them the rows of others, each by the way it was scored."""
-    table = Table(
-        title=Text(f"{evaluation.method} on {evaluation.dataset}"),
-        box=None,
-        caption=f"{evaluation.rules}; each image's own figures, averaged. metric: as predicted; median-scaled: "
-        "times the ratio of medians; aligned: scale and shift by least squares, each image its own.",
+def depth_tables(evaluation: DepthEvaluation) -> tuple[Table, Table]:
+    """Our three rows above the rows of others, each by the way it was scored; and what else there is of ours."""
+    name = f"{evaluation.method} on {evaluation.dataset}"
+    rules = f"{evaluation.rules}; each image's own figures, averaged"
+    beside = score_table(name, rules, ("row", "method", "measured on"), COLUMNS)
+    rules = (
+        "metric: as predicted; median-scaled: times the ratio of medians; aligned: scale and shift by least squares, "
+        "each image its own"
     )
-    for column in ("row", "method", "measured on"):
-        table.add_column(column, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    alone = score_table(f"{name}, in detail", rules, ("row",), OWN_COLUMNS)
     for label, row in ROWS.items():
         scores = getattr(evaluation.table, row)
         own = (_shown(getattr(scores, field)) for field in COLUMNS.values())
-        table.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
+        beside.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
+        alone.add_row(label, *(_shown(getattr(scores, field)) for field in OWN_COLUMNS.values()))
     for other in evaluation.others:
         cells = (_shown(getattr(other, field, None)) for field in COLUMNS.values())
-        table.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
-    return table
+        beside.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
+    return beside, alone
 
 
 def _shown(value: float | None) -> str:

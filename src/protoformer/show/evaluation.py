@@ -11,14 +11,13 @@ from protoformer.files import flow_to_color
 from protoformer.inference.evaluation import FlowEvaluation
 from protoformer.metrics import FlowScores
 from protoformer.show.prototypes import Pixels, grey_picture, picture
+from protoformer.show.score_table import score_table
 from protoformer.show.worst import Worst
 from protoformer.world import FlowSample
 
-COLUMNS = {
-    "EPE": "epe",
-    "EPE/image": "epe_per_image",
-    "Fl %": "fl",
-    "Fl/image %": "fl_per_image",
+COLUMNS = {"EPE": "epe", "EPE/image": "epe_per_image", "Fl %": "fl", "Fl/image %": "fl_per_image"}
+"""Figures that others publish, too."""
+OWN_COLUMNS = {
     ">1px %": "px1",
     ">3px %": "px3",
     ">5px %": "px5",
@@ -28,26 +27,24 @@ COLUMNS = {
     "matched": "matched",
     "unmatched": "unmatched",
 }
+"""The others that we have of ourselves."""
 
 
-def evaluation_table(evaluation: FlowEvaluation) -> Table:
-    """Our row of each group, and below it the rows of others, each figure in the column of its own kind of mean."""
-    table = Table(
-        title=Text(f"{evaluation.method} on {evaluation.dataset}"),
-        box=None,
-        caption="EPE, Fl: over all known pixels; /image: the mean of each image's own. s: EPE by true speed.",
-    )
-    for column in ("group", "method", "measured on"):
-        table.add_column(column, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+def evaluation_tables(evaluation: FlowEvaluation) -> tuple[Table, Table]:
+    """Our row of each group above those of others, figures in the columns of their kind of mean; and our rest."""
+    name = f"{evaluation.method} on {evaluation.dataset}"
+    rules = "EPE (px), Fl: over all known pixels; /image: the mean of each image's own"
+    beside = score_table(name, rules, ("group", "method", "measured on"), COLUMNS)
+    rules = "outliers: over 1, 3, 5 px; s: EPE by true speed; matched, unmatched: EPE of what stays in sight or not"
+    alone = score_table(f"{name}, in detail", rules, ("group",), OWN_COLUMNS)
     for group, scores in evaluation.groups.items():
         own = (_shown(getattr(scores, field)) for field in COLUMNS.values())
-        table.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
+        beside.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
         for row in evaluation.others[group]:
             cells = (_shown(getattr(row, field, None)) for field in COLUMNS.values())
-            table.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
-    return table
+            beside.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
+        alone.add_row(group, *(_shown(getattr(scores, field)) for field in OWN_COLUMNS.values()))
+    return beside, alone
 
 
 def _shown(value: float | None) -> str:

@@ -12,21 +12,26 @@ BAND = 128
 """Rows that are painted at a time: painting takes many times the memory of the picture."""
 ARROWS_ACROSS = 24
 """Arrows along the longer side of a frame."""
-LEAST_LENGTH = 0.5
-"""Pixels: what moves less has no arrow."""
+LEAST_DISTANCE = 16
+"""Pixels from an arrow to the next, on small frames, too."""
+USUAL_LENGTH = 1.5
+"""Of the distance between arrows: the length of one whose motion is the clip's scale, if it is not longer by itself."""
+LEAST_LENGTH, LEAST_SHARE = 3.0, 0.25
+"""Pixels, and share of that distance: an arrow that would be shorter than either is a dot, and not drawn."""
 ARROW_COLOUR, ARROW_EDGE = (255, 220, 0), (0, 0, 0)
 
 
 def flow_frame(step: FlowStep, scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
     """A step's motion in colours, full at `scale` pixels: uint8 H x W x 3; or, with `arrows`, its frame with arrows.
 
+    Arrows are longer than the motion by `arrow_factor`, so that slow motion is seen, too.
     side_by_side: the frame, with its arrows if they are asked for, to the left of the colours, H x 2W x 3.
     """
     if not (side_by_side or arrows):
         return painted(step.flow, scale)
     frame = frame_pixels(step.image)
     if arrows:
-        draw_arrows(frame, step.flow)
+        draw_arrows(frame, step.flow, arrow_factor(frame.shape[:2], scale))
     return np.concatenate((frame, painted(step.flow, scale)), axis=1) if side_by_side else frame
 
 
@@ -39,19 +44,30 @@ def painted(flow: Tensor, scale: float) -> Pixels:
     return colours
 
 
-def draw_arrows(frame: Pixels, flow: Tensor) -> None:
-    """Draw, onto a frame of H x W x 3, where pixels of a regular grid go by a flow, 2 x H x W."""
+def arrow_factor(size: tuple[int, ...], scale: float) -> int:
+    """How many times as long as the motion arrows are, on frames of (H, W) pixels, in a clip of this scale, pixels."""
+    return max(1, round(USUAL_LENGTH * _distance(size) / scale))
+
+
+def draw_arrows(frame: Pixels, flow: Tensor, factor: int = 1) -> None:
+    """Draw, onto a frame of H x W x 3, where pixels of a regular grid go by `factor` times a flow, 2 x H x W."""
     height, width = frame.shape[:2]
-    step = max(8, max(height, width) // ARROWS_ACROSS)
+    step = _distance((height, width))
     thick = max(1, step // 16)
+    least = max(LEAST_LENGTH, LEAST_SHARE * step)
     for y in range(step // 2, height, step):
         for x in range(step // 2, width, step):
-            u, v = (float(part) for part in flow[:, y, x])
-            if not LEAST_LENGTH <= np.hypot(u, v) < 2 * max(height, width):
+            u, v = (factor * float(part) for part in flow[:, y, x])
+            if not least <= np.hypot(u, v) < 2 * max(height, width):
                 continue
             tip = (round(x + u), round(y + v))
             for colour, pixels in ((ARROW_EDGE, thick + 2), (ARROW_COLOUR, thick)):
                 cv2.arrowedLine(frame, (x, y), tip, colour, pixels, cv2.LINE_AA, tipLength=0.3)
+
+
+def _distance(size: tuple[int, ...]) -> int:
+    """Pixels from an arrow to the next."""
+    return max(LEAST_DISTANCE, max(size) // ARROWS_ACROSS)
 
 
 def frame_pixels(image: Tensor | None) -> Pixels:

@@ -23,7 +23,8 @@ p { max-width: 46rem } .lead, figcaption { color: var(--soft) }
 figure { margin: 0; max-width: 560px }
 figure img, figure svg { display: block; width: 100%; height: auto; border-radius: 4px; background: var(--tint) }
 figcaption { padding-top: .35rem; font-size: .87rem } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
-svg .grid { stroke: var(--line) }
+svg .grid { stroke: var(--line) } svg .name { stroke: var(--tint); stroke-width: 4; paint-order: stroke }
+.figures:has(svg) { grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)) }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line) }
 """

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 480, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 20, 14, 44
+ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
+"""Steps between values that are easy to read, times a power of ten."""
 COLOURS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
 
 
@@ -41,12 +43,13 @@ def line_plot(
         return across, down
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_name)} over {escape(x_name)}">']
-    for value in (y_low + (y_high - y_low) * step / 4 for step in range(5)):
+    heights = [y_low + (y_high - y_low) * step / 4 for step in range(5)] if log_y else _round_values(y_low, y_high, 4)
+    for value in heights:
         _, down = place(x_low, value)
         shown = 10**value if log_y else value
         parts.append(f'<line x1="{LEFT}" y1="{down:.1f}" x2="{WIDTH - RIGHT}" y2="{down:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{shown:.3g}</text>')
-    for value in sorted(set(xs)) if len(set(xs)) <= 12 else [x_low, (x_low + x_high) / 2, x_high]:
+        parts.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{shown:.{3 if log_y else 6}g}</text>')
+    for value in sorted(set(xs)) if len(set(xs)) <= 12 else _round_values(x_low, x_high, 4):
         across, _ = place(value, y_low)
         parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
     first_name = HEIGHT - BOTTOM - 14 * len(curves) + 4 if names_below else TOP + 4
@@ -56,7 +59,8 @@ def line_plot(
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(curves) > 1:
             parts.append(
-                f'<text x="{WIDTH - RIGHT}" y="{first_name + 14 * index}" text-anchor="end" style="fill: {colour}">'
+                f'<text x="{WIDTH - RIGHT}" y="{first_name + 14 * index}" text-anchor="end" class="name" '
+                f'style="fill: {colour}">'
                 f"{escape(curve.name)}</text>"
             )
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
@@ -74,3 +78,12 @@ def _height(y: float, log_y: bool) -> float:
 def _span(values: list[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _round_values(low: float, high: float, steps: int) -> list[float]:
+    """Values that are easy to read, evenly spaced, from `low` to `high`; there are `steps` + 1 of them at most."""
+    least = (high - low) / steps
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(power * factor for factor in ROUND if power * factor >= least * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{number * step:.9g}") for number in range(first, last + 1)]

@@ -4,31 +4,35 @@ from rich.table import Table
 from rich.text import Text
 
 from protoformer.inference.stabilize_evaluation import StabilityEvaluation
+from protoformer.show.score_table import score_table
 
-HEAD = ("clip", "method", "cropping", "distortion", "stability", "least", "translation", "rotation", "skipped")
 RULES = (
     "cropping: share of the sides that is shown; distortion: least ratio of eigenvalues; stability: share of the "
-    "path's energy in its five lowest frequencies, as the field's usual script has it; least: the smaller of those of "
-    "translation and rotation; skipped: homographies not found"
+    "path's energy in its five lowest frequencies, as the field's usual script has it"
+)
+OWN_RULES = (
+    "the stability of translation and of rotation, and the smaller of both; skipped: homographies that were not found"
 )
 
 
-def stability_table(found: StabilityEvaluation) -> Table:
-    """A row a clip and method, the means of each method, and what others published."""
-    table = Table(title=Text("stabilization"), box=None, caption=RULES)
-    for place, name in enumerate(HEAD):
-        table.add_column(name, justify="left" if place < 2 else "right")
+def stability_tables(found: StabilityEvaluation) -> tuple[Table, Table]:
+    """A row a clip and method, the means of each method, and what others published; and what else there is of ours."""
+    words = ("clip", "method")
+    beside = score_table("stabilization", RULES, words, ("cropping", "distortion", "stability"))
+    figures = ("least", "translation", "rotation", "skipped")
+    alone = score_table("stabilization, in detail", OWN_RULES, words, figures)
     for row in found.rows:
-        scores = row.scores
-        figures = (scores.cropping, scores.distortion, scores.stability_usual, scores.stability)
-        both = (scores.stability_translation, scores.stability_rotation)
-        skipped = str(scores.skipped_frames + scores.skipped_motions)
-        table.add_row(row.clip, row.method, *map(_shown, (*figures, *both)), skipped)
+        scores, named = row.scores, (Text(row.clip), Text(row.method))
+        beside.add_row(*named, *map(_shown, (scores.cropping, scores.distortion, scores.stability_usual)))
+        parts = (scores.stability, scores.stability_translation, scores.stability_rotation)
+        alone.add_row(*named, *map(_shown, parts), str(scores.skipped_frames + scores.skipped_motions))
     for label, means in found.means.items():
-        table.add_row("mean", label, *(_shown(value) for value in means.values()), "")
+        shown = [_shown(value) for value in means.values()]
+        beside.add_row("mean", label, *shown[:3])
+        alone.add_row("mean", label, *shown[3:], "")
     for other in found.others:
-        table.add_row(other.measured_on, other.label, "-", _shown(other.distortion), _shown(other.stability))
-    return table
+        beside.add_row(other.measured_on, other.label, "-", _shown(other.distortion), _shown(other.stability))
+    return beside, alone
 
 
 def _shown(value: float) -> str:

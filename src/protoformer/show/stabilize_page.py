@@ -19,12 +19,17 @@ def path_figures(result: StabilizeResult) -> tuple[Figure, ...]:
             Curve(label, tuple(zip(seconds, path[::step, place].tolist(), strict=True)))
             for label, path in (("before", result.path_before), ("after", result.path_after))
         ]
-        figures.append(Figure(line_plot(curves, "seconds", unit), f"{name} of the camera's path"))
+        low, *_, high = sorted(y for curve in curves for _, y in curve.points)
+        ends_high = curves[0].points[-1][1] > (low + high) / 2
+        plot = line_plot(curves, "seconds", unit, names_below=ends_high)
+        figures.append(Figure(plot, f"{name} of the camera's path"))
     return tuple(figures)
 
 
-def path_page(result: StabilizeResult, scores: tuple[StabilityScores, StabilityScores] | None = None) -> Page:
-    """The curves and, if they were measured, the scores before and after."""
+def path_page(
+    name: str, result: StabilizeResult, scores: tuple[StabilityScores, StabilityScores] | None = None
+) -> Page:
+    """The curves of a clip of this name and, if they were measured, the scores before and after."""
     before, after = result.acceleration
     text = (
         f"{len(result.times)} frames; {result.cropping:.1%} of each side is shown. From frame to frame the velocity "
@@ -34,7 +39,7 @@ def path_page(result: StabilizeResult, scores: tuple[StabilityScores, StabilityS
     head = ("", "cropping", "distortion", "stability")
     table = () if scores is None else (head, *map(_row, ("before", "after"), scores))
     section = Section("The camera's path", text, path_figures(result), table)
-    return Page("A steady clip", "How the camera moved, and how it moves now.", sections=(section,))
+    return Page(f"{name}, made steady", "How the camera moved, and how it moves now.", sections=(section,))
 
 
 def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:

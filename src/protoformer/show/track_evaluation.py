@@ -9,6 +9,7 @@ from protoformer.inference.track_evaluation import TrackEvaluation
 from protoformer.metrics.tracking import OVERLAPS
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
+from protoformer.show.score_table import score_table
 
 COLUMNS = {
     "success": "success",
@@ -25,9 +26,8 @@ HEAD = ("method", "measured on", *COLUMNS, "frames/s")
 
 def track_table(evaluation: TrackEvaluation) -> Table:
     """A row a method, and below them the rows of others."""
-    table = Table(title=Text(f"tracking on {evaluation.dataset}"), box=None, caption=RULES)
-    for place, column in enumerate(HEAD):
-        table.add_column(column, justify="left" if place < 2 else "right", no_wrap=True)
+    figures = (column.replace("norm. ", "norm.\n") for column in HEAD[2:])
+    table = score_table(f"tracking on {evaluation.dataset}", RULES, HEAD[:2], figures)
     for place, row in enumerate(_rows(evaluation)):
         table.add_row(*(Text(cell) for cell in row), style="bold" if place < len(evaluation.methods) else "dim")
     return table

@@ -1,0 +1,33 @@
+"""How results are printed: in a line of facts, not as all of their numbers."""
+
+from fractions import Fraction
+
+
+class Brief:
+    """Prints as the name of its class and its facts."""
+
+    def _facts(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._facts())})"
+
+
+def size_fact(height: int, width: int) -> str:
+    """The size of an image, as people say it."""
+    return f"{width}x{height} pixels"
+
+
+def moment_fact(number: int, time: Fraction) -> str:
+    """Which frame of a clip it is."""
+    return f"frame {number} at {float(time):.3f} s"
+
+
+def training_fact(trained: bool) -> str:
+    """Whether there is a meaning to it."""
+    return "trained" if trained else "not trained"
+
+
+def count_fact(count: int, thing: str) -> str:
+    """How many things there are."""
+    return f"1 {thing}" if count == 1 else f"{count} {thing}s"
