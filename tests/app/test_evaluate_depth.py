@@ -89,7 +89,10 @@ def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: 
         (("--dataset", "sintel"), "sintel is a dataset of flow, not of depth; choose one of "),
         (("--split", "none"), "kitti-eigen has no split 'none'; choose one of train, val, test."),
         (("--method", "median"), "there is no method 'median'; choose model or mean."),
-        (("--method", "mean", "--updates", "2"), "mean takes no --model, --updates or --device; leave them out."),
+        (
+            ("--method", "mean", "--updates", "2"),
+            "mean takes no --model, --updates, --mirror or --device; leave them out.",
+        ),
         (("--root", "nowhere"), ""),
     ],
 )

@@ -90,6 +90,23 @@ def test_images_in_a_batch_do_not_change_one_another(tiny_depth: pf.DepthModel) 
         torch.testing.assert_close(one.log_scale, other.log_scale, atol=1e-4, rtol=0)
 
 
+def test_a_mirror_shows_the_same_depths(tiny_depth: pf.DepthModel) -> None:
+    """Of an image and its mirror image alike, with the camera's centre mirrored, too; without it, they differ."""
+    image, camera = smooth(48, 64), torch.tensor([[60.0, 0, 20], [0, 60, 23.5], [0, 0, 1]])
+    other = camera.clone()
+    other[0, 2] = 63 - camera[0, 2]
+    one, reflected, alone, alone_reflected = (
+        tiny_depth.depth(seen, intrinsics=taken, mirrored=mirrored, precision="full")
+        for mirrored in (True, False)
+        for seen, taken in ((image, camera), (image.flip(2), other))
+    )
+    torch.testing.assert_close(one.depth, reflected.depth.flip(2), rtol=1e-4, atol=0)
+    torch.testing.assert_close(one.confidence, reflected.confidence.flip(2), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(alone.depth, alone_reflected.depth.flip(2), rtol=1e-3)
+    mean = (alone.depth.log() + alone_reflected.depth.flip(2).log()) / 2
+    torch.testing.assert_close(one.depth.log(), mean, rtol=0, atol=1e-4)
+
+
 def test_half_precision_is_near_to_full(tiny_depth: pf.DepthModel) -> None:
     full, half = (tiny_depth.depth(smooth(64, 80), focal=80.0, precision=each) for each in ("full", "half"))
     assert half.depth.dtype == torch.float32

@@ -37,11 +37,14 @@ def depths(video: pf.DepthVideo) -> torch.Tensor:
     return torch.stack([step.depth for step in video])
 
 
-def test_frame_by_frame_is_the_depth_of_each_image(tiny_depth: pf.DepthModel, frames: list[np.ndarray]) -> None:
-    steps = list(tiny_depth.depth_video(frames, steady=False, precision="full", focal=70.0))
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_frame_by_frame_is_the_depth_of_each_image(
+    tiny_depth: pf.DepthModel, frames: list[np.ndarray], mirrored: bool
+) -> None:
+    steps = list(tiny_depth.depth_video(frames, steady=False, mirrored=mirrored, precision="full", focal=70.0))
     assert [step.number for step in steps] == [0, 1, 2, 3]
     for step, frame in zip(steps, frames, strict=True):
-        alone = tiny_depth.depth(frame, precision="full", focal=70.0)
+        alone = tiny_depth.depth(frame, mirrored=mirrored, precision="full", focal=70.0)
         torch.testing.assert_close(step.depth, alone.depth, **CLOSE)
         torch.testing.assert_close(step.confidence, alone.confidence, **CLOSE)
         assert step.range == alone.range and step.camera == "given" and isinstance(step, pf.DepthResult)

@@ -17,6 +17,13 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "
 
 ModelOption = Annotated[str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")]
 UpdatesOption = Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")]
+MirrorOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--mirror/--no-mirror",
+        help="Look in a mirror as well and take the mean: better, and twice as slow. [default: images yes, clips no]",
+    ),
+]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
 TileOption = Annotated[
     str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")

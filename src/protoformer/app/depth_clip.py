@@ -42,6 +42,7 @@ class DepthClipOptions:
     range: tuple[float, float] | None
     precision: str
     updates: int | None
+    mirrored: bool
 
 
 @dataclass
@@ -75,6 +76,7 @@ def depth_of_clip(
         range=options.range,
         steady=not options.frame_by_frame,
         updates=options.updates,
+        mirrored=options.mirrored,
         precision=cast(Precision, options.precision),
     )
     tally, began = _Tally(), time.perf_counter()

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from protoformer.app.arguments import DeviceOption, ModelOption, UpdatesOption, depth_range, near_and_far
+from protoformer.app.arguments import (
+    DeviceOption,
+    MirrorOption,
+    ModelOption,
+    UpdatesOption,
+    depth_range,
+    near_and_far,
+)
 from protoformer.app.clips import is_clip
 from protoformer.app.depth_clip import DepthClipOptions, depth_of_clip
 from protoformer.app.depth_images import DepthImageOptions, depth_of_images
@@ -44,6 +51,7 @@ def depth(
     save_npy: Annotated[Path | None, typer.Option(help="A folder for a .npy of every frame or image.")] = None,
     model: ModelOption = "depth",
     updates: UpdatesOption = None,
+    mirror: MirrorOption = None,
     device: DeviceOption = None,
     precision: Annotated[
         str, typer.Option(help="full (float32), half (bfloat16) or auto (half where it is fast).")
@@ -75,7 +83,7 @@ def depth(
             (model, device),
             DepthClipOptions(
                 *(side_by_side, frame_by_frame, save_npy, start, end, every, rate),
-                *(scale, camera, bounds, precision, updates),
+                *(scale, camera, bounds, precision, updates, bool(mirror)),
             ),
             as_json,
         )
@@ -87,5 +95,7 @@ def depth(
     for option, value in given.items():
         if value is not None and value is not False:
             raise InputError(f"{option} is for a clip; leave it out for images.")
-    options = DepthImageOptions(format, ply, save_npy, scale, camera, bounds, precision, updates)
+    options = DepthImageOptions(
+        *(format, ply, save_npy, scale, camera, bounds, precision, updates), mirrored=mirror is not False
+    )
     depth_of_images(sources, output or [], (model, device), options, as_json)

@@ -38,6 +38,7 @@ class DepthImageOptions:
     range: tuple[float, float] | None
     precision: str
     updates: int | None
+    mirrored: bool
 
 
 def depth_of_images(
@@ -78,6 +79,7 @@ def _depth(model: DepthModel, source: str, options: DepthImageOptions, progress:
         focal=options.camera.focal,
         fov=options.camera.fov,
         range=options.range,
+        mirrored=options.mirrored,
         updates=options.updates,
         precision=cast(Precision, options.precision),
         progress=progress,

@@ -48,6 +48,7 @@ class DepthModel:
         fov: float | None = None,
         range: DepthRange = None,
         updates: int | None = None,
+        mirrored: bool = True,
         prototypes: bool = False,
         precision: Precision = "auto",
         progress: Progress | None = None,
@@ -59,15 +60,16 @@ class DepthModel:
         notes (EXIF) is taken, and else a usual field of view, 60 degrees along the longer side; the result says which.
 
         range: "indoor" (0.1 to 10 m), "driving" (1 to 80 m) or (nearest, farthest) in metres; None: all that the
-        network can say. updates: refinements. prototypes: return those of the image. precision: "full" is float32,
-        "half" computes products in bfloat16, "auto" does so where the device is made for it. progress: told of updates.
+        network can say. updates: refinements. mirrored: look at the image in a mirror as well and take the mean, which
+        is better and takes twice as long. prototypes: return those of the image. precision: "full" is float32, "half"
+        computes products in bfloat16, "auto" does so where the device is made for it. progress: told of updates.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), checked_range(range)
         half = takes_half(self.device, precision)
         pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
         size = (pixels.shape[1], pixels.shape[2])
         camera = camera_of(size, hint, image)
-        engine = DepthEngine(self.network, self.device, size, camera, updates, half)
+        engine = DepthEngine(self.network, self.device, size, camera, updates, half, mirrored=mirrored)
         found = engine.estimate(pixels, prototypes, progress)
         bounds = bounds or network_range(self.network.config, engine.focal)
         return DepthResult(
@@ -115,6 +117,7 @@ class DepthModel:
         steady: bool = True,
         flow: FlowModel | None = None,
         updates: int | None = None,
+        mirrored: bool = False,
         batch: int | None = None,
         precision: Precision = "auto",
     ) -> DepthVideo:
@@ -122,7 +125,7 @@ class DepthModel:
 
         source: a video file, a folder of images, a pattern of their names, or frames as `depth` takes images. start,
         end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
-        images, which have no times. focal, intrinsics, fov, range, updates, precision: as in `depth`.
+        images, which have no times. focal, intrinsics, fov, range, updates, mirrored, precision: as in `depth`.
 
         steady: carry the depth along the motion from frame to frame, so that it does not flicker; False: each frame by
         itself. flow: the model that finds this motion; None: OpenCV's dense inverse search, which needs no weights.
@@ -135,6 +138,7 @@ class DepthModel:
             steady=steady,
             flow=flow,
             updates=updates,
+            mirrored=mirrored,
             batch=batch,
             precision=precision,
         )

@@ -48,6 +48,7 @@ class DepthEngine:
     """A network made ready for images of one (height, width), taken by one camera.
 
     working: the (height, width) it computes at. focal: of the camera, in pixels of that. batch: how many at once.
+    mirrored: whether each is looked at in a mirror as well, and the mean taken.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class DepthEngine:
         updates: int | None = None,
         half: bool = False,
         batch: int | None = None,
+        mirrored: bool = False,
     ) -> None:
         check_updates(updates)
         if batch is not None and batch < 1:
@@ -70,10 +72,11 @@ class DepthEngine:
         self._centre = torch.tensor([[shrunk_position(x, width, narrow), shrunk_position(y, height, low)]]).to(device)
         self.batch = batch or (MOST_AT_ONCE if device.type == "cuda" else 1)
         self._network, self._device, self._updates, self._half = network, device, updates, half
+        self._mirrored = mirrored
         self._compute: Callable[..., tuple[Tensor, ...]] = self._computed
         if device.type == "cuda":
             self._compute = Graphed(self._computed)
-        check_memory(size, self.working, device, self.batch)
+        check_memory(size, self.working, device, self.batch * (2 if mirrored else 1))
 
     def estimates(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
         """Of frames, 3 x H x W each, uint8 or float in [0, 1]."""
@@ -86,12 +89,9 @@ class DepthEngine:
     @torch.no_grad()
     def estimate(self, frame: Tensor, prototypes: bool = False, progress: Progress | None = None) -> Estimate:
         """Of one frame, with its prototypes, or with somebody who is told of every update."""
-        with self._precision():
-            found = self._network(
-                self._images([frame]), self._centre, self._updates, prototypes=prototypes, progress=progress
-            )
-        kept = tuple(tuple(each.cpu() for each in stage) for stage in found.prototypes)
-        return Estimate(found.logs[-1][0].float().cpu(), found.log_scales[-1][0].float().cpu(), kept)
+        (log,), (log_scale,), found = self._found(self._images([frame]), self._centre, prototypes, progress)
+        kept = tuple(tuple(each.first(1).cpu() for each in stage) for stage in found)
+        return Estimate(log.cpu(), log_scale.cpu(), kept)
 
     def metric_log(self, estimate: Estimate) -> Tensor:
         """The natural logarithm of metres, 1 x h x w, of what this engine found."""
@@ -109,9 +109,21 @@ class DepthEngine:
 
     @torch.no_grad()
     def _computed(self, images: Tensor, centre: Tensor) -> tuple[Tensor, ...]:
+        return self._found(images, centre)[:2]
+
+    def _found(
+        self, images: Tensor, centre: Tensor, prototypes: bool = False, progress: Progress | None = None
+    ) -> tuple[Tensor, Tensor, tuple[tuple[Prototypes, ...], ...]]:
+        """The depth of images and its scale, both logarithms, and the prototypes, of which mirrored ones come last."""
+        if self._mirrored:
+            images = torch.cat((images, images.flip(3)))
+            centre = torch.cat((centre, torch.stack((self.working[1] - 1 - centre[:, 0], centre[:, 1]), dim=1)))
         with self._precision():
-            found = self._network(images, centre, self._updates)
-        return found.logs[-1].float(), found.log_scales[-1].float()
+            found = self._network(images, centre, self._updates, prototypes=prototypes, progress=progress)
+        log, log_scale = found.logs[-1].float(), found.log_scales[-1].float()
+        if self._mirrored:
+            log, log_scale = ((each + reflected.flip(3)) / 2 for each, reflected in (log.chunk(2), log_scale.chunk(2)))
+        return log, log_scale, found.prototypes
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)

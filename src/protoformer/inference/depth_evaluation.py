@@ -75,12 +75,13 @@ class DepthEvaluation:
     without_truth: int
 
 
-def depth_method(model: DepthModel, updates: int | None = None) -> DepthMethod:
+def depth_method(model: DepthModel, updates: int | None = None, mirrored: bool = True) -> DepthMethod:
     """A model as a method, in full precision: it is told the camera where the dataset knows it."""
 
     def method(sample: DepthSample) -> Tensor:
         camera = None if sample.intrinsics is None else sample.intrinsics[0]
-        return model.depth(sample.image[0], intrinsics=camera, updates=updates, precision="full").depth
+        found = model.depth(sample.image[0], intrinsics=camera, updates=updates, mirrored=mirrored, precision="full")
+        return found.depth
 
     return method
 

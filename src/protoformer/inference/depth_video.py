@@ -60,6 +60,7 @@ class DepthVideoOptions(Span):
     steady: bool = True
     flow: FlowModel | None = None
     updates: int | None = None
+    mirrored: bool = False
     batch: int | None = None
     precision: Precision = "auto"
 
@@ -129,7 +130,11 @@ class DepthVideo:
             first = self.movie.info.paths[0] if isinstance(self.movie, ImageMovie) else None
             self._camera = camera_of(size, options.camera, first)
             self._engine = DepthEngine(
-                self._network, self._device, size, self._camera, options.updates, self.half, options.batch
+                self._network,
+                self._device,
+                size,
+                self._camera,
+                *(options.updates, self.half, options.batch, options.mirrored),
             )
         return self._engine, self._camera
 
