@@ -127,7 +127,7 @@ def measured(
     found: dict[str, list[Agreement]] = {}
     gone: dict[str, list[Removal]] = {}
     for scene in scenes:
-        result = model.flow(scene.first, scene.second)
+        result = model.flow(scene.first, scene.second, zoom=1)
         explained = model.explain(scene.first).first
         count = explained.layer(layers[-1]).count
         for layer in layers:

@@ -281,10 +281,12 @@ def test_an_unknown_method(sintel: Path, protoformer) -> None:
     assert sentence == "there is no method 'raft'; choose model, dis, dis-fast, farneback."
 
 
-@pytest.mark.parametrize("option", [("--model", "tiny"), ("--updates", "3"), ("--tile", "paper"), ("--device", "cpu")])
+@pytest.mark.parametrize(
+    "option", [("--model", "tiny"), ("--updates", "3"), ("--tile", "paper"), ("--zoom", "1"), ("--device", "cpu")]
+)
 def test_a_classical_method_takes_no_options_of_a_model(sintel: Path, protoformer, option: tuple[str, str]) -> None:
     sentence = refused(protoformer, "--method", "dis", *option)
-    assert sentence == "dis takes no --model, --updates, --tile or --device; leave them out."
+    assert sentence == "dis takes no --model, --updates, --tile, --zoom or --device; leave them out."
 
 
 def test_an_unknown_dataset_is_told_the_nearest(sintel: Path, protoformer) -> None:

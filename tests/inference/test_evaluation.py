@@ -16,6 +16,7 @@ import protoformer as pf
 from protoformer.data import Dataset
 from protoformer.errors import InputError
 from protoformer.files import read_flo, read_kitti_flow
+from protoformer.geometry import resized, resized_flow
 from protoformer.inference.evaluation import (
     FlowEvaluation,
     FlowMethod,
@@ -321,9 +322,12 @@ class Mirror:
     """In place of a model: says of every pixel the red of the first image and the green of the second."""
 
     def __init__(self) -> None:
+        self.network = SimpleNamespace(config=pf.PRESETS["tiny"])
         self.asked: list[tuple[tuple[int, ...], int | None]] = []
 
-    def flow(self, first: torch.Tensor, second: torch.Tensor, updates: int | None = None) -> SimpleNamespace:
+    def flow(
+        self, first: torch.Tensor, second: torch.Tensor, updates: int | None = None, zoom: float | None = None
+    ) -> SimpleNamespace:
         self.asked.append((tuple(first.shape), updates))
         return SimpleNamespace(flow=torch.stack((first[0], second[1])))
 
@@ -334,6 +338,14 @@ def test_tiles_show_the_model_the_same_window_of_both_images() -> None:
     flow = model_method(mirror, updates=3, tile=(32, 48))(first, second)  # type: ignore[arg-type]
     assert torch.equal(flow, torch.stack((first[0], second[1])))
     assert mirror.asked == [((3, 32, 48), 3)] * 6
+
+
+def test_tiles_are_of_images_as_the_network_sees_them(tiny: pf.FlowModel, scene: FlowSample) -> None:
+    first, second = scene.first[0], scene.second[0]
+    enlarged = (resized(scene.first, (74, 122))[0], resized(scene.second, (74, 122))[0])
+    flow = model_method(tiny, updates=1, tile=(48, 64), zoom=2)(first, second)
+    expected = model_method(tiny, updates=1, tile=(48, 64))(*enlarged)
+    assert torch.equal(flow, resized_flow(expected[None], (37, 61))[0])
 
 
 def test_without_tiles_the_model_sees_whole_images() -> None:

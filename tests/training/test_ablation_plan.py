@@ -111,6 +111,7 @@ def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_the
     ("other", "same"),
     [
         (lambda: plan_of("updates", "run.log_every=7", "run.speed=graph", "data.workers=5"), True),
+        (lambda: plan_of("updates", "model.fields.flow_pixels=9"), True),
         (lambda: plan_of("updates", "data.seed=1"), False),
         (lambda: plan_of("updates", "run.validation_scenes=3"), False),
         (lambda: plan_of("updates", "optimizer.rate=1e-3"), False),

@@ -10,7 +10,7 @@ from protoformer.data import DATASETS
 from protoformer.errors import InputError
 from protoformer.files import MAX_PIXELS
 from protoformer.inference.depth_range import DepthRange
-from protoformer.inference.planning import Tile
+from protoformer.inference.planning import LEAST_ZOOM, MOST_ZOOM, Tile, check_zoom
 from protoformer.inference.tiles import LEAST_OVERLAP
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -27,6 +27,9 @@ MirrorOption = Annotated[
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
 TileOption = Annotated[
     str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
+]
+ZoomOption = Annotated[
+    str, typer.Option(help="auto (small frames are looked at enlarged), or how many times as large, such as 1 or 2.")
 ]
 PrecisionOption = Annotated[
     str | None, typer.Option(help="full, half (bfloat16) or auto (half where it is fast). [default: auto]")
@@ -131,3 +134,17 @@ def box_numbers(text: str) -> list[float]:
     if len(numbers) != 4:
         raise InputError(f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}; write it so.")
     return numbers
+
+
+def zoom_choice(text: str) -> float | None:
+    """How many times as large images are looked at: a number, or None for auto."""
+    if text == "auto":
+        return None
+    try:
+        zoom = float(text)
+    except ValueError:
+        raise InputError(
+            f"a zoom is auto or a number from {LEAST_ZOOM:g} to {MOST_ZOOM:g}, not {text!r}; give one of these."
+        ) from None
+    check_zoom(zoom)
+    return zoom

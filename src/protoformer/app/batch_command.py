@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
+from protoformer.app.arguments import (
+    DeviceOption,
+    ModelOption,
+    TileOption,
+    UpdatesOption,
+    ZoomOption,
+    byte_count,
+    tile_choice,
+    zoom_choice,
+)
 from protoformer.app.batch_flow import batch_flow
 from protoformer.app.progress import videos_bar
 from protoformer.app.stopping import stoppable
@@ -52,6 +61,7 @@ def flow_of_many(
     memory: Annotated[
         str | None, typer.Option(help="What each worker may use, such as 4GB. [default: its part of what is free]")
     ] = None,
+    zoom: ZoomOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
     """Motion of many videos, on this machine or on a Ray cluster; what is finished is not done again.
@@ -62,7 +72,7 @@ def flow_of_many(
 
     Example: `protoformer batch flow 'videos/**/*.mp4' -o motion --cluster ray://head:10001`
     """
-    chosen, budget = tile_choice(tile), byte_count(memory)
+    chosen, budget, enlarging = tile_choice(tile), byte_count(memory), zoom_choice(zoom)
     began = time.perf_counter()
 
     def tell() -> None:
@@ -80,8 +90,8 @@ def flow_of_many(
             device=device,
             cluster=cluster,
             told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
-            **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "scale": scale},
-            **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every},
+            **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "zoom": enlarging},
+            **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every, "scale": scale},
         )
     _tell(result, time.perf_counter() - began, as_json)
     if result.failures:

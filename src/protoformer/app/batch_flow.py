@@ -37,9 +37,10 @@ class FlowOptions:
     updates: int | None = None
     tile: Tile = "auto"
     memory: int | None = None
+    zoom: float | None = None
 
     def __post_init__(self) -> None:
-        VideoOptions(every=self.every)
+        VideoOptions(every=self.every, zoom=self.zoom)
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InputError(f"colours cannot be full at {self.scale:g} pixels; give a scale over 0.")
         if self.updates is not None and self.updates < 1:
@@ -109,7 +110,9 @@ def batch_flow(
 def _motion(model: FlowModel, video: Path, targets: tuple[Path, ...], options: FlowOptions, memory: int | None) -> int:
     """Write the motion of one video, as a video and, to a second target, as .flo files; how many flows there were."""
     movie = open_movie(video)
-    found = model.flow_video(movie, every=options.every, updates=options.updates, tile=options.tile, memory=memory)
+    found = model.flow_video(
+        movie, every=options.every, updates=options.updates, tile=options.tile, memory=memory, zoom=options.zoom
+    )
     scale = options.scale or found.typical_motion()
     with MovieWriter(targets[0], movie, movie.info.rate / options.every) as writer:
         for step in found:

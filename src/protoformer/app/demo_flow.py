@@ -47,7 +47,7 @@ class ShownFlow:
 
     def groups(self) -> Pixels:
         """The first image in the colours of its finest prototypes."""
-        return assignment_picture(self.result.prototypes[0][-1], self.first, STRIDES[0])
+        return assignment_picture(self.result.prototypes[0][-1], self.first, STRIDES[0], seen=self.result.seen)
 
 
 def shown_flow(model: FlowModel, family: str) -> ShownFlow:
@@ -82,8 +82,8 @@ def prototypes_section(shown: ShownFlow) -> Section:
     """The groups of every layer."""
     figures = [
         Figure(
-            assignment_picture(found, shown.first, stride),
-            f"{found.centres.shape[1]} prototypes at 1/{stride} of the image",
+            assignment_picture(found, shown.first, stride, seen=shown.result.seen),
+            f"{found.centres.shape[1]} prototypes at 1/{stride} of the image as the network sees it",
         )
         for stride, stage in zip(STRIDES, shown.result.prototypes, strict=True)
         for found in stage

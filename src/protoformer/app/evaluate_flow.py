@@ -17,9 +17,11 @@ from protoformer.app.arguments import (
     SplitOption,
     UpdatesOption,
     WorstOption,
+    ZoomOption,
     check_dataset_task,
     key_values,
     tile_sides,
+    zoom_choice,
 )
 from protoformer.app.plain_json import plain_json
 from protoformer.app.progress import progress_bar
@@ -53,6 +55,7 @@ def evaluate_flow_command(
     tile: Annotated[
         str | None, typer.Option(help="'paper' (432x960 windows, blended) or HEIGHTxWIDTH; by default whole images.")
     ] = None,
+    zoom: ZoomOption = "auto",
     output: ScoresFolder = None,
     worst: WorstOption = 5,
     submission: Annotated[
@@ -74,7 +77,7 @@ def evaluate_flow_command(
         check_submission(dataset)
         split = split or "test"
     samples = open_dataset(dataset, root, split, **options)
-    chosen, label = _method(method, model, updates, tile, device)
+    chosen, label = _method(method, model, updates, tile, zoom_choice(zoom), device)
     if submission is not None:
         with progress_bar(f"writing {dataset}", len(samples)) as told:
             count = write_submission(samples, chosen, dataset, submission, told)
@@ -107,18 +110,20 @@ def _report(found: FlowEvaluation, pictures: WorstPictures, output: Path | None,
 
 
 def _method(
-    method: str, model: str, updates: int | None, tile: str | None, device: str | None
+    method: str, model: str, updates: int | None, tile: str | None, zoom: float | None, device: str | None
 ) -> tuple[FlowMethod, str]:
     """The method to run and what to call it."""
     if method in BASELINES:
-        if model != "flow" or any(each is not None for each in (updates, tile, device)):
-            raise InputError(f"{method} takes no --model, --updates, --tile or --device; leave them out.")
+        if model != "flow" or any(each is not None for each in (updates, tile, zoom, device)):
+            raise InputError(f"{method} takes no --model, --updates, --tile, --zoom or --device; leave them out.")
         return (lambda first, second: baseline_flow(method, first, second)), method
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
     size, loaded = _tile(tile), load(model, device, task="flow")
     label = model if loaded.trained else f"{model} (untrained)"
-    return model_method(loaded, updates, size), label if size is None else f"{label}, {size[0]}x{size[1]} tiles"
+    label += "" if size is None else f", {size[0]}x{size[1]} tiles"
+    label += "" if zoom is None else f", zoom {zoom:g}"
+    return model_method(loaded, updates, size, zoom), label
 
 
 def _tile(text: str | None) -> tuple[int, int] | None:

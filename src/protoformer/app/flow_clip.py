@@ -43,6 +43,7 @@ class ClipOptions:
     precision: str | None
     updates: int | None
     tile: Tile
+    zoom: float | None
 
 
 @dataclass
@@ -79,6 +80,7 @@ def flow_of_clip(
         warm_start=options.warm_start,
         tile=options.tile,
         memory=memory,
+        zoom=options.zoom,
         precision=cast(Precision, options.precision or "auto"),
     )
     tally, began = _Tally(), time.perf_counter()
@@ -147,6 +149,7 @@ def _tell(
             "scale_px": None if scale is None else round(scale, 4),
             "arrow_factor": factor,
             "tile": None if plan is None or plan.tile is None else list(plan.tile),
+            "zoom": None if plan is None else round(plan.zoom, 4),
             "batch": None if plan is None else plan.batch,
             "precision": "half" if video.half else "full",
             "seconds": round(seconds, 3),

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from protoformer.app.arguments import DeviceOption, ModelOption, TileOption, UpdatesOption, byte_count, tile_choice
+from protoformer.app.arguments import (
+    DeviceOption,
+    ModelOption,
+    TileOption,
+    UpdatesOption,
+    ZoomOption,
+    byte_count,
+    tile_choice,
+    zoom_choice,
+)
 from protoformer.app.clips import is_clip
 from protoformer.app.flow_clip import ClipOptions, flow_of_clip
 from protoformer.app.progress import progress_bar
@@ -14,7 +23,7 @@ from protoformer.errors import InputError
 from protoformer.files import checked_input, checked_output
 from protoformer.inference import load
 from protoformer.inference.images import image_pair
-from protoformer.inference.planning import Tile, plan_flow
+from protoformer.inference.planning import Tile, plan_flow, seen_size
 from protoformer.inference.results import flow_format
 
 
@@ -42,6 +51,7 @@ def flow(
     memory: Annotated[
         str | None, typer.Option(help="What may be used, such as 4GB. [default: most of what is free]")
     ] = None,
+    zoom: ZoomOption = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
     side_by_side: Annotated[bool, typer.Option("--side-by-side", help="Clip: the frame beside its motion.")] = False,
     arrows: Annotated[bool, typer.Option("--arrows", help="Clip: the frame with arrows on it.")] = False,
@@ -71,7 +81,7 @@ def flow(
 
     Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side`
     """
-    chosen, budget = tile_choice(tile), byte_count(memory)
+    chosen, budget, enlarging = tile_choice(tile), byte_count(memory), zoom_choice(zoom)
     if second is None:
         if not is_clip(first):
             raise InputError(f"{first} is one image, in which nothing moves; give a second one, or a clip.")
@@ -82,7 +92,8 @@ def flow(
             output or [],
             (model, device),
             ClipOptions(
-                side_by_side, arrows, save_flo, start, end, every, rate, scale, warm_start, precision, updates, chosen
+                *(side_by_side, arrows, save_flo, start, end, every, rate, scale, warm_start, precision, updates),
+                *(chosen, enlarging),
             ),
             budget,
             as_json,
@@ -95,9 +106,8 @@ def flow(
     for option, value in given.items():
         if value is not None and value is not False:
             raise InputError(f"{option} is for a clip; leave it out for two images.")
-    _flow_of_images(
-        first, second, output or [Path("motion.png")], format, model, updates, device, chosen, budget, as_json
-    )
+    outputs = output or [Path("motion.png")]
+    _flow_of_images(first, second, outputs, format, model, updates, device, chosen, budget, enlarging, as_json)
 
 
 def _flow_of_images(
@@ -110,6 +120,7 @@ def _flow_of_images(
     device: str | None,
     tile: Tile,
     memory: int | None,
+    zoom: float | None,
     as_json: bool,
 ) -> None:
     for path in outputs:  # all of this is cheap, and estimating flow is not
@@ -122,9 +133,10 @@ def _flow_of_images(
     images = image_pair(first, second)
     loaded = load(model, device, task="flow")
     size = (images[0].shape[2], images[0].shape[3])
-    plan = plan_flow(size, loaded.network.config, loaded.device, tile, memory)
-    with progress_bar("flow", total=updates or loaded.network.config.updates) as told:
-        result = loaded.flow(*images, updates=updates, tile=tile, memory=memory, progress=told)
+    config = loaded.network.config
+    plan = plan_flow(size, config, loaded.device, tile, memory, seen=seen_size(size, config, zoom))
+    with progress_bar("flow", total=updates or config.updates) as told:
+        result = loaded.flow(*images, updates=updates, tile=tile, memory=memory, zoom=zoom, progress=told)
     for path in outputs:
         result.save(path, format)
     lengths = result.flow.norm(dim=0)
@@ -135,14 +147,15 @@ def _flow_of_images(
         "largest_motion_px": round(float(lengths.max()), 4),
         "mean_confidence": round(float(result.confidence.mean()), 4),
         "tile": plan.tile,
+        "zoom": round(plan.zoom, 4),
         "trained": result.trained,
         "written": [str(path) for path in outputs],
     }
     if as_json:
         print(json.dumps(summary))
     else:
-        windows = f" {plan};" if plan.tile else ""
+        how = f" {plan};" if plan.tile or plan.seen else ""
         print(
             f"{summary['width']}x{summary['height']} pixels, mean motion {summary['mean_motion_px']:.2f} px, "
-            f"largest {summary['largest_motion_px']:.2f} px;{windows} wrote {', '.join(map(str, outputs))}"
+            f"largest {summary['largest_motion_px']:.2f} px;{how} wrote {', '.join(map(str, outputs))}"
         )

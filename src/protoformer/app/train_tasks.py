@@ -40,7 +40,7 @@ class TaskTools:
 def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     assert isinstance(network, FlowNetwork)
     model = FlowModel(network, trained=True, device=next(network.parameters()).device)
-    found = evaluate_flow(samples, model_method(model), names=(name, "run"), root=root, compare=False)
+    found = evaluate_flow(samples, model_method(model, zoom=1), names=(name, "run"), root=root, compare=False)
     several = len(found.groups) > 1
     return {
         f"{group} {metric}" if several else metric: getattr(each, metric)

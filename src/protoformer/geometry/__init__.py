@@ -1,5 +1,6 @@
-"""Pure functions on tensors: pixel grids, padding, warps, upsampling, shrinking."""
+"""Pure functions on tensors: pixel grids, padding, warps, upsampling, shrinking, enlarging."""
 
+from protoformer.geometry.enlarging import enlarged_size, resized, resized_flow
 from protoformer.geometry.grids import cell_of_pixel, cells, grid_shape, pixel_grid
 from protoformer.geometry.padding import Padding
 from protoformer.geometry.shrinking import shrunk, shrunk_position, shrunk_size
@@ -13,9 +14,12 @@ __all__ = [
     "cells",
     "convex_upsample",
     "doubled",
+    "enlarged_size",
     "grid_shape",
     "occlusion_by_consistency",
     "pixel_grid",
+    "resized",
+    "resized_flow",
     "sample",
     "shrunk",
     "shrunk_position",

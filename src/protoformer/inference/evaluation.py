@@ -15,9 +15,11 @@ from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.files import write_flo, write_kitti_flow
 from protoformer.files.folders import made_folder
+from protoformer.geometry import resized, resized_flow
 from protoformer.inference.flow import FlowModel
+from protoformer.inference.planning import seen_size
 from protoformer.inference.published import PUBLISHED, OtherRow, peers_beside
-from protoformer.inference.tiles import in_tiles
+from protoformer.inference.tiles import Window, in_tiles
 from protoformer.metrics import FlowScores, flow_scores
 from protoformer.model.flow_decoder import Progress
 from protoformer.world import FlowPair, FlowSample
@@ -58,18 +60,25 @@ class FlowEvaluation:
     without_truth: int
 
 
-def model_method(model: FlowModel, updates: int | None = None, tile: tuple[int, int] | None = None) -> FlowMethod:
-    """A model as a method: on whole images, or by tiles of (height, width) blended as the paper does."""
+def model_method(
+    model: FlowModel, updates: int | None = None, tile: tuple[int, int] | None = None, zoom: float | None = None
+) -> FlowMethod:
+    """A model as a method: on whole images, or by tiles of (height, width) blended as the paper does.
 
-    def whole(first: Tensor, second: Tensor) -> Tensor:
-        return model.flow(first, second, updates=updates).flow
-
+    zoom: as in `FlowModel.flow`; tiles are of images as the network sees them.
+    """
     if tile is None:
-        return whole
+        return lambda first, second: model.flow(first, second, updates=updates, zoom=zoom).flow
 
     def tiled(first: Tensor, second: Tensor) -> Tensor:
         size = (first.shape[1], first.shape[2])
-        return in_tiles(size, tile, lambda window: whole(first[:, *window], second[:, *window]))
+        seen = seen_size(size, model.network.config, zoom)
+        images = [resized(image[None], seen)[0] for image in (first, second)]
+
+        def of_window(window: Window) -> Tensor:
+            return model.flow(*(image[:, *window] for image in images), updates=updates, zoom=1).flow
+
+        return resized_flow(in_tiles(seen, tile, of_window)[None], size)[0]
 
     return tiled
 

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
-from protoformer.geometry import Padding, occlusion_by_consistency, shrunk, shrunk_size
+from protoformer.geometry import Padding, occlusion_by_consistency, resized, resized_flow, shrunk, shrunk_size
 from protoformer.inference.clip_frames import Source, Span
 from protoformer.inference.explaining import Explainer, check_result_size, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow_video import FlowVideo, VideoOptions
-from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, confidence_of
+from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, found_in
 from protoformer.inference.images import ImageLike, as_image, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
-from protoformer.inference.planning import FlowPlan, Tile, plan_flow
+from protoformer.inference.planning import FlowPlan, Tile, plan_flow, seen_size, seen_words, zoom_between
 from protoformer.inference.prototype_groups import FAMILIES
 from protoformer.inference.prototype_video import MOST_PIXELS, PrototypeVideo
 from protoformer.inference.results import FlowResult
@@ -52,6 +52,7 @@ class FlowModel:
         low_memory: bool | None = None,
         tile: Tile = None,
         memory: int | None = None,
+        zoom: float | None = None,
         progress: Progress | None = None,
     ) -> FlowResult:
         """Motion of every pixel from the first image to the second.
@@ -60,13 +61,16 @@ class FlowModel:
         show, by estimating the flow back as well. prototypes: return those of the first image. previous: the result for
         the pair before, in a video; the estimate then starts from it. low_memory: do not store all pairs of costs
         (None: decide by size). tile: windows of (height, width) that are blended, or "auto": where the whole does not
-        fit in `memory` bytes (None: most of what is free), windows that do. progress: told of every update, or window.
+        fit in `memory` bytes (None: most of what is free), windows that do. zoom: how many times as large a side is as
+        the network sees it, from 0.25 to 4; windows are of that size, the result is of the images' own (None: small
+        images are enlarged, to the network's `flow_pixels`). progress: told of every update, or window.
         """
         check_updates(updates)
         images = image_pair(first, second)
+        size = (images[0].shape[2], images[0].shape[3])
+        seen = seen_size(size, self.network.config, zoom)
         if tile is not None or memory is not None:
-            size = (images[0].shape[2], images[0].shape[3])
-            plan = plan_flow(size, self.network.config, self.device, tile, memory)
+            plan = plan_flow(size, self.network.config, self.device, tile, memory, seen=seen)
             if plan.tile is not None and prototypes:
                 raise InputError("an image in windows has no prototypes of its own; leave them or the windows out.")
             low_memory = plan.low_memory if low_memory is None else low_memory
@@ -74,9 +78,9 @@ class FlowModel:
                 plan = replace(plan, low_memory=low_memory)
                 return self._in_windows(images, plan, updates, occlusion, previous, progress)
         else:
-            self._check_memory(images[0], pairs=2 if occlusion else 1)
-        images = (images[0].to(self.device), images[1].to(self.device))
-        start = None if previous is None else self._start(previous, images[0], back=occlusion)
+            self._check_memory(size, seen, pairs=2 if occlusion else 1)
+        images = (resized(images[0].to(self.device), seen), resized(images[1].to(self.device), seen))
+        start = None if previous is None else self._start(previous, size, seen, back=occlusion)
         if occlusion:
             images = (torch.cat(images), torch.cat(images[::-1]))
         predicted = self.network(
@@ -87,13 +91,15 @@ class FlowModel:
             prototypes=prototypes,
             progress=progress,
         )
-        flow = predicted.flows[-1]
+        found = resized_flow(found_in(predicted, zoom_between(size, seen)), size)
+        flow = found[:, :2]
         return FlowResult(
             flow=flow[0].cpu(),
-            confidence=confidence_of(predicted.log_scales[-1][0]).cpu(),
+            confidence=found[0, 2:].cpu(),
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if occlusion else None,
-            prototypes=tuple(tuple(found.first(1).cpu() for found in stage) for stage in predicted.prototypes),
+            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in predicted.prototypes),
             trained=self.trained,
+            seen=None if seen == size else seen,
             explainer=Explainer(self, (first, second)),
         )
 
@@ -160,17 +166,18 @@ class FlowModel:
         memory: int | None = None,
         batch: int | None = None,
         precision: Precision = "auto",
+        zoom: float | None = None,
     ) -> FlowVideo:
         """Motion from each frame of a clip to the next, with their exact times; memory does not grow with the clip.
 
         source: a video file, a folder of images, a pattern of their names, or frames as `flow` takes images. start,
         end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
-        images, which have no times. warm_start: begin each pair with the flow of the one before. tile, memory: as in
-        `flow`. batch: pairs, or windows, at once (None: by memory); it changes the time taken, not the result.
+        images, which have no times. warm_start: begin each pair with the flow of the one before. tile, memory, zoom: as
+        in `flow`. batch: pairs, or windows, at once (None: by memory); it changes the time taken, not the result.
         precision: "full" is float32, "half" computes products in bfloat16, "auto" does so where the device is made
         for it.
         """
-        options = VideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision)
+        options = VideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision, zoom)
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
@@ -189,38 +196,39 @@ class FlowModel:
         """As `flow`, by a plan."""
         windowed = WindowedFlow(self.network, self.device, plan, updates)
         first, second = windowed.encode([image[0] for image in images])
-        starts = (None, None) if previous is None else self._start(previous, images[0], occlusion).split(1)
+        seen = plan.seen or plan.size
+        starts = (None, None) if previous is None else self._start(previous, plan.size, seen, occlusion).split(1)
         (found,) = windowed.flows([(first, second)], starts[0], progress)
         hidden = None
         if occlusion:
             (back,) = windowed.flows([(second, first)], starts[1])
             hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
-        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained)
+        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained, seen=plan.seen)
 
     def _explained(self, image: Tensor, flow: Tensor | None) -> ImageExplanation:
         """An image, 1 x 3 x H x W in [0, 1], explained."""
         seen = shrunk(image.to(self.device), shrunk_size((image.shape[2], image.shape[3]), MOST_PIXELS))
         return explained_image(self.network.features, image[0], seen, flow_padding(seen), flow)
 
-    def _check_memory(self, image: Tensor, pairs: int) -> None:
-        """Refuse images (1 x 3 x H x W) whose flow would not fit the memory, before any of it is taken."""
-        height, width = image.shape[2:]
+    def _check_memory(self, size: tuple[int, int], seen: tuple[int, int], pairs: int) -> None:
+        """Refuse images (height, width) whose flow would not fit the memory as they are seen, before it is taken."""
+        height, width = seen
         padding = Padding.to_multiple(height, width, FACTOR, LEAST_SIDE)
         pixels = (height + padding.bottom) * (width + padding.right)
         needed = BYTES_PER_PIXEL[self.network.config.decoder] * pixels * pairs
         free = free_bytes(self.device)
         if free is not None and needed > free:
+            advice = "make the images smaller" if width <= size[1] else "make the images or the zoom smaller"
             raise InputError(
-                f"flow at {width}x{height} pixels takes about {needed / 2**30:.1f} GiB of memory "
-                f"and {free / 2**30:.1f} GiB are free; make the images smaller."
+                f"flow at {seen_words(size, seen)} takes about {needed / 2**30:.1f} GiB of memory "
+                f"and {free / 2**30:.1f} GiB are free; {advice}."
             )
 
-    def _start(self, previous: FlowResult, image: Tensor, back: bool) -> Tensor:
-        """The previous flow carried to this pair, 1 x 2 x H x W, and with `back` the flow back as a second one."""
-        height, width = image.shape[2:]
-        if previous.flow.shape[1:] != image.shape[2:]:
+    def _start(self, previous: FlowResult, size: tuple[int, int], seen: tuple[int, int], back: bool) -> Tensor:
+        """The previous flow carried to a pair, as it is seen, 1 x 2 x h x w; with `back` the flow back as a second."""
+        if previous.flow.shape[1:] != size:
             raise InputError(
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
-                f"{width}x{height}; start from a flow of the same size."
+                f"{size[1]}x{size[0]}; start from a flow of the same size."
             )
-        return carried_start(previous.flow, self.device, back)
+        return carried_start(previous.flow, seen, self.device, back)

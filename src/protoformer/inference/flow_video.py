@@ -13,7 +13,7 @@ from protoformer.files import Movie
 from protoformer.inference.brief import moment_fact
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, takes_half
-from protoformer.inference.planning import FlowPlan, Tile, plan_flow
+from protoformer.inference.planning import FlowPlan, Tile, check_zoom, plan_flow, seen_size
 from protoformer.inference.results import FlowResult
 from protoformer.model import FlowNetwork
 from protoformer.model.flow_decoder import Progress
@@ -54,6 +54,11 @@ class VideoOptions(Span):
     memory: int | None = None
     batch: int | None = None
     precision: Precision = "auto"
+    zoom: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_zoom(self.zoom)
 
 
 class FlowVideo:
@@ -88,9 +93,9 @@ class FlowVideo:
         while group := list(itertools.islice(frames, at_once)):
             steps = [before, *group]
             encoded = [seen, *engine.encode([frame.pixels for frame in group])]
-            start = self._start(latest, group[0].time) if self.options.warm_start else None
+            start = self._start(engine.plan, latest, group[0].time) if self.options.warm_start else None
             for place, found in enumerate(engine.flows(list(itertools.pairwise(encoded)), start)):
-                latest = self._step(found, steps[place], steps[place + 1])
+                latest = self._step(engine.plan, found, steps[place], steps[place + 1])
                 yield latest
             before, seen = steps[-1], encoded[-1]
         if latest is None:
@@ -116,24 +121,27 @@ class FlowVideo:
     def _prepared(self, size: tuple[int, int]) -> WindowedFlow:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
-            plan = plan_flow(size, config, self._device, options.tile, options.memory, options.batch, self.half)
+            limits = (options.tile, options.memory, options.batch)
+            seen = seen_size(size, config, options.zoom)
+            plan = plan_flow(size, config, self._device, *limits, self.half, seen)
             # A pair that begins with the one before has to wait for it; windows of one pair need not.
             self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
             self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)
         return self._engine
 
-    def _start(self, latest: FlowStep | None, until: Fraction) -> Tensor | None:
+    def _start(self, plan: FlowPlan, latest: FlowStep | None, until: Fraction) -> Tensor | None:
         """The latest flow carried on; where frames are not evenly spaced, for as long as the next pair takes."""
         if latest is None:
             return None
         span, before = until - latest.until, latest.until - latest.time
-        return carried_start(latest.flow, self._device) * float(span / before)
+        return carried_start(latest.flow, plan.seen or plan.size, self._device) * float(span / before)
 
-    def _step(self, found: Tensor, first: ClipFrame, second: ClipFrame) -> FlowStep:
+    def _step(self, plan: FlowPlan, found: Tensor, first: ClipFrame, second: ClipFrame) -> FlowStep:
         return FlowStep(
             flow=found[:2],
             confidence=found[2:],
             trained=self._trained,
+            seen=plan.seen,
             number=first.number,
             time=first.time,
             until=second.time,

@@ -1,5 +1,6 @@
 """The flow of pairs of frames by a plan: each frame is encoded once, in windows, and the results are put together."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -9,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry import Padding, carry_forward
+from protoformer.geometry import Padding, carry_forward, resized, resized_flow
 from protoformer.inference.graphs import Graphed
 from protoformer.inference.images import as_float
 from protoformer.inference.planning import FlowPlan
 from protoformer.inference.tiles import Blend, Window
 from protoformer.model import FlowNetwork
-from protoformer.model.flow import normalised
+from protoformer.model.flow import FlowPrediction, normalised
 from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
 
@@ -26,7 +27,10 @@ Precision = Literal["auto", "full", "half"]
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrame:
-    """A frame, on the device: pixels, 3 x H x W, uint8 or float in [0, 1]; features of n windows, n x C x h/8 x w/8."""
+    """A frame as the network sees it, on the device.
+
+    pixels: 3 x h x w, uint8 or float in [0, 1]; features: of n windows, n x C x their sides / 8.
+    """
 
     pixels: Tensor
     features: Tensor
@@ -49,7 +53,7 @@ class WindowedFlow:
 
     def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
         """Frames, 3 x H x W each, uint8 or float in [0, 1]."""
-        frames = [frame.to(self._device) for frame in frames]
+        frames = [self._seen(frame.to(self._device)) for frame in frames]
         cuts = [(frame, window) for frame in frames for window in self._windows]
         features = torch.cat([self._encode(self._images(some))[0] for some in _chunks(cuts, self.plan.batch)])
         parts = features.split(len(self._windows))
@@ -63,7 +67,8 @@ class WindowedFlow:
     ) -> Iterator[Tensor]:
         """The flow of every pair, in pixels, and below it the confidence in [0, 1]: 3 x H x W, on the CPU.
 
-        start: 1 x 2 x H x W, pixels, a flow for every pair to be refined from. progress: told of windows.
+        start: 1 x 2 x h x w, pixels of the frames as the network sees them, a flow for every pair to be refined from.
+        progress: told of windows.
         """
         count, blend = len(self._windows), Blend((0, 0))
         places = [(pair, index) for pair in range(len(pairs)) for index in range(count)]
@@ -75,6 +80,8 @@ class WindowedFlow:
             )
             starts = [] if start is None else [torch.cat([start[:, :, *self._windows[index]] for _, index in some])]
             (found,) = self._decode(first, ours, theirs, *starts)
+            if count == 1:
+                found = resized_flow(found, self.plan.size)
             for (_, index), part in zip(some, found.cpu(), strict=True):
                 done += 1
                 if progress:
@@ -83,10 +90,14 @@ class WindowedFlow:
                     yield part
                     continue
                 if index == 0:
-                    blend = Blend(self.plan.size)
+                    blend = Blend(self.plan.seen or self.plan.size)
                 blend.add(self._windows[index], part)
                 if index == count - 1:
-                    yield blend.whole()
+                    yield resized_flow(blend.whole()[None], self.plan.size)[0]
+
+    def _seen(self, frame: Tensor) -> Tensor:
+        """A frame, 3 x H x W, as the network sees it."""
+        return frame if self.plan.seen is None else resized(as_float(frame)[None], self.plan.seen)[0]
 
     def _images(self, cuts: Sequence[tuple[Tensor, Window]]) -> Tensor:
         """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
@@ -103,11 +114,19 @@ class WindowedFlow:
     def _decoded(self, first: Tensor, ours: Tensor, theirs: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
         with self._precision():
             found = self._network.decode(first, ours, theirs, self._updates, start, low_memory=self.plan.low_memory)
-        flow, log_scale = found.flows[-1].float(), found.log_scales[-1].float()
-        return (torch.cat((flow, confidence_of(log_scale)), dim=1),)
+        return (found_in(found, self.plan.zoom),)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
+
+
+def found_in(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
+    """The last flow, pixels as the network sees them, and below it the confidence in [0, 1]: B x 3 x h x w.
+
+    zoom: how many of these pixels a pixel of the image is wide, to which the confidence refers.
+    """
+    flow, log_scale = prediction.flows[-1].float(), prediction.log_scales[-1].float()
+    return torch.cat((flow, confidence_of(log_scale - math.log(zoom))), dim=1)
 
 
 def confidence_of(log_scale: Tensor) -> Tensor:
@@ -134,11 +153,15 @@ def takes_half(device: torch.device, precision: Precision) -> bool:
 
 
 @torch.no_grad()
-def carried_start(flow: Tensor, device: torch.device, back: bool = False) -> Tensor:
-    """A flow, 2 x H x W, carried to the next pair, 1 x 2 x H x W, and with `back` the flow back as a second one."""
+def carried_start(flow: Tensor, seen: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
+    """A flow, 2 x H x W, carried to the next pair, and with `back` the flow back as a second one.
+
+    seen: the (h, w) at which the network sees the pair; returns 1 x 2 x h x w, in pixels of that, or two of them.
+    """
+    flow = resized_flow(flow[None].to(device), seen)
     # The network refines a flow at 1/8 of the image, so that is where it is carried: 64 times fewer vectors.
-    padding = Padding.to_multiple(flow.shape[1], flow.shape[2], FACTOR)
-    carried = carry_forward(F.avg_pool2d(padding.pad(flow[None].to(device)), FACTOR) / FACTOR)
+    padding = Padding.to_multiple(*seen, FACTOR)
+    carried = carry_forward(F.avg_pool2d(padding.pad(flow), FACTOR) / FACTOR)
     starts = torch.cat((carried, -carry_forward(carried))) if back else carried
     return padding.crop(F.interpolate(FACTOR * starts, scale_factor=FACTOR, mode="nearest"))
 

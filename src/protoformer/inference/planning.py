@@ -1,5 +1,6 @@
 """How the flow of large images is computed within a budget of memory: whole or in windows, how many at a time."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Literal
 import torch
 
 from protoformer.errors import InputError
-from protoformer.geometry import Padding
+from protoformer.geometry import Padding, enlarged_size
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
 from protoformer.model import ModelConfig
@@ -31,6 +32,8 @@ LEAST_TILE = 128
 """The smallest side of a window that is chosen by itself: a smaller one sees too little."""
 SHARE = 0.75
 """How much of what is free is used by itself: other programs go on."""
+LEAST_ZOOM, MOST_ZOOM = 0.25, 4.0
+"""Times a side that images can be asked to be looked at as large."""
 MOST_AT_ONCE = 8
 """Pairs or windows in a batch on a GPU; a CPU is no faster with more than one."""
 
@@ -40,25 +43,68 @@ class FlowPlan:
     """How the flow of images of one size is computed.
 
     size: (height, width) of the images. tile: that of the windows, or None for whole images. batch: how many windows,
-    or whole pairs, at a time. low_memory: costs are computed where they are looked for, and not stored.
+    or whole pairs, at a time. low_memory: costs are computed where they are looked for, and not stored. seen: the
+    (height, width) at which the network sees the images, in whose pixels windows are; None: their own.
     """
 
     size: tuple[int, int]
     tile: tuple[int, int] | None
     batch: int
     low_memory: bool
+    seen: tuple[int, int] | None = None
+
+    @property
+    def zoom(self) -> float:
+        """How many times as long a side is as the network sees it."""
+        return zoom_between(self.size, self.seen or self.size)
 
     @property
     def windows(self) -> list[Window]:
         """Where the windows lie; one for whole images."""
-        tile = self.tile or self.size
-        return windows(self.size, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+        seen = self.seen or self.size
+        tile = self.tile or seen
+        return windows(seen, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
 
     def __str__(self) -> str:
         at_once = f"{self.batch} at a time" if self.batch > 1 else "one at a time"
         if self.tile is None:
-            return f"whole images, {at_once}"
-        return f"{len(self.windows)} windows of {self.tile[0]}x{self.tile[1]} an image, {at_once}"
+            return f"whole images{self._looked_at}, {at_once}"
+        return f"{len(self.windows)} windows of {self.tile[0]}x{self.tile[1]} an image{self._looked_at}, {at_once}"
+
+    @property
+    def _looked_at(self) -> str:
+        if self.seen is None:
+            return ""
+        return f" looked at {'enlarged' if self.zoom > 1 else 'shrunk'} {self.zoom:.2g} times"
+
+
+def check_zoom(zoom: float | None) -> None:
+    """Refuse what images cannot be enlarged or shrunk by; None is as the network has it."""
+    if zoom is None:
+        return
+    if isinstance(zoom, bool) or not isinstance(zoom, int | float) or not LEAST_ZOOM <= zoom <= MOST_ZOOM:
+        raise InputError(
+            f"images cannot be looked at {zoom!r} times as large; give a zoom from {LEAST_ZOOM:g} to {MOST_ZOOM:g}."
+        )
+
+
+def seen_size(size: tuple[int, int], config: ModelConfig, zoom: float | None = None) -> tuple[int, int]:
+    """The (height, width) at which a network sees images of a size; zoom: times a side, None: by the configuration."""
+    check_zoom(zoom)
+    if zoom is None:
+        return enlarged_size(size, config.flow_pixels, FACTOR * CELL)
+    return max(1, round(zoom * size[0])), max(1, round(zoom * size[1]))
+
+
+def zoom_between(size: tuple[int, int], seen: tuple[int, int]) -> float:
+    """How many times as long a side of an image is as the network sees it, on average over both."""
+    return math.sqrt(seen[0] * seen[1] / (size[0] * size[1]))
+
+
+def seen_words(size: tuple[int, int], seen: tuple[int, int]) -> str:
+    """The size at which images are looked at, in words, and their own where it is another."""
+    own = "" if seen == size else f" (images of {size[1]}x{size[0]}, with a zoom of {zoom_between(size, seen):.2g})"
+    return f"{seen[1]}x{seen[0]} pixels{own}"
 
 
 def plan_flow(
@@ -69,31 +115,35 @@ def plan_flow(
     memory: int | None = None,
     batch: int | None = None,
     half: bool = False,
+    seen: tuple[int, int] | None = None,
 ) -> FlowPlan:
     """The plan for images of (height, width), or an `InputError` where the memory cannot be enough.
 
     memory: bytes that may be used, in main memory with what the process holds already; None: most of what is free.
-    half: whether products are to be in half precision: a GPU's kernels then keep costs in half the memory. The number
-    of updates is no part of it: they take time, and no memory of their own.
+    half: whether products are to be in half precision: a GPU's kernels then keep costs in half the memory. seen: the
+    (height, width) at which the network sees them; None: their own. The number of updates is no part of it: they take
+    time, and no memory of their own.
     """
     if batch is not None and batch < 1:
         raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
+    seen = seen or size
     budget = _budget(device, memory)
     if budget is not None and device.type == "cpu":
-        budget -= FRAME_BYTES * size[0] * size[1]
+        budget -= FRAME_BYTES * max(size[0] * size[1], seen[0] * seen[1])
     halved = half and kernels_run_there(device)  # others keep costs in float32
     if tile == "auto":
-        tile = _largest_tile(size, config, budget, halved)
-    window = size if tile is None else (min(tile[0], size[0]), min(tile[1], size[1]))
-    tile = None if window == size else tile
+        tile = _largest_tile(seen, config, budget, halved)
+    window = seen if tile is None else (min(tile[0], seen[0]), min(tile[1], seen[1]))
+    tile = None if window == seen else tile
     limit = STORED_LIMIT if budget is None else budget
     low_memory = _bytes(window, config, stored=True, halved=halved) > limit
     needed = _bytes(window, config, stored=not low_memory, halved=halved)
     if budget is not None and needed > budget:
-        raise _too_large(size, window, needed, budget)
+        raise _too_large(size, seen, window, needed, budget)
     fitting = 1 if budget is None else max(1, budget // needed)
     most = MOST_AT_ONCE if device.type == "cuda" else 1
-    return FlowPlan(size, tile, min(fitting, most) if batch is None else batch, low_memory)
+    at_once = min(fitting, most) if batch is None else batch
+    return FlowPlan(size, tile, at_once, low_memory, None if seen == size else seen)
 
 
 def _largest_tile(
@@ -152,10 +202,12 @@ def _resident() -> int:
     return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
 
 
-def _too_large(size: tuple[int, int], window: tuple[int, int], needed: int, budget: int) -> InputError:
-    windowed = "" if window == size else f" in windows of {window[1]}x{window[0]}"
+def _too_large(
+    size: tuple[int, int], seen: tuple[int, int], window: tuple[int, int], needed: int, budget: int
+) -> InputError:
+    windowed = "" if window == seen else f" in windows of {window[1]}x{window[0]}"
     return InputError(
-        f"flow at {size[1]}x{size[0]} pixels{windowed} takes about {needed / 2**30:.1f} GiB of memory "
+        f"flow at {seen_words(size, seen)}{windowed} takes about {needed / 2**30:.1f} GiB of memory "
         f"beside the frames and {max(0, budget) / 2**30:.1f} GiB are left for it; "
         "make the images or the windows smaller, or allow more."
     )

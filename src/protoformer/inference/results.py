@@ -38,7 +38,8 @@ class FlowResult(Brief):
 
     flow: 2 x H x W, pixels, (u right, v down). confidence: 1 x H x W in [0, 1], how likely the model holds it that u,
     and likewise v, is right to a pixel. occlusion: 1 x H x W, bool, pixels that the second image does not show, or None
-    if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for.
+    if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for. seen: the
+    (height, width) at which the network saw the images, and formed the prototypes; None: their own.
     trained: whether the weights were; if not, the flow means nothing. explainer: the model's way to explain a result,
     which keeps the model and the images as they were handed in, not copies of them; None where it has none, as in a
     pickle.
@@ -49,6 +50,7 @@ class FlowResult(Brief):
     occlusion: Tensor | None = None
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
+    seen: tuple[int, int] | None = None
     explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, compare=False)
 
     def explain(self) -> Explanation:

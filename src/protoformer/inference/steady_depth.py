@@ -61,7 +61,7 @@ def motion_of(model: FlowModel) -> Motion:
     """By a flow model."""
 
     def motion(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        found = model.flow(first, second, occlusion=True, tile="auto")
+        found = model.flow(first, second, occlusion=True, tile="auto", zoom=1)
         assert found.occlusion is not None
         return found.flow, found.occlusion
 

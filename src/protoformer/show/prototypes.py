@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.geometry import resized
 from protoformer.metrics.regions import boundaries
 from protoformer.model import Prototypes
 
@@ -37,17 +38,22 @@ def colours_of(numbers: Iterable[int]) -> Tensor:
     return torch.tensor(colours)
 
 
-def assignment_picture(prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65) -> Pixels:
+def assignment_picture(
+    prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65, seen: tuple[int, int] | None = None
+) -> Pixels:
     """The first image of a batch with every pixel tinted by the prototype it belongs to: uint8 H x W x 3.
 
-    image: 3 x H x W in [0, 1], the one that was prototyped, on maps at 1/stride of its size, which may reach past it as
-    the network pads it. Pixels belong to prototypes as `Prototypes.owners` says.
+    image: 3 x H x W in [0, 1], the one that was prototyped. seen: the (height, width) at which the network saw it, and
+    at which it is drawn; None: its own. Maps are at 1/stride of that, and may reach past it as the network pads it.
+    Pixels belong to prototypes as `Prototypes.owners` says.
     """
-    height, width = image.shape[1:]
+    size = (image.shape[1], image.shape[2])
+    height, width = seen or size
+    image = resized(image[None], (height, width))[0]
     owner = prototypes.owners[0].view(prototypes.size)
     fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()
     tint = distinct_colours(prototypes.centres.shape[1])[fine].permute(2, 0, 1)
     grey = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
     edge = boundaries(fine)
     mixed = torch.lerp(grey, tint, strength)
-    return picture(torch.where(edge, mixed * 0.4, mixed))
+    return picture(resized(torch.where(edge, mixed * 0.4, mixed)[None], size)[0])

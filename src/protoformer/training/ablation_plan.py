@@ -32,6 +32,8 @@ IDLE = (
     *(("data", name) for name in ("workers", "broken")),
 )
 """Keys of a recipe that do not decide what is learned: a run that another machine has finished is known here."""
+IDLE_FIELDS = ("flow_pixels",)
+"""Fields of a network that decide neither what is learned nor how it is judged."""
 LEAST_SECONDS = 5
 """Of a run."""
 
@@ -163,12 +165,12 @@ def _what(variant: Variant) -> str:
 
 def _key(recipe: Recipe, judged: list[Any]) -> str:
     """The first letters of a hash of everything that decides a run's results; judged: what it is judged by."""
-    values = recipe.as_dict()
+    values, fields = recipe.as_dict(), recipe.model.config().as_dict()
     for section, idle in IDLE:
         del values[section][idle]
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
-        "model": recipe.model.config().as_dict(),
+        "model": {name: value for name, value in fields.items() if name not in IDLE_FIELDS},
         "judged": judged,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

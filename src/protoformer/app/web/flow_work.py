@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from protoformer.app.web.kept_views import CLIP_CELLS, keep_view, kept_view
 from protoformer.app.web.limits import Deadline, Limits, Told
 from protoformer.files import MovieWriter
+from protoformer.geometry import resized
 from protoformer.inference import FlowModel, FlowStep, FlowVideo
-from protoformer.inference.images import image_pair
-from protoformer.inference.planning import plan_flow
+from protoformer.inference.images import as_float, image_pair
+from protoformer.inference.planning import plan_flow, seen_size
+from protoformer.model import Prototypes
 from protoformer.model.encoder import STRIDES
 from protoformer.model.flow import normalised
 from protoformer.show import assignment_picture, flow_frame, flow_view, picture
@@ -43,7 +46,8 @@ def flow_of_pair(
         limits.check_image(path)
     images = image_pair(*paths)
     size = (images[0].shape[2], images[0].shape[3])
-    tile = plan_flow(size, model.network.config, model.device).tile
+    config = model.network.config
+    tile = plan_flow(size, config, model.device, seen=seen_size(size, config)).tile
 
     def progress(done: int, total: int) -> None:
         deadline.check()
@@ -56,7 +60,7 @@ def flow_of_pair(
     image = images[0][0]
     return FlowAnswer(
         view=flow_view(result, picture(image), scale),
-        prototypes=png_address(assignment_picture(result.prototypes[0][-1], image, STRIDES[0])) if tile is None else "",
+        prototypes=_prototypes(result.prototypes[0][-1], image, result.seen) if tile is None else "",
         download=folder / "motion.flo",
         pairs=1,
         summary=(
@@ -109,6 +113,12 @@ def _first_prototypes(model: FlowModel, video: FlowVideo, step: FlowStep) -> str
     """The picture of a frame's prototypes; "" where it is computed in windows."""
     if step.image is None or video.plan is None or video.plan.tile is not None:
         return ""
-    image = step.image.float() / 255
-    found = model.network.features(normalised(image[None].to(model.device)), True).prototypes[0][-1]
-    return png_address(assignment_picture(found.first(1).cpu(), image, STRIDES[0]))
+    image = as_float(step.image)
+    shown = resized(image[None].to(model.device), step.seen or video.plan.size)
+    found = model.network.features(normalised(shown), True).prototypes[0][-1]
+    return _prototypes(found.first(1).cpu(), image, step.seen)
+
+
+def _prototypes(found: Prototypes, image: Tensor, seen: tuple[int, int] | None) -> str:
+    """The address of a picture of an image's finest prototypes."""
+    return png_address(assignment_picture(found, image, STRIDES[0], seen=seen))
