@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protoformer.geometry import pixel_grid
 from protoformer.model import correlation
-from protoformer.model.correlation import OnDemandCorrelation, StoredCorrelation, all_pairs_bytes
+from protoformer.model.correlation import HalfCorrelation, OnDemandCorrelation, StoredCorrelation, all_pairs_bytes
 
 
 def maps(height: int, width: int, channels: int = 8, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,6 +32,27 @@ def test_stored_and_on_demand_agree(height, width, spread, levels, seed):
     on_demand = OnDemandCorrelation(source, target, levels).windows(centres, 4)
     assert stored.shape == (2, levels * 81, height, width)
     assert torch.allclose(stored, on_demand, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 20), st.integers(2, 20), st.sampled_from([0.0, 1.0, 30.0]), st.integers(1, 4), st.integers(2, 4))
+def test_rows_with_zeros_between_them_hold_the_same_costs(height, width, spread, levels, radius):
+    source, target = maps(height, width)
+    centres = estimates(height, width, spread)
+    stored = StoredCorrelation(source, target, levels).windows(centres, radius)
+    in_rows = HalfCorrelation(source, target, levels, radius=4).windows(centres, radius)
+    assert torch.allclose(in_rows, stored, atol=1e-4)
+
+
+def test_costs_kept_in_half_precision_are_as_fine_as_windows_read_so():
+    source, target = (each.bfloat16() for each in maps(14, 19, channels=64))
+    centres = estimates(14, 19, 2.0)
+    right = StoredCorrelation(source, target, 4).windows(centres, 4)
+    kept = HalfCorrelation(source, target, 4, radius=4)
+    found = kept.windows(centres, 4)
+    assert found.dtype == torch.bfloat16
+    assert all(volume.dtype == torch.bfloat16 for volume in kept.volumes)
+    assert (found - right).square().mean().sqrt() < 1.6 * (right.bfloat16() - right).square().mean().sqrt()
 
 
 def test_they_agree_in_their_gradients_too():

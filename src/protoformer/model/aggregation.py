@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.model.precision import for_products
-from protoformer.model.prototyping import Prototyping, maximize
+from protoformer.model.fused.plain import means
+from protoformer.model.precision import accumulated, for_products
+from protoformer.model.prototyping import Prototyping
 from protoformer.model.tokens import maps_of, merge_heads, size_of, split_heads, tokens_of
 
 
@@ -43,16 +44,21 @@ class PrototypeAggregation(nn.Module):
         self.value = nn.Linear(channels, channels, bias=False)
         self.strength = nn.Parameter(torch.zeros(()))
 
-    def prepare(self, context: Tensor) -> Tensor:
-        """What stays the same over the updates of a pair: memberships in the final groups, B x heads x K x HW."""
+    def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
+        """What stays the same over the updates of a pair: memberships in the final groups, and their mass.
+
+        B x heads x K x HW, and their sums over the pixels, B x heads x K.
+        """
         tokens, size = tokens_of(context), size_of(context)
         keys, _ = self.prototyping.keys_and_values(tokens)
         # Every update multiplies by them twice: they are brought to the precision of products once.
-        return for_products(self.prototyping.memberships(self.prototyping(tokens, size).centres, keys, size))
+        shares = for_products(self.prototyping.memberships(self.prototyping(tokens, size).centres, keys, size))
+        return shares, shares.sum(dim=-1, dtype=accumulated(shares.dtype))
 
-    def forward(self, motion: Tensor, prepared: Tensor) -> Tensor:
+    def forward(self, motion: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
         """motion: B x C x H x W; returns it with what its group sees added."""
-        values = split_heads(self.value(tokens_of(motion)), prepared.shape[1])
-        groups = maximize(prepared, values, normalize=True)
-        shared = merge_heads(prepared.transpose(-2, -1) @ groups.to(prepared.dtype))
+        shares, mass = prepared
+        values = split_heads(self.value(tokens_of(motion)), shares.shape[1])
+        groups = means(shares.to(values.dtype) @ values, mass)
+        shared = merge_heads(shares.transpose(-2, -1) @ groups.to(shares.dtype))
         return motion + self.strength * maps_of(shared, size_of(motion))

@@ -1,7 +1,8 @@
 """Similarity of every pixel of one map to every pixel of another, read in windows around a moving estimate.
 
 Two sources of the same numbers: `StoredCorrelation` keeps the all-pairs volume, (HW)^2 values; `OnDemandCorrelation`
-keeps only the feature maps and computes the values that a window asks for.
+keeps only the feature maps and computes the values that a window asks for. `HalfCorrelation` keeps the volume, too, in
+half the memory.
 """
 
 import abc
@@ -39,7 +40,8 @@ class Correlation(abc.ABC):
 
 def pyramid_of(target: Tensor, levels: int) -> list[Tensor]:
     """Levels of a target map, the finest first, in float32."""
-    return [F.avg_pool2d(target.float(), 2**level, ceil_mode=True) for level in range(levels)]
+    target = target.float()
+    return [target, *(F.avg_pool2d(target, 2**level, ceil_mode=True) for level in range(1, levels))]
 
 
 class InterpolatedCorrelation(Correlation):
@@ -50,11 +52,9 @@ class InterpolatedCorrelation(Correlation):
         centres = tokens_of(centres.float())
         found = []
         for level in range(self.levels):
-            # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
-            at_level = (centres + 0.5) / 2**level - 0.5
-            corner = at_level.floor()
-            costs = self._integer_windows(level, corner.long() - radius, 2 * radius + 2)
-            found.append(_interpolate(costs, at_level - corner))
+            corner, fraction = _at_level(centres, level)
+            costs = self._integer_windows(level, corner - radius, 2 * radius + 2)
+            found.append(_interpolate(costs, fraction))
         return maps_of(torch.cat(found, dim=-1), self.size)
 
     @abc.abstractmethod
@@ -86,6 +86,44 @@ class StoredCorrelation(PlainCorrelation):
         return costs.view(*index.shape[:2], side, side)
 
 
+class HalfCorrelation(Correlation):
+    """All costs computed once and kept in the precision of the features, which is that of the windows, too.
+
+    For use on a CPU, and windows up to a radius. Every row of a target begins with as many zeros as a window is wide,
+    and the first is all zeros, as is what an additional last source pixel sees: so a row of a window that lies wherever
+    is read as a whole, and needs no mask.
+    """
+
+    def __init__(self, source: Tensor, target: Tensor, levels: int, radius: int) -> None:
+        super().__init__(source, levels)
+        self.side = 2 * radius + 2
+        pyramid = [level.to(source.dtype) for level in pyramid_of(target, levels)]
+        self.sizes = [size_of(level) for level in pyramid]
+        pixels = F.pad(tokens_of(source), (0, 0, 0, 1))
+        self.volumes = [pixels @ F.pad(level, (self.side, 0, 1, 0)).flatten(2) for level in pyramid]
+
+    def windows(self, centres: Tensor, radius: int) -> Tensor:
+        """As in `Correlation`, in the precision of the features."""
+        centres = tokens_of(centres.float())
+        window = (2 * radius + 1) ** 2
+        found = self.volumes[0].new_empty(*centres.shape[:2], self.levels * window)
+        for level in range(self.levels):
+            corner, fraction = _at_level(centres, level)
+            costs = self._integer_windows(level, corner - radius, 2 * radius + 2).float() * self.scale
+            found[..., level * window : (level + 1) * window] = _interpolate(costs, fraction)
+        return maps_of(found, self.size)
+
+    def _integer_windows(self, level: int, corners: Tensor, side: int) -> Tensor:
+        volume, (height, width) = self.volumes[level], self.sizes[level]
+        batch, pixels = corners.shape[:2]
+        x = corners[..., :1].clamp(-self.side, width) + self.side
+        y = (corners[..., 1:] + torch.arange(side)).clamp(-1, height) + 1
+        begin = torch.arange(batch * (pixels + 1)).view(batch, -1, 1)[:, :-1] * volume.shape[2]
+        rows = volume.as_strided((volume.numel() - side, side), (1, 1))
+        found = rows.index_select(0, (begin + y * (width + self.side) + x).flatten())
+        return found.view(batch, pixels, side, side)
+
+
 class OnDemandCorrelation(PlainCorrelation):
     """Costs computed where they are looked for: memory grows with the pixels, not with their square.
 
@@ -105,6 +143,14 @@ class OnDemandCorrelation(PlainCorrelation):
                 costs = (flat[rows, index] @ source[..., None]).squeeze(-1)
             found.append(costs * within)
         return torch.cat(found, dim=1).view(batch, -1, side, side)
+
+
+def _at_level(centres: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    """Where centres (B x n x 2, pixels of level 0) lie on a level: the pixel at their top left, and how far past it."""
+    # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
+    at_level = (centres + 0.5) / 2**level - 0.5
+    corner = at_level.floor()
+    return corner.long(), at_level - corner
 
 
 def window_index(corners: Tensor, side: int, size: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.cost_memory import CostMemory
 from protoformer.model.encoder import Encoder
 from protoformer.model.flow_decoder import CorrelationCosts, FlowDecoder, MemoryCosts, Progress
+from protoformer.model.layers import laid_out
 from protoformer.model.matching import GlobalMatching, Matches
 from protoformer.model.prototyping import Prototypes, Prototyping
 from protoformer.model.tokens import size_of
@@ -119,6 +120,7 @@ class FlowNetwork(nn.Module):
     ) -> FlowPrediction:
         """As `forward`, for images of which both are encoded: ours, those of the first; theirs, those of the second."""
         padding = flow_padding(first)
+        ours, theirs = laid_out(ours), laid_out(theirs)
         described = ours if self.context is None else self.context(padding.pad(first)).features[-1]
         state, context = self.describe(described).chunk(2, dim=1)
         if updates is None:

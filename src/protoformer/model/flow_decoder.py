@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from protoformer.geometry import pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
-from protoformer.model.correlation import Correlation, OnDemandCorrelation, StoredCorrelation
+from protoformer.model.correlation import Correlation, HalfCorrelation, OnDemandCorrelation, StoredCorrelation
 from protoformer.model.cost_memory import CostMemory
-from protoformer.model.fused import kernels_run_on
+from protoformer.model.fused import is_in_use_on_cpu, kernels_run_on
 from protoformer.model.kernel_correlation import KernelCorrelation, KernelOnDemandCorrelation
+from protoformer.model.layers import laid_out
 from protoformer.model.update import FACTOR, UpdateBlock
 from protoformer.model.upsampling import upsample
 
@@ -45,7 +46,7 @@ class CorrelationCosts(nn.Module):
 
     def prepare(self, source: Tensor, target: Tensor, context: Tensor, low_memory: bool) -> CostReader:
         """A reader for one pair; features: B x C x H x W."""
-        correlation = _correlation(source, target, self.levels, low_memory)
+        correlation = _correlation(source, target, self.levels, self.radius, low_memory)
         return lambda positions: correlation.windows(positions, self.radius)
 
 
@@ -67,7 +68,7 @@ class MemoryCosts(nn.Module):
     def prepare(self, source: Tensor, target: Tensor, context: Tensor, low_memory: bool) -> CostReader:
         """A reader for one pair; features: B x C x H x W."""
         memory = self.memory(source, target, context).flatten(0, 1)
-        correlation = _correlation(source, target, self.levels, low_memory)
+        correlation = _correlation(source, target, self.levels, self.radius, low_memory)
 
         def read(positions: Tensor) -> Tensor:
             window = correlation.windows(positions, self.radius)
@@ -81,10 +82,14 @@ class MemoryCosts(nn.Module):
         return read
 
 
-def _correlation(source: Tensor, target: Tensor, levels: int, low_memory: bool) -> Correlation:
+def _correlation(source: Tensor, target: Tensor, levels: int, radius: int, low_memory: bool) -> Correlation:
     if kernels_run_on(source) and not (low_memory and torch.is_grad_enabled()):
         return (KernelOnDemandCorrelation if low_memory else KernelCorrelation)(source, target, levels)
-    return (OnDemandCorrelation if low_memory else StoredCorrelation)(source, target, levels)
+    if low_memory:
+        return OnDemandCorrelation(source, target, levels)
+    if is_in_use_on_cpu(source) and source.dtype == torch.bfloat16:
+        return HalfCorrelation(source, target, levels, radius)
+    return StoredCorrelation(source, target, levels)
 
 
 class FlowDecoder(nn.Module):
@@ -122,6 +127,7 @@ class FlowDecoder(nn.Module):
         prepared = self.update.prepare(context)
         origin = pixel_grid(source.shape[2], source.shape[3], source.device)
         flow = origin.new_zeros(source.shape[0], 2, *source.shape[2:]) if start is None else start.float()
+        flow = laid_out(flow)
         flows, log_scales = [], []
         for index in range(updates):
             # Each update is judged on what it adds, not on what it makes of earlier ones.

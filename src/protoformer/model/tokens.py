@@ -10,7 +10,8 @@ def tokens_of(maps: Tensor) -> Tensor:
 
 def maps_of(tokens: Tensor, size: tuple[int, int]) -> Tensor:
     """B x HW x C to B x C x H x W, the inverse of `tokens_of`."""
-    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, *size)
+    # Not reshaped, which gives a batch of one a stride by which convolutions do not see that channels come last.
+    return tokens.view(tokens.shape[0], *size, tokens.shape[2]).permute(0, 3, 1, 2)
 
 
 def size_of(maps: Tensor) -> tuple[int, int]:

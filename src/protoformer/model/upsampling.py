@@ -1,4 +1,4 @@
-"""Convex upsampling where it is computed best: by kernels on a GPU, else as in `geometry`."""
+"""Convex upsampling as it is computed best: by kernels on a GPU, by products on a CPU in use, else as in `geometry`."""
 
 from typing import Any
 
@@ -8,14 +8,29 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from protoformer.geometry import convex_upsample
-from protoformer.model.fused import kernels_run_on
+from protoformer.model.fused import is_in_use_on_cpu, kernels_run_on
+from protoformer.model.precision import full_precision
 
 
 def upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
     """As `convex_upsample`."""
+    if is_in_use_on_cpu(field):
+        return product_upsample(field, weights, factor)
     if not kernels_run_on(field):
         return convex_upsample(field, weights, factor)
     return kernel_upsample(field, weights, factor)
+
+
+def product_upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
+    """As `convex_upsample`, by a matrix product a coarse pixel, which never holds what each of 9 neighbours adds."""
+    batch, channels, height, width = field.shape
+    pixels = batch * height * width
+    shares = weights.permute(0, 2, 3, 1).reshape(pixels, 9, factor**2).float().softmax(dim=1)
+    around = F.unfold(F.pad(field.float(), (1, 1, 1, 1), mode="replicate"), kernel_size=3).transpose(1, 2)
+    with full_precision(field):
+        fine = around.reshape(pixels, channels, 9).contiguous() @ shares
+    tiles = fine.view(batch, height, width, channels, factor, factor).permute(0, 3, 1, 4, 2, 5)
+    return tiles.reshape(batch, channels, factor * height, factor * width)
 
 
 def kernel_upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:

@@ -68,7 +68,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     if is_plain():
         return plain.prototype_sums(queries, keys, values)
     queries, keys, values = for_products(queries), for_products(keys), for_products(values)
-    if _is_in_use_on_cpu(queries):  # as the operator does there, whose first call takes torch a second of imports
+    if is_in_use_on_cpu(queries):  # as the operator does there, whose first call takes torch a second of imports
         with full_precision(queries):
             return blocked.prototype_sums(queries, keys, values)
     sums, mass = operators.prototype_sums(queries, keys, values)
@@ -94,7 +94,7 @@ def synchronize(
         return plain.synchronize(features, centres, queries, keys, values, alpha, beta)
     found = (features.detach(), plain.directions(centres.detach()))
     products = (for_products(queries), for_products(keys), for_products(values))
-    if _is_in_use_on_cpu(features):
+    if is_in_use_on_cpu(features):
         with full_precision(features):
             return blocked.synchronize(*found, *products, alpha, beta)
     attended, assignment = operators.synchronize(*found, *products, alpha, beta)
@@ -130,10 +130,10 @@ def _goes_by_in_blocks(features: Tensor, *layers: nn.Module) -> bool:
     """Whether pixels go by in blocks: on a CPU, in float32, no gradient wanted, no graph written, layers as torch's."""
     single = features.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     usual = all(type(layer) is nn.Linear for layer in layers)
-    return single and usual and _is_in_use_on_cpu(features)
+    return single and usual and is_in_use_on_cpu(features)
 
 
-def _is_in_use_on_cpu(tensor: Tensor) -> bool:
+def is_in_use_on_cpu(tensor: Tensor) -> bool:
     """Whether it is on a CPU, no gradient is wanted and no graph written: torch need not know what is done with it."""
     return tensor.device.type == "cpu" and not torch.is_grad_enabled() and not _is_graph_or_plain()
 
