@@ -1,9 +1,12 @@
 """How much less the depth of a clip flickers when it is carried along the motion, and what that costs.
 
     python benchmarks/flicker.py --json out/flicker.json
+    python benchmarks/flicker.py --model depth
 
 Clips of the world, whose depth and motion are known. The depth that is steadied is the true one made to waver as a
 network's does: each frame by a level of its own, and each surface by a slow noise, 5 % both (one standard deviation).
+With --model it is what that model says of the frames as a camera takes them, with their noise and blur, and the time of
+a frame is that of the model and of steadying.
 Flicker: mean |ln d_t+1(p + flow) - ln d_t(p)| along the true motion; error: mean |ln d - ln truth|, after 4 frames;
 lag: the error where the depth did not waver at all, over the image and over what moves by itself.
 """
@@ -14,6 +17,7 @@ import json
 import math
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,9 +27,11 @@ from rich.table import Table
 from torch import Tensor
 
 from protoformer.files import write_atomically
+from protoformer.inference import DepthModel, load
 from protoformer.inference.steady_depth import SteadyDepth
 from protoformer.metrics import depth_flicker
 from protoformer.world import World
+from protoformer.world.tasks import intrinsics
 
 FAMILIES = ("room", "handheld", "chase", "objects", "drive")
 FARTHEST = 200.0
@@ -49,7 +55,9 @@ class Flicker:
     milliseconds: float
 
 
-def measured(family: str, frames: int, size: tuple[int, int], number: int = 1) -> Flicker:
+def measured(
+    family: str, frames: int, size: tuple[int, int], model: DepthModel | None = None, number: int = 1
+) -> Flicker:
     """One clip of a family."""
     renderer = World(family, size=size).renderer([number])
     views = [renderer.view(frame / renderer.scenes.rate) for frame in range(frames)]
@@ -67,8 +75,13 @@ def measured(family: str, frames: int, size: tuple[int, int], number: int = 1) -
         return (logs - truth).abs()[SETTLED:]
 
     wavering = truth + _waver(truth)
+    follow = partial(_followed, images, wavering)
+    if model is not None:
+        taken = [renderer.final(view)[0] for view in views]
+        wavering = _said(model, taken, intrinsics(renderer)[0], steady=False)
+        follow = partial(_said, model, taken, intrinsics(renderer)[0], steady=True)
     began = time.perf_counter()
-    steady = _followed(images, wavering)
+    steady = follow()
     spent = 1000 * (time.perf_counter() - began) / frames
     sure = off(_followed(images, truth))
     return Flicker(
@@ -90,14 +103,22 @@ def _followed(images: Tensor, logs: Tensor) -> Tensor:
     return torch.stack([steady.follow(image, log, scale) for image, log in zip(images, logs, strict=True)])
 
 
+def _said(model: DepthModel, images: list[Tensor], camera: Tensor, steady: bool) -> Tensor:
+    video = model.depth_video(images, intrinsics=camera, steady=steady)
+    return torch.stack([step.depth for step in video]).clamp(max=FARTHEST).log()
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=24)
     parser.add_argument("--size", type=int, nargs=2, default=(240, 320), metavar=("HEIGHT", "WIDTH"))
+    parser.add_argument("--model", help="a depth model, such as depth, instead of the truth made to waver")
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
-    found = [measured(family, arguments.frames, tuple(arguments.size)) for family in FAMILIES]
+    model = None if arguments.model is None else load(arguments.model, task="depth")
+    found = [measured(family, arguments.frames, tuple(arguments.size), model) for family in arguments.families]
     table = Table(title="Flicker of depth, per cent", box=None)
     for column in asdict(found[0]):
         table.add_column(column.replace("_", " "), justify="left" if column == "family" else "right")

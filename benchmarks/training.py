@@ -35,6 +35,8 @@ from protoformer.training.prefetch import InFlight
 from protoformer.training.tasks import task_of
 
 WARM_UP = 6
+DATA_WARM_UP = {"cuda": 120, "cpu": WARM_UP}
+"""Steps until every family of scenes was met: the first of each compiles kernels, for seconds."""
 RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
 
 
@@ -54,9 +56,9 @@ class TrainingCost:
         return None if self.with_data is None else max(0.0, 1 - self.alone / self.with_data)
 
 
-def milliseconds(step: Callable[[], None], device: torch.device, steps: int) -> float:
+def milliseconds(step: Callable[[], None], device: torch.device, steps: int, warm_up: int = WARM_UP) -> float:
     """A step, among many that nobody waits for."""
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         step()
     synchronize(device)
     start = time.perf_counter()
@@ -84,7 +86,7 @@ def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
         engine.step(task.tensors(next(batches)), rate)
         in_flight.another()
 
-    with_data = milliseconds(step, device, steps)
+    with_data = milliseconds(step, device, steps, DATA_WARM_UP[device.type])
     name = f"{recipe.model.preset}, {recipe.run.speed}"
     return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch / with_data, held_gib(device))
 
@@ -156,7 +158,7 @@ def main() -> None:
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph", "both"), help="of our own step")
-    parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
+    parser.add_argument("--steps", type=int, default=100, help="steps that are timed")
     parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
