@@ -6,10 +6,15 @@ import pytest
 import torch
 
 import protoformer as pf
+from protoformer.data import open_dataset
+from protoformer.inference.depth_evaluation import depth_method
 from protoformer.inference.loading import TASKS
 from protoformer.inference.weights import packaged_weights
+from protoformer.metrics import depth_scores
 from protoformer.world import World
-from protoformer.world.tasks import flow_sample
+from protoformer.world.tasks import depth_sample, flow_sample
+
+NYU = Path(__file__).parents[2].parent / "shared" / "data" / "NYUv2"
 
 PACKAGED = {task: path for task in TASKS if (path := packaged_weights(task)) is not None}
 
@@ -40,3 +45,23 @@ def test_flow_says_where_it_is_wrong() -> None:
     third = len(order) // 3
     assert error[order[:third]].mean() > 5 * error[order[-third:]].mean()
     assert torch.isfinite(found.flow).all()
+
+
+def test_depth_finds_rooms_it_has_not_seen() -> None:
+    model = pf.load("depth", device="cpu")
+    assert model.trained
+    sample = depth_sample(World("room", seed=11, size=(240, 320)).renderer(range(4)))
+    assert sample.intrinsics is not None
+    errors = []
+    for image, camera, depth, valid in zip(sample.image, sample.intrinsics, sample.depth, sample.valid, strict=True):
+        found = model.depth(image, intrinsics=camera).depth
+        errors.append(float(((found - depth).abs() / depth)[valid].mean()))
+    assert sum(errors) / len(errors) < 0.25
+
+
+@pytest.mark.skipif(not NYU.exists(), reason="the benchmark samples are not beside this checkout")
+def test_depth_of_photographs_is_better_than_a_guess() -> None:
+    photographs, model = open_dataset("nyuv2", NYU, "val"), pf.load("depth", device="cpu")
+    chosen = [photographs[number] for number in range(0, len(photographs), 12)]
+    scores = [depth_scores(depth_method(model)(each)[None], each.depth, each.valid).metric for each in chosen]
+    assert sum(each.abs_rel for each in scores) / len(scores) < 0.22

@@ -116,7 +116,13 @@ def _world() -> Section:
 
 def _models() -> Section:
     rows = tuple(
-        (entry.name, f"{entry.parameters / 1e6:.2f} M", f"{entry.gflops:.0f}", str(entry.updates), entry.weights)
+        (
+            entry.name,
+            f"{entry.parameters / 1e6:.2f} M",
+            f"{entry.gflops:.0f}",
+            str(entry.updates),
+            ", ".join(entry.weights) or "none",
+        )
         for entry in catalogue()
     )
     head = ("name", "parameters", "GFLOPs at 440x1024", "updates", "trained weights")

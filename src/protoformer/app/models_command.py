@@ -33,9 +33,12 @@ def models(
     console.print(_table(entries))
     served = (f"{entry.name} ({', '.join(entry.default_for)})" for entry in entries if entry.default_for)
     console.print(f"Loaded by a task's name: {', '.join(served)}. Licence: {entries[0].licence}.")
-    trained = [task for entry in entries for task in entry.default_for if f"{task}.safetensors" in entry.weights]
+    trained = {task: licence for entry in entries for task, licence in entry.weights.items()}
     if trained:
         console.print(f"Trained: {', '.join(trained)}. Every other name, a preset's too, loads random weights.")
+        for task, licence in trained.items():
+            if licence != entries[0].licence:
+                console.print(f"Weights of {task}: {licence}.")
     else:
         console.print("No trained weights are in this version of the package: results mean nothing until they are.")
 
@@ -53,5 +56,5 @@ def _table(entries: list[ModelEntry]) -> Table:
     table.add_column("weights")
     for entry in entries:
         sizes = (f"{count / 1e6:.2f}" for count in entry.networks.values())
-        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), entry.weights)
+        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), ", ".join(entry.weights) or "none")
     return table

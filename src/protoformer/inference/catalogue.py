@@ -10,6 +10,10 @@ from protoformer.model.flow_decoder import Progress
 from protoformer.model.initialization import shapes_alone
 from protoformer.model.networks import build_network
 
+LICENCE = "Apache-2.0"
+"""Of the code, and of weights unless they have one of their own."""
+WEIGHTS_LICENCES = {"depth": "research use, not commercial"}
+"""Of weights that learned from data with conditions; their cards say which."""
 SIZE = (440, 1024)
 """Height and width at which operations are counted: Sintel's, rounded up to multiples of 8."""
 
@@ -20,8 +24,8 @@ class ModelEntry:
 
     tasks: what it does. default_for: the tasks that load it by their name. networks: parameters of each task's network.
     parameters, parts: all, and of each part, of its flow network. gflops: billions of floating-point operations for the
-    flow of a pair of 440x1024 images at `updates` updates. weights: "none", or the files in the package. licence: of
-    code and weights.
+    flow of a pair of 440x1024 images at `updates` updates. weights: the licence of each task's weights that are in the
+    package. licence: of the code.
     """
 
     name: str
@@ -32,7 +36,7 @@ class ModelEntry:
     parts: dict[str, int]
     gflops: float
     updates: int
-    weights: str
+    weights: dict[str, str]
     licence: str
 
 
@@ -52,7 +56,6 @@ def _entry(name: str) -> ModelEntry:
         counts = parts(build_flow(config))
         networks = {task: parameters(build_network(task, config)) for task in TASKS}
     serves = tuple(task for task, preset in TASKS.items() if preset == name)
-    stored = [path.name for task in serves if (path := packaged_weights(task)) is not None]
     return ModelEntry(
         name=name,
         tasks=tuple(TASKS),
@@ -62,6 +65,6 @@ def _entry(name: str) -> ModelEntry:
         parts=counts,
         gflops=round(operations("flow", config, *SIZE) / 1e9, 1),
         updates=config.updates,
-        weights=", ".join(stored) or "none",
-        licence="Apache-2.0",
+        weights={task: WEIGHTS_LICENCES.get(task, LICENCE) for task in serves if packaged_weights(task) is not None},
+        licence=LICENCE,
     )
