@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protoformer.inference.bounded_chains import ChainProgram, solved
@@ -82,6 +82,7 @@ def test_a_camera_on_a_tripod_does_not_move_within_the_margin() -> None:
     share=st.floats(0.6, 0.99),
     tripod=st.booleans(),
 )
+@example(seed=0, count=2, size=0.0, turn=4.5e-302, share=0.75, tripod=False)
 def test_the_crop_never_leaves_a_frame(
     seed: int, count: int, size: float, turn: float, share: float, tripod: bool
 ) -> None:

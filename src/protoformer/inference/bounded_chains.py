@@ -138,8 +138,8 @@ def _direction(
 
 def _room(value: Array, step: Array) -> float:
     """How much of a step a positive value can take, at most all of it."""
-    falling = step < 0
-    return min(1.0, float((-value[falling] / step[falling]).min())) if falling.any() else 1.0
+    short = value < -step  # no others, some of which fall so little that the quotient is beyond all numbers
+    return float((value[short] / -step[short]).min()) if short.any() else 1.0
 
 
 def _times(bands: Array, x: Array) -> Array:
