@@ -74,9 +74,10 @@ def measured(
     def off(logs: Tensor) -> Tensor:
         return (logs - truth).abs()[SETTLED:]
 
-    wavering = truth + _waver(truth)
-    follow = partial(_followed, images, wavering)
-    if model is not None:
+    if model is None:
+        wavering = truth + _waver(truth)
+        follow = partial(_followed, images, wavering)
+    else:
         taken = [renderer.final(view)[0] for view in views]
         wavering = _said(model, taken, intrinsics(renderer)[0], steady=False)
         follow = partial(_said, model, taken, intrinsics(renderer)[0], steady=True)

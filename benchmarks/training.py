@@ -35,8 +35,8 @@ from protoformer.training.prefetch import InFlight
 from protoformer.training.tasks import task_of
 
 WARM_UP = 6
-DATA_WARM_UP = {"cuda": 120, "cpu": WARM_UP}
-"""Steps until every family of scenes was met: the first of each compiles kernels, for seconds."""
+DATA_WARM_UP = 120
+"""Steps of a GPU until every family of scenes was met: the first of each compiles kernels, for seconds."""
 RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
 
 
@@ -86,7 +86,7 @@ def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
         engine.step(task.tensors(next(batches)), rate)
         in_flight.another()
 
-    with_data = milliseconds(step, device, steps, DATA_WARM_UP[device.type])
+    with_data = milliseconds(step, device, steps, DATA_WARM_UP if device.type == "cuda" else WARM_UP)
     name = f"{recipe.model.preset}, {recipe.run.speed}"
     return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch / with_data, held_gib(device))
 

@@ -72,10 +72,12 @@ def test_a_model_is_evaluated(kitti: Path, protoformer: Run) -> None:
     found = json.loads(outcome.out)
     assert found["method"] == "tiny (untrained)" and found["table"]["samples"] == 2
     assert found["table"]["metric"]["abs_rel"] > 0
+    alone = json.loads(evaluate(protoformer, "--model", "tiny", "--updates", "1", "--json", "--no-mirror").out)
+    assert alone["method"] == "tiny (untrained), not mirrored" and alone["table"] != found["table"]
 
 
 def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: Run) -> None:
-    found = json.loads(evaluate(protoformer, "--model", "tiny", "--json").out)["table"]["metric"]
+    found = json.loads(evaluate(protoformer, "--model", "tiny", "--no-mirror", "--json").out)["table"]["metric"]
     network = build_network("depth", preset("tiny"))
     with pytest.warns(UntrainedWarning):
         network.load_state_dict(load("tiny", "cpu", task="depth").network.state_dict())

@@ -35,6 +35,8 @@ def test_tracking_tells_how_long_and_how_well_it_followed() -> None:
     times = (Fraction(0), Fraction(1, 25))
     result = pf.TrackResult(torch.ones(2, 4), torch.tensor([1.0, 0.5]), torch.tensor([False, True]), times, (0, 1))
     assert repr(result) == "TrackResult(2 frames, 0.000 to 0.040 s, lost in 1, mean score 0.75, trained)"
+    empty = pf.TrackResult(torch.ones(0, 4), torch.ones(0), torch.ones(0, dtype=torch.bool), (), (), trained=False)
+    assert repr(empty) == "TrackResult(0 frames, not trained)"
     target = pf.TrackedBox((1.0, 2.0, 3.0, 4.0), 0.5, True)
     step = TrackStep(np.zeros((20, 30, 3), np.uint8), 1, times[1], (target,), 0.1)
     assert repr(step) == "TrackStep(frame 1 at 0.040 s, 30x20 pixels, 1 target, 1 lost)"

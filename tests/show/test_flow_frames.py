@@ -7,7 +7,7 @@ import torch
 from protoformer.files import flow_to_color
 from protoformer.inference import FlowStep
 from protoformer.show import flow_frame
-from protoformer.show.flow_frames import arrow_factor
+from protoformer.show.flow_frames import arrow_factor, draw_arrows
 
 SIZE = (300, 96)
 
@@ -52,6 +52,15 @@ def test_arrows_of_slow_motion_are_lengthened_until_they_are_seen() -> None:
         return int(changed[:, :18].any(axis=0).sum())
 
     assert reach(1.0, 8.0) == 0 and reach(1.0, 1.0) > 10  # nothing beside what is fast; by itself, all there is
+
+
+def test_what_is_fast_in_a_still_clip_has_arrows_that_do_not_cross_the_frame() -> None:
+    frame = np.zeros((360, 640, 3), np.uint8)
+    flow = torch.zeros(2, *frame.shape[:2])
+    flow[0, :100, :100] = 40.0
+    draw_arrows(frame, flow, arrow_factor(frame.shape[:2], 1.0))
+    drawn = frame.any(axis=2)
+    assert drawn[:100, :100].any() and not drawn[:, 200:].any() and not drawn[110:].any()
 
 
 def test_frames_of_floats_are_shown_too() -> None:

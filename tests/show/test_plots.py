@@ -31,6 +31,11 @@ def test_the_corners_of_the_data_are_those_of_the_plot() -> None:
     assert lines(plot) == [[(left, bottom), ((left + right) / 2, (top + bottom) / 2), (right, top)]]
 
 
+def test_points_that_are_not_finite_are_left_out() -> None:
+    curve = Curve("broken", ((0.0, 1.0), (1.0, float("nan")), (2.0, float("inf")), (3.0, 2.0)))
+    assert len(lines(drawn(curve))[0]) == len(lines(drawn(curve, log_y=True))[0]) == 2
+
+
 def test_curves_share_their_axes() -> None:
     low, high = lines(drawn(Curve("low", ((0.0, 0.0), (1.0, 1.0))), Curve("high", ((0.0, 2.0), (2.0, 4.0)))))
     assert low[0][1] == HEIGHT - BOTTOM and high[1][1] == TOP

@@ -68,7 +68,7 @@ def evaluate_depth_command(
     check_dataset_task(dataset, "depth")
     samples = open_dataset(dataset, root, split, **key_values(option))
     rules = RULES.get(dataset, DepthRules())
-    chosen, label = _method(method, model, (updates, mirror), device, samples, rules)
+    chosen, label = _method(method, model, updates, mirror, device, samples, rules)
     if output is not None:
         made_folder(output)
     pictures = WorstDepths(worst if output is not None else 0)
@@ -80,22 +80,25 @@ def evaluate_depth_command(
 def _method(
     method: str,
     model: str,
-    asked: tuple[int | None, bool | None],
+    updates: int | None,
+    mirror: bool | None,
     device: str | None,
     samples: Dataset[DepthSample],
     rules: DepthRules,
 ) -> tuple[DepthMethod, str]:
-    """The method to run and what to call it. asked: updates, and whether to look in a mirror."""
-    updates, mirror = asked
+    """The method to run and what to call it."""
     if method == MEAN:
-        if model != "depth" or asked != (None, None) or device is not None:
+        if model != "depth" or any(given is not None for given in (updates, mirror, device)):
             raise InputError(f"{MEAN} takes no --model, --updates, --mirror or --device; leave them out.")
         with progress_bar("the mean depth", len(samples)) as told:
             return constant_method(samples, rules, told), MEAN
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model or {MEAN}.")
     loaded = load(model, device, task="depth")
-    return depth_method(loaded, updates, mirror is not False), model if loaded.trained else f"{model} (untrained)"
+    named = model if loaded.trained else f"{model} (untrained)"
+    if mirror is False:
+        return depth_method(loaded, updates, mirrored=False), f"{named}, not mirrored"
+    return depth_method(loaded, updates), named
 
 
 def _report(found: DepthEvaluation, pictures: WorstDepths, output: Path | None, as_json: bool) -> None:

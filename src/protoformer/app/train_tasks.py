@@ -52,7 +52,7 @@ def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pat
 def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     assert isinstance(network, DepthNetwork)
     model = DepthModel(network, trained=True, device=next(network.parameters()).device)
-    found = evaluate_depth(samples, depth_method(model), names=(name, "run")).table.metric
+    found = evaluate_depth(samples, depth_method(model, mirrored=False), names=(name, "run")).table.metric
     return {metric: getattr(found, metric) for metric in ("abs_rel", "rmse", "delta1")}
 
 

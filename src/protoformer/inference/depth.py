@@ -69,7 +69,7 @@ class DepthModel:
         pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
         size = (pixels.shape[1], pixels.shape[2])
         camera = camera_of(size, hint, image)
-        engine = DepthEngine(self.network, self.device, size, camera, updates, half, mirrored=mirrored)
+        engine = DepthEngine(self.network, self.device, size, camera, updates, half, batch=1, mirrored=mirrored)
         found = engine.estimate(pixels, prototypes, progress)
         bounds = bounds or network_range(self.network.config, engine.focal)
         return DepthResult(

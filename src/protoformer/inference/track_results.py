@@ -37,6 +37,8 @@ class TrackResult(Brief):
     trained: bool = True
 
     def _facts(self) -> tuple[str, ...]:
+        if not self.times:
+            return (count_fact(0, "frame"), training_fact(self.trained))
         return (
             count_fact(len(self.times), "frame"),
             f"{float(self.times[0]):.3f} to {float(self.times[-1]):.3f} s",

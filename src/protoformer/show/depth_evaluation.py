@@ -27,13 +27,12 @@ WHITE_ERROR = 0.5
 def depth_tables(evaluation: DepthEvaluation) -> tuple[Table, Table]:
     """Our three rows above the rows of others, each by the way it was scored; and what else there is of ours."""
     name = f"{evaluation.method} on {evaluation.dataset}"
-    rules = f"{evaluation.rules}; each image's own figures, averaged"
-    beside = score_table(name, rules, ("row", "method", "measured on"), COLUMNS)
     rules = (
-        "metric: as predicted; median-scaled: times the ratio of medians; aligned: scale and shift by least squares, "
-        "each image its own"
+        f"{evaluation.rules}; each image's own figures, averaged. metric: as predicted; median-scaled: times the ratio "
+        "of medians; aligned: scale and shift by least squares, each image its own."
     )
-    alone = score_table(f"{name}, in detail", rules, ("row",), OWN_COLUMNS)
+    beside = score_table(name, rules, ("row", "method", "measured on"), COLUMNS)
+    alone = score_table(f"{name}, in detail", "", ("row",), OWN_COLUMNS)
     for label, row in ROWS.items():
         scores = getattr(evaluation.table, row)
         own = (_shown(getattr(scores, field)) for field in COLUMNS.values())

@@ -16,8 +16,12 @@ LEAST_DISTANCE = 16
 """Pixels from an arrow to the next, on small frames, too."""
 USUAL_LENGTH = 1.5
 """Of the distance between arrows: the length of one whose motion is the clip's scale, if it is not longer by itself."""
+MOST_LENGTH = 3.0
+"""Of that distance: arrows are lengthened to no more, so that one fast thing does not cover all of a still clip."""
 LEAST_LENGTH, LEAST_SHARE = 3.0, 0.25
 """Pixels, and share of that distance: an arrow that would be shorter than either is a dot, and not drawn."""
+HEAD = 0.4
+"""Of that distance: the sides of an arrow's head, if three tenths of the arrow are not shorter."""
 ARROW_COLOUR, ARROW_EDGE = (255, 220, 0), (0, 0, 0)
 
 
@@ -50,19 +54,21 @@ def arrow_factor(size: tuple[int, ...], scale: float) -> int:
 
 
 def draw_arrows(frame: Pixels, flow: Tensor, factor: int = 1) -> None:
-    """Draw, onto a frame of H x W x 3, where pixels of a regular grid go by `factor` times a flow, 2 x H x W."""
+    """Draw, onto a frame of H x W x 3, where pixels of a regular grid go by a flow, 2 x H x W, up to `factor` times."""
     height, width = frame.shape[:2]
     step = _distance((height, width))
     thick = max(1, step // 16)
     least = max(LEAST_LENGTH, LEAST_SHARE * step)
     for y in range(step // 2, height, step):
         for x in range(step // 2, width, step):
-            u, v = (factor * float(part) for part in flow[:, y, x])
-            if not least <= np.hypot(u, v) < 2 * max(height, width):
+            u, v = (float(part) for part in flow[:, y, x])
+            length = np.hypot(u, v)
+            if not least / factor <= length < 2 * max(height, width):
                 continue
-            tip = (round(x + u), round(y + v))
+            reach = max(1.0, min(factor, MOST_LENGTH * step / length))
+            tip, head = (round(x + reach * u), round(y + reach * v)), min(0.3, HEAD * step / (reach * length))
             for colour, pixels in ((ARROW_EDGE, thick + 2), (ARROW_COLOUR, thick)):
-                cv2.arrowedLine(frame, (x, y), tip, colour, pixels, cv2.LINE_AA, tipLength=0.3)
+                cv2.arrowedLine(frame, (x, y), tip, colour, pixels, cv2.LINE_AA, tipLength=head)
 
 
 def _distance(size: tuple[int, ...]) -> int:

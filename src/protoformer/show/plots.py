@@ -1,6 +1,7 @@
 """Line plots as svg, drawn without a plotting library so that a page needs none."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
@@ -29,10 +30,11 @@ def line_plot(
 ) -> str:
     """An svg picture of curves over common axes; their names stand in it, to the right, if there are several.
 
+    Points that are not finite are left out; some must be.
     log_y: the vertical axis is logarithmic (positive values only). y_span: lowest and highest value of a linear one,
     as of shares, which end at 1; by default those of the curves. names_below: at the foot, where curves rise.
     """
-    scaled = [Curve(curve.name, tuple((x, _height(y, log_y)) for x, y in curve.points)) for curve in curves]
+    scaled = [Curve(curve.name, tuple(_drawn(curve, log_y))) for curve in curves]
     xs = [x for curve in scaled for x, _ in curve.points]
     ys = [y for curve in scaled for _, y in curve.points]
     (x_low, x_high), (y_low, y_high) = _span(xs), y_span or _span(ys)
@@ -71,8 +73,10 @@ def line_plot(
     return "".join((*parts, "</svg>"))
 
 
-def _height(y: float, log_y: bool) -> float:
-    return math.log10(max(y, 1e-12)) if log_y else y
+def _drawn(curve: Curve, log_y: bool) -> Iterator[tuple[float, float]]:
+    for x, y in curve.points:
+        if math.isfinite(x) and math.isfinite(y):
+            yield x, math.log10(max(y, 1e-12)) if log_y else y
 
 
 def _span(values: list[float]) -> tuple[float, float]:

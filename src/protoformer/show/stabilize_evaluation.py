@@ -28,10 +28,10 @@ def stability_tables(found: StabilityEvaluation) -> tuple[Table, Table]:
         alone.add_row(*named, *map(_shown, parts), str(scores.skipped_frames + scores.skipped_motions))
     for label, means in found.means.items():
         shown = [_shown(value) for value in means.values()]
-        beside.add_row("mean", label, *shown[:3])
-        alone.add_row("mean", label, *shown[3:], "")
+        beside.add_row("mean", Text(label), *shown[:3])
+        alone.add_row("mean", Text(label), *shown[3:], "")
     for other in found.others:
-        beside.add_row(other.measured_on, other.label, "-", _shown(other.distortion), _shown(other.stability))
+        beside.add_row(other.measured_on, Text(other.label), "-", _shown(other.distortion), _shown(other.stability))
     return beside, alone
 
 
