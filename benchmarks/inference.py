@@ -3,7 +3,8 @@
     python benchmarks/inference.py --json out/inference.json
 
 Random weights and random frames: neither changes the time. A frame is encoded once and serves two pairs; RAFT-large
-encodes both of every pair, as it comes. Memory is what a frame takes beyond what was held before the first.
+encodes both of every pair, as it comes. Frames are seen as large as they are: the network enlarges none.
+Memory is what a frame takes beyond what was held before the first.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def ours(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)
         model = load(name, device)
-    video = model.flow_video(images(repeats + 6, size), batch=1, precision=precision, tile=tile)
+    video = model.flow_video(images(repeats + 6, size), batch=1, precision=precision, tile=tile, zoom=1)
     steps = iter(video)
     spent, mib = timed(lambda: next(steps), device, repeats)
     how = f"{'bf16' if video.half else 'float32'}, {video.plan}"

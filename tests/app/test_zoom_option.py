@@ -10,6 +10,7 @@ from PIL import Image
 
 import protoformer as pf
 from protoformer.files import read_flo, write_flo
+from protoformer.inference import planning
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 RNG = np.random.default_rng(3)
@@ -39,7 +40,7 @@ def test_two_images_are_looked_at_as_large_as_one_says(place: Path, protoformer)
         expected = pf.load("tiny").flow("frames/0.png", "frames/1.png", updates=1, zoom=1.5)
     pair = ("flow", "frames/0.png", "frames/1.png", *MODEL, "-o", "m.flo", "--zoom", "1.5")
     outcome = protoformer(*pair)
-    assert outcome.code == 0 and "whole images looked at enlarged 1.5 times, one at a time" in outcome.out
+    assert outcome.code == 0 and "whole images looked at 1.5 times as large, one at a time" in outcome.out
     assert np.array_equal(read_flo("m.flo"), expected.numpy())
     assert json.loads(protoformer(*pair, "--json").out)["zoom"] == 1.5
     assert "looked at" not in protoformer(*pair[:-1], "auto").out  # the smallest network enlarges nothing by itself
@@ -48,12 +49,30 @@ def test_two_images_are_looked_at_as_large_as_one_says(place: Path, protoformer)
 def test_so_is_a_clip(place: Path, protoformer) -> None:
     clip = ("flow", "frames", *MODEL, "--save-flo", "flows", "--zoom", "2", "--precision", "full")
     outcome = protoformer(*clip)
-    assert outcome.code == 0 and "looked at enlarged 2 times" in outcome.out
+    assert outcome.code == 0 and "looked at 2 times as large" in outcome.out
     with pytest.warns(pf.UntrainedWarning):
         steps = list(pf.load("tiny").flow_video("frames", updates=1, zoom=2, precision="full"))
     for step in steps:
         assert np.array_equal(read_flo(f"flows/{step.number:06d}.flo"), step.numpy())
     assert json.loads(protoformer(*clip, "--json").out)["zoom"] == 2
+
+
+def test_where_memory_is_scarce_frames_stay_as_they_are_and_it_is_told(
+    place: Path, protoformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(pf.UntrainedWarning):
+        pf.load("tiny", device="cpu", flow_pixels=16 * 96 * 144).save("eager.safetensors")
+    for number in range(2):
+        Image.fromarray(RNG.integers(0, 256, (96, 144, 3), dtype=np.uint8)).save(f"{number}.png")
+    model = ("--model", "eager.safetensors", "--updates", "1", "--device", "cpu")
+    commands = (("flow", "0.png", "1.png", *model, "-o", "m.flo"), ("flow", "?.png", *model, "--save-flo", "flows"))
+    for free, zoom in ((10**9, 2), (10**8, 1)):
+        monkeypatch.setattr(planning, "free_bytes", lambda _, free=free: free)
+        for command in commands:
+            outcome = protoformer(*command)
+            assert outcome.code == 0 and ("looked at 2 times as large" in outcome.out) == (zoom == 2)
+            told = json.loads(protoformer(*command, "--json").out)
+            assert (told["zoom"], told["tile"]) == (zoom, None)
 
 
 def test_so_is_a_benchmark_and_its_row_says_it(place: Path, protoformer) -> None:

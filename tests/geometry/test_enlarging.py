@@ -31,7 +31,9 @@ def test_an_image_of_nearly_as_many_pixels_is_not_resampled(size: tuple[int, int
         ((384, 512), (576, 768), (581, 775)),
         ((480, 640), (576, 768), (581, 775)),
         ((90, 160), (176, 320), (180, 320)),
-        ((5, 11), (10, 16), (10, 22)),  # no multiple lies between one side and twice it
+        ((20, 20), (40, 40), (40, 40)),  # 32 and 48 are too far from 40
+        ((5, 11), (10, 22), (10, 22)),
+        ((92, 160), (184, 320), (184, 320)),  # 192 is more than twice 92
     ],
 )
 def test_small_frames_are_seen_at_the_size_of_large_ones_or_at_twice_their_own(
@@ -39,6 +41,13 @@ def test_small_frames_are_seen_at_the_size_of_large_ones_or_at_twice_their_own(
 ) -> None:
     assert enlarged_size(size, PIXELS, 16) == seen
     assert enlarged_size(size, PIXELS) == padded
+
+
+@given(st.integers(1, 600), st.integers(1, 600))
+def test_a_multiple_is_taken_only_where_it_is_near(height: int, width: int) -> None:
+    sizes = (enlarged_size((height, width), PIXELS, multiple) for multiple in (1, 16))
+    for rounded, chosen in zip(*sizes, strict=True):
+        assert chosen == rounded or (chosen % 16 == 0 and abs(chosen - rounded) <= 0.05 * rounded + 0.5)
 
 
 @pytest.mark.parametrize("seen", [(61, 78), (41, 53), (80, 104), (160, 208), (20, 26), (40, 52)])

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,14 @@ def scene() -> FlowSample:
 def result(tiny: pf.FlowModel, scene: FlowSample) -> pf.FlowResult:
     """What the smallest network says of the pair."""
     return tiny.flow(scene.first, scene.second)
+
+
+@pytest.fixture(scope="session")
+def frames() -> list[np.ndarray]:
+    """Five frames of 72x64 pixels: a pattern that moves by two pixels a frame."""
+    random = np.random.default_rng(5)
+    wide = np.kron(random.integers(0, 256, (16, 24, 3)), np.ones((4, 4, 1))).astype(np.uint8)
+    return [np.ascontiguousarray(wide[:, 2 * number : 2 * number + 72]) for number in range(5)]
 
 
 @pytest.fixture

@@ -322,7 +322,7 @@ class Mirror:
     """In place of a model: says of every pixel the red of the first image and the green of the second."""
 
     def __init__(self) -> None:
-        self.network = SimpleNamespace(config=pf.PRESETS["tiny"])
+        self.network, self.device = SimpleNamespace(config=pf.PRESETS["tiny"]), torch.device("cpu")
         self.asked: list[tuple[tuple[int, ...], int | None]] = []
 
     def flow(

@@ -19,14 +19,6 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 
 
 @pytest.fixture(scope="module")
-def frames() -> list[np.ndarray]:
-    """Five frames of 72x64 pixels: a pattern that moves by two pixels a frame."""
-    random = np.random.default_rng(5)
-    wide = np.kron(random.integers(0, 256, (16, 24, 3)), np.ones((4, 4, 1))).astype(np.uint8)
-    return [np.ascontiguousarray(wide[:, 2 * number : 2 * number + 72]) for number in range(5)]
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, frames: list[np.ndarray]) -> Path:
     """The same as png files."""
     made = tmp_path_factory.mktemp("frames")

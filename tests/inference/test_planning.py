@@ -18,6 +18,10 @@ FAST, PAPER = pf.PRESETS["fast"], pf.PRESETS["paper"]
 GB = 10**9
 
 
+def whole_images(size: tuple[int, int]) -> FlowPlan:
+    return FlowPlan(size, size, tile=None, batch=1, low_memory=False)
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that holds nothing on a machine with 64 GB."""
@@ -28,7 +32,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("alone")
 class TestPlans:
     def test_what_fits_stays_whole(self) -> None:
-        assert plan_flow((440, 1024), FAST, CPU) == FlowPlan((440, 1024), None, 1, low_memory=False)
+        assert plan_flow((440, 1024), FAST, CPU) == whole_images((440, 1024))
 
     def test_4k_goes_in_windows_of_a_multiple_of_eight(self) -> None:
         plan = plan_flow((2160, 3840), FAST, CPU, memory=4 * GB)
@@ -44,15 +48,13 @@ class TestPlans:
         self, size: tuple[int, int], memory: int, config: pf.ModelConfig
     ) -> None:
         try:
-            plan = plan_flow(size, config, CPU, memory=memory)
+            plan = plan_flow(size, config, CPU, memory=memory, zoom=1)
         except InputError:
             assert memory - FRAME_BYTES * size[0] * size[1] < 600 * 2**20
             return
         window = plan.tile or size
-        assert (
-            planning._bytes(window, config, stored=not plan.low_memory, halved=False) + FRAME_BYTES * size[0] * size[1]
-            <= memory
-        )
+        takes = planning._bytes(config, CPU, False, 1, window, not plan.low_memory)
+        assert takes + FRAME_BYTES * size[0] * size[1] <= memory
         rows, columns = ({(each[axis].start, each[axis].stop) for each in plan.windows} for axis in (0, 1))
         for spans, side in ((rows, size[0]), (columns, size[1])):
             assert min(spans)[0] == 0 and max(spans)[1] == side
@@ -72,11 +74,25 @@ class TestPlans:
         monkeypatch.setattr(operators, "TRITON_IS_THERE", True)
         plans = [plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=half) for half in (True, False)]
         assert plans[0].tile is None and plans[1].tile is not None
-        assert plan_flow((1080, 1920), FAST, CPU, memory=6 * GB, half=True).tile is not None
+
+    def test_so_has_a_cpu_in_half_precision(self) -> None:
+        plans = [plan_flow((1080, 1920), FAST, CPU, memory=7 * GB, half=half) for half in (True, False)]
+        assert plans[0].tile is None and plans[1].tile is not None
+
+    @pytest.mark.parametrize(
+        ("size", "half", "measured"),
+        [((440, 1024), True, 343), ((440, 1024), False, 476), ((1080, 1920), True, 3474)],
+    )
+    def test_what_is_planned_is_over_what_was_measured_and_not_twice_as_much(
+        self, size: tuple[int, int], half: bool, measured: int
+    ) -> None:
+        """MiB of a frame on a CPU, by benchmarks/inference.py."""
+        planned = planning._bytes(FAST, CPU, half, 1, size, True) / 2**20
+        assert measured < planned < 2 * measured
 
     def test_a_window_larger_than_the_image_is_the_whole(self) -> None:
-        assert plan_flow((100, 200), FAST, CPU, tile=(128, 256)).tile is None
-        assert plan_flow((100, 300), FAST, CPU, tile=(128, 256)).tile == (128, 256)
+        assert plan_flow((100, 200), FAST, CPU, tile=(128, 256), zoom=1).tile is None
+        assert plan_flow((100, 300), FAST, CPU, tile=(128, 256), zoom=1).tile == (128, 256)
 
     def test_whole_images_without_room_for_all_costs_compute_them_on_demand(self) -> None:
         memory = (FRAME_BYTES + BYTES_PER_PIXEL["recurrent"]) * 1080 * 1920 + 2**26
@@ -104,7 +120,7 @@ def test_what_the_process_holds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_nobody_can_tell_the_whole_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_bytes", lambda _: None)
-    assert plan_flow((440, 1024), FAST, CPU) == FlowPlan((440, 1024), None, 1, low_memory=False)
+    assert plan_flow((440, 1024), FAST, CPU) == whole_images((440, 1024))
     assert plan_flow((1080, 1920), FAST, CPU).low_memory
 
 

@@ -93,3 +93,9 @@ def test_a_flow_that_needs_a_gradient_can_be_saved(tmp_path: Path) -> None:
     flow = torch.ones(2, 3, 3, requires_grad=True)
     pf.FlowResult(flow, torch.ones(1, 3, 3)).save(tmp_path / "m.flo")
     assert (read_flo(tmp_path / "m.flo") == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 0), (2, 0, 5), (0,), (), (2, 3), (1, 2, 3, 4), (3, 4, 5)])
+def test_whatever_its_shape_a_result_can_be_printed(shape: tuple[int, ...]) -> None:
+    printed = repr(pf.FlowResult(torch.zeros(shape), torch.zeros(shape)))
+    assert printed.startswith("FlowResult(") and printed.endswith("trained)")

@@ -2,10 +2,14 @@
 
 import itertools
 import math
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import protoformer as pf
 from protoformer.geometry import occlusion_by_consistency, resized, resized_flow
@@ -19,15 +23,8 @@ from protoformer.world.tasks import flow_sample
 
 CPU = torch.device("cpu")
 FAST = pf.PRESETS["fast"]
+SMALL = (240, 320)
 CLOSE = {"atol": 1e-4, "rtol": 0}
-
-
-@pytest.fixture(scope="module")
-def frames() -> list[np.ndarray]:
-    """Four frames of 51x45 pixels: a pattern that moves by two pixels a frame."""
-    random = np.random.default_rng(5)
-    wide = np.kron(random.integers(0, 256, (15, 24, 3)), np.ones((3, 3, 1))).astype(np.uint8)
-    return [np.ascontiguousarray(wide[:, 2 * number : 2 * number + 51]) for number in range(4)]
 
 
 def by_hand(model: pf.FlowModel, first: torch.Tensor, second: torch.Tensor, seen: tuple[int, int]) -> pf.FlowResult:
@@ -89,9 +86,11 @@ def test_occlusion_and_prototypes_come_along(tiny: pf.FlowModel, scene: FlowSamp
     expected = occlusion_by_consistency(both.flow[None], back.flow[None])[0]
     assert (both.occlusion != expected).float().mean() < 0.01
     enlarged = resized(scene.first, (74, 122)), resized(scene.second, (74, 122))
-    own = tiny.flow(*enlarged, prototypes=True).prototypes
+    own = tiny.flow(*enlarged, zoom=1, prototypes=True).prototypes
     for stage, of_enlarged in zip(both.prototypes, own, strict=True):
-        assert [each.size for each in stage] == [each.size for each in of_enlarged]
+        for each, expected in zip(stage, of_enlarged, strict=True):
+            assert each.size == expected.size
+            assert (each.owners != expected.owners).float().mean() < 0.01
 
 
 @pytest.mark.parametrize("zoom", [1.6, 0.7])
@@ -99,6 +98,7 @@ def test_occlusion_and_prototypes_come_along(tiny: pf.FlowModel, scene: FlowSamp
 def test_a_clip_gives_what_its_pairs_give_whatever_the_batch(
     tiny: pf.FlowModel, frames: list[np.ndarray], tile: tuple[int, int] | None, zoom: float
 ) -> None:
+    frames = [frame[:45, :51] for frame in frames[:4]]
     pairs = [tiny.flow(*pair, updates=2, tile=tile, zoom=zoom) for pair in itertools.pairwise(frames)]
     for batch in (1, 2, 16):
         options = {"tile": tile, "batch": batch, "updates": 2, "precision": "full", "zoom": zoom}
@@ -132,23 +132,58 @@ class TestPlans:
         monkeypatch.setattr(planning, "_resident", lambda: 0)
 
     def test_the_memory_is_that_of_the_enlarged_images(self) -> None:
-        seen = seen_size((240, 320), FAST)
-        assert seen == (480, 640)
-        plan = plan_flow((240, 320), FAST, CPU, memory=400 * 10**6, seen=seen)
+        plan = plan_flow(SMALL, FAST, CPU, memory=400 * 10**6, zoom=2)
+        assert plan.seen == (480, 640)
         assert plan.tile is not None and [side.stop for side in plan.windows[-1]] == [480, 640]
-        window = planning._bytes(plan.tile, FAST, stored=not plan.low_memory, halved=False)
+        window = planning._bytes(FAST, CPU, False, 1, plan.tile, not plan.low_memory)
         assert window + FRAME_BYTES * 480 * 640 <= 400 * 10**6
-        assert plan_flow((240, 320), FAST, CPU, memory=400 * 10**6).tile is None
+
+    def test_images_are_enlarged_by_themselves_only_where_they_fit_as_a_whole(self) -> None:
+        assert plan_flow(SMALL, FAST, CPU).seen == (480, 640)
+        own = plan_flow(SMALL, FAST, CPU, memory=400 * 10**6)
+        assert own == plan_flow(SMALL, FAST, CPU, memory=400 * 10**6, zoom=1)
+        assert own.seen == SMALL and own.tile is None and not own.low_memory
+
+    @given(
+        size=st.tuples(st.integers(1, 600), st.integers(1, 600)),
+        memory=st.integers(10**7, 2 * 10**9),
+        tile=st.sampled_from([None, "auto", (128, 256), (432, 960)]),
+        batch=st.sampled_from([None, 1, 4]),
+        half=st.booleans(),
+    )
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_what_fails_or_goes_in_windows_does_so_at_its_own_size_too(
+        self, size: tuple[int, int], memory: int, tile: planning.Tile, batch: int | None, half: bool
+    ) -> None:
+        def planned(zoom: float | None) -> planning.FlowPlan | None:
+            try:
+                return plan_flow(size, FAST, CPU, tile, memory, batch, half, zoom)
+            except pf.InputError:
+                return None
+
+        chosen, own = planned(None), planned(1)
+        if chosen != own:
+            assert chosen is not None and chosen.tile is None and not chosen.low_memory
+            assert chosen.seen == planning.enlarged_size(size, FAST.flow_pixels, 16) != size
+
+    def test_several_at_once_need_as_much_more(self) -> None:
+        gpu, memory = torch.device("cuda"), 700 * 10**6
+        assert plan_flow(SMALL, FAST, gpu, memory=memory).seen == (480, 640)
+        assert plan_flow(SMALL, FAST, gpu, memory=memory, pairs=2).seen == SMALL
+        assert plan_flow(SMALL, FAST, gpu, memory=memory, batch=2).seen == SMALL
+
+    def test_windows_that_are_asked_for_are_of_images_as_they_are(self) -> None:
+        assert plan_flow(SMALL, FAST, CPU, tile=(480, 640)).seen == (480, 640)
+        plan = plan_flow(SMALL, FAST, CPU, tile=(479, 640))
+        assert plan.seen == SMALL and plan.tile is None
+        assert seen_size(SMALL, FAST, CPU, tile=(480, 640)) == (480, 640)
+        assert seen_size(SMALL, FAST, CPU, tile=(480, 639)) == SMALL
 
     def test_they_say_how_images_are_looked_at(self) -> None:
         small, large = ((384, 512), (1080, 1920))
-        assert str(plan_flow(small, FAST, CPU, seen=seen_size(small, FAST))) == (
-            "whole images looked at enlarged 1.5 times, one at a time"
-        )
-        assert str(plan_flow(large, FAST, CPU, seen=seen_size(large, FAST, 0.5))) == (
-            "whole images looked at shrunk 0.5 times, one at a time"
-        )
-        assert str(plan_flow(large, FAST, CPU, seen=seen_size(large, FAST))) == "whole images, one at a time"
+        assert str(plan_flow(small, FAST, CPU)) == "whole images looked at 1.5 times as large, one at a time"
+        assert str(plan_flow(large, FAST, CPU, zoom=0.5)) == "whole images looked at 0.5 times as large, one at a time"
+        assert str(plan_flow(large, FAST, CPU)) == "whole images, one at a time"
 
     def test_what_does_not_fit_is_told_with_its_zoom(
         self, tiny: pf.FlowModel, clip: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
@@ -157,11 +192,66 @@ class TestPlans:
         said = r"flow at 160x96 pixels \(images of 40x24, with a zoom of 4\) takes"
         with pytest.raises(pf.InputError, match=rf"{said} .* make the images or the zoom smaller\.$"):
             tiny.flow(clip[0], clip[1], zoom=4)
-        with pytest.raises(pf.InputError, match=said):
+        with pytest.raises(pf.InputError, match=rf"{said} .* make the images, the windows or the zoom smaller, or"):
             tiny.flow(clip[0], clip[1], zoom=4, memory=2**20)
 
 
-@pytest.mark.parametrize("zoom", [0, 0.2, 4.1, -1, math.nan, math.inf, True, "2"])
+class TestScarceMemory:
+    """A network that would enlarge a pair of 61x37 pixels to 122x74, which is padded to 128x80."""
+
+    @pytest.fixture
+    def eager(self, tiny: pf.FlowModel) -> pf.FlowModel:
+        with pytest.warns(pf.UntrainedWarning):
+            model = pf.load("tiny", device="cpu", flow_pixels=4 * 37 * 61)
+        model.network.load_state_dict(tiny.network.state_dict())
+        return model
+
+    def leave(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+        monkeypatch.setattr(planning, "_resident", lambda: 0)
+        for module in (planning, flow_module):
+            monkeypatch.setattr(module, "free_bytes", lambda _: free)
+
+    def test_a_pair_is_seen_at_its_own_size(
+        self, eager: pf.FlowModel, tiny: pf.FlowModel, scene: FlowSample, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = (scene.first, scene.second)
+        own = tiny.flow(*pair, updates=1)
+        self.leave(monkeypatch, 16 * 10**6)
+        for limits in ({}, {"tile": "auto"}, {"memory": 12 * 10**6}):
+            found = eager.flow(*pair, updates=1, **limits)
+            assert found.seen is None and torch.equal(found.flow, own.flow)
+        (step,) = eager.flow_video([scene.first[0], scene.second[0]], updates=1, precision="full")
+        assert step.seen is None
+        torch.testing.assert_close(step.flow, own.flow, **CLOSE)
+        with pytest.raises(pf.InputError, match=r"122x74 pixels \(images of 61x37, with a zoom of 2\) takes"):
+            eager.flow(*pair, updates=1, zoom=2)
+
+    def test_the_flow_back_at_the_same_time_takes_twice_as_much(
+        self, eager: pf.FlowModel, scene: FlowSample, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = (scene.first, scene.second)
+        self.leave(monkeypatch, 34 * 10**6)
+        assert eager.flow(*pair, updates=1).seen == (74, 122)
+        assert eager.flow(*pair, updates=1, occlusion=True).seen is None
+        assert eager.flow(*pair, updates=1, occlusion=True, tile="auto").seen == (74, 122)  # one after the other
+        assert eager.flow(*pair, updates=1, occlusion=True, prototypes=True, tile="auto").seen is None
+
+    def test_a_pair_of_240x320_takes_400_mib(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = pf.load("flow", device="cpu")
+        self.leave(monkeypatch, 400 * 2**20)
+        pair = torch.rand(2, 3, *SMALL, generator=torch.Generator().manual_seed(0))
+        assert model.flow(*pair, updates=1).seen is None
+
+
+@pytest.mark.parametrize("zoom", [np.float32(2), np.float64(2), np.int64(2), Fraction(2)])
+def test_a_zoom_is_any_real_number(tiny: pf.FlowModel, clip: list[torch.Tensor], zoom: Any) -> None:
+    found = tiny.flow(clip[0], clip[1], updates=1, zoom=zoom)
+    assert found.seen == (48, 80) and torch.equal(found.flow, tiny.flow(clip[0], clip[1], updates=1, zoom=2).flow)
+
+
+@pytest.mark.parametrize(
+    "zoom", [np.bool_(True), 2j, np.float32("nan"), 0, 0.2, 4.1, -1, math.nan, math.inf, True, "2"]
+)
 def test_a_zoom_that_cannot_be_is_one_sentence(tiny: pf.FlowModel, clip: list[torch.Tensor], zoom: object) -> None:
     said = r"images cannot be looked at .* times as large; give a zoom from 0\.25 to 4\.$"
     with pytest.raises(pf.InputError, match=said):
@@ -175,11 +265,13 @@ def test_the_smallest_images_can_be_looked_at_in_any_way(tiny: pf.FlowModel) -> 
         assert tiny.flow(torch.rand(3, 1, 3), torch.rand(3, 1, 3), updates=1, zoom=zoom).flow.shape == (2, 1, 3)
 
 
-def test_a_configuration_of_before_is_read_as_one_that_enlarges() -> None:
-    fields = FAST.as_dict()
-    del fields["flow_pixels"]
-    assert pf.ModelConfig.from_dict(fields) == FAST and FAST.flow_pixels == 440 * 1024
-    assert [name for name, config in pf.PRESETS.items() if config.flow_pixels == 1] == ["paper", "tiny"]
+@pytest.mark.parametrize("name", list(pf.PRESETS))
+def test_a_configuration_of_before_is_read_as_one_that_enlarges_nothing(name: str) -> None:
+    fields = pf.PRESETS[name].as_dict()
+    assert fields.pop("flow_pixels") == (440 * 1024 if name == "fast" else 1)
+    before = pf.ModelConfig.from_dict(fields)
+    assert before == pf.PRESETS[name].changed(flow_pixels=1)
+    assert seen_size((24, 32), before, CPU) == (24, 32)
 
 
 def test_the_packages_weights_are_better_on_small_images_that_they_see_enlarged() -> None:

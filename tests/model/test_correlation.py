@@ -9,7 +9,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protoformer.geometry import pixel_grid
 from protoformer.model import correlation
-from protoformer.model.correlation import HalfCorrelation, OnDemandCorrelation, StoredCorrelation, all_pairs_bytes
+from protoformer.model.correlation import (
+    OnDemandCorrelation,
+    RowCorrelation,
+    StoredCorrelation,
+    all_pairs_bytes,
+    row_bytes,
+)
 
 
 def maps(height: int, width: int, channels: int = 8, batch: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +46,7 @@ def test_rows_with_zeros_between_them_hold_the_same_costs(height, width, spread,
     source, target = maps(height, width)
     centres = estimates(height, width, spread)
     stored = StoredCorrelation(source, target, levels).windows(centres, radius)
-    in_rows = HalfCorrelation(source, target, levels, radius=4).windows(centres, radius)
+    in_rows = RowCorrelation(source, target, levels, radius=4).windows(centres, radius)
     assert torch.allclose(in_rows, stored, atol=1e-4)
 
 
@@ -48,11 +54,17 @@ def test_costs_kept_in_half_precision_are_as_fine_as_windows_read_so():
     source, target = (each.bfloat16() for each in maps(14, 19, channels=64))
     centres = estimates(14, 19, 2.0)
     right = StoredCorrelation(source, target, 4).windows(centres, 4)
-    kept = HalfCorrelation(source, target, 4, radius=4)
+    kept = RowCorrelation(source, target, 4, radius=4)
     found = kept.windows(centres, 4)
     assert found.dtype == torch.bfloat16
     assert all(volume.dtype == torch.bfloat16 for volume in kept.volumes)
     assert (found - right).square().mean().sqrt() < 1.6 * (right.bfloat16() - right).square().mean().sqrt()
+
+
+def test_rows_refuse_windows_that_are_wider_than_the_zeros_between_them():
+    kept = RowCorrelation(*maps(9, 11), levels=2, radius=2)
+    with pytest.raises(ValueError, match="windows of radius 2 at most, not 3"):
+        kept.windows(estimates(9, 11, 1.0), 3)
 
 
 def test_they_agree_in_their_gradients_too():
@@ -147,3 +159,10 @@ def test_the_best_match_of_a_shifted_map_is_at_the_shift():
 def test_the_bytes_of_all_pairs_are_those_of_the_stored_volumes():
     stored = StoredCorrelation(*maps(13, 18), levels=3)
     assert all_pairs_bytes((13, 18), 3, batch=2) == sum(4 * volume.numel() for volume in stored.volumes)
+
+
+def test_the_bytes_of_rows_are_those_of_their_volumes_a_little_more_than_half():
+    source, target = (each.bfloat16() for each in maps(13, 18, batch=1))
+    kept = RowCorrelation(source, target, levels=3, radius=4)
+    assert row_bytes((13, 18), 3, 4) == sum(2 * volume.numel() for volume in kept.volumes)
+    assert 0.5 < row_bytes((55, 128), 4, 4) / all_pairs_bytes((55, 128), 4) < 0.6

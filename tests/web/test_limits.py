@@ -17,7 +17,7 @@ from protoformer.app.web.limits import Deadline, Limits
 from protoformer.app.web.site import Site, notice, sentence
 from protoformer.errors import InputError
 from protoformer.files import read_flo
-from protoformer.inference import FlowResult
+from protoformer.inference import FlowResult, planning
 from protoformer.show import flow_view
 
 ROOM = Limits(megabytes=10, pixels=10_000, frames=5, seconds=60, jobs=1)
@@ -63,6 +63,20 @@ def test_the_flow_of_a_pair_is_that_of_the_model(tmp_path: Path) -> None:
     model = load("tiny", "cpu")
     answer = flow_of_pair(model, ROOM, paths, tmp_path)
     np.testing.assert_array_equal(read_flo(answer.download), model.flow(*paths).numpy())
+
+
+def test_where_memory_is_scarce_a_pair_is_seen_as_it_is_and_still_has_prototypes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = (tmp_path / "a.png", tmp_path / "b.png")
+    for seed, path in enumerate(paths):
+        Image.fromarray(np.random.default_rng(seed).integers(0, 256, (64, 72, 3), dtype=np.uint8)).save(path)
+    model = load("tiny", "cpu", flow_pixels=4 * 64 * 72)
+    for free, zoom in ((10**9, 2), (20 * 10**6, 1)):
+        monkeypatch.setattr(planning, "free_bytes", lambda _, free=free: free)
+        answer = flow_of_pair(model, ROOM, paths, tmp_path)
+        np.testing.assert_array_equal(read_flo(answer.download), model.flow(*paths, zoom=zoom).numpy())
+        assert answer.prototypes.startswith("data:image/png;base64,")
 
 
 def test_large_images_give_the_browser_every_second_vector() -> None:

@@ -90,8 +90,16 @@ def flow_of_many(
             device=device,
             cluster=cluster,
             told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
-            **{"model": model, "updates": updates, "tile": chosen, "memory": budget, "zoom": enlarging},
-            **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "every": every, "scale": scale},
+            model=model,
+            side_by_side=side_by_side,
+            arrows=arrows,
+            save_flo=save_flo,
+            every=every,
+            scale=scale,
+            updates=updates,
+            tile=chosen,
+            memory=budget,
+            zoom=enlarging,
         )
     _tell(result, time.perf_counter() - began, as_json)
     if result.failures:

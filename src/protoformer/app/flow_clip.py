@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +43,12 @@ class ClipOptions:
     precision: str | None
     updates: int | None
     tile: Tile
+    memory: int | None
     zoom: float | None
+
+
+ALSO_FOR_IMAGES = ("updates", "tile", "memory", "zoom")
+"""Options that two images have, too."""
 
 
 @dataclass
@@ -54,13 +59,16 @@ class _Tally:
     motion: float = 0.0
 
 
+def refuse_clip_options(options: ClipOptions) -> None:
+    """Refuse what was asked for that two images do not have."""
+    for name in (field.name for field in fields(options) if field.name not in ALSO_FOR_IMAGES):
+        value = getattr(options, name)
+        if value is not None and value is not False:
+            raise InputError(f"--{name.replace('_', '-')} is for a clip; leave it out for two images.")
+
+
 def flow_of_clip(
-    source: str,
-    outputs: list[Path],
-    named: tuple[str, str | None],
-    options: ClipOptions,
-    memory: int | None,
-    as_json: bool,
+    source: str, outputs: list[Path], named: tuple[str, str | None], options: ClipOptions, as_json: bool
 ) -> None:
     """Write the motion of a clip as a video, as .flo files, or both. named: the model and the device, as given."""
     movie = opened_clip(source, options.rate)
@@ -79,7 +87,7 @@ def flow_of_clip(
         updates=options.updates,
         warm_start=options.warm_start,
         tile=options.tile,
-        memory=memory,
+        memory=options.memory,
         zoom=options.zoom,
         precision=cast(Precision, options.precision or "auto"),
     )

@@ -11,12 +11,15 @@ MOST_ENLARGED = 2.0
 """Times a side: beyond that an image shows no more."""
 WORTH_ENLARGING = 1.1
 """Times a side: below that it is left as it is, because to be resampled costs it more than it gains."""
+NEAR_ENOUGH = 0.05
+"""Share of a side by which it may be longer or shorter to be a multiple."""
 
 
 def enlarged_size(size: tuple[int, int], pixels: int, multiple: int = 1) -> tuple[int, int]:
     """The (height, width) of an image once it has about so many pixels, or twice its sides; none is shrunk.
 
-    Sides are multiples of `multiple` where one is near enough, so that a network pads nothing.
+    A side is a multiple of `multiple`, so that a network pads nothing, where one lies within 5 % of what the side is to
+    be and within twice what it was; else it is rounded to a pixel.
     """
     scale = min(MOST_ENLARGED, math.sqrt(pixels / (size[0] * size[1])))
     if scale < WORTH_ENLARGING:
@@ -25,8 +28,10 @@ def enlarged_size(size: tuple[int, int], pixels: int, multiple: int = 1) -> tupl
 
 
 def _enlarged_side(side: int, scale: float, multiple: int) -> int:
-    whole = multiple * round(scale * side / multiple)
-    return whole if side <= whole <= MOST_ENLARGED * side else round(scale * side)
+    wanted = scale * side
+    whole = multiple * round(wanted / multiple)
+    near = abs(whole - wanted) <= NEAR_ENOUGH * wanted and whole <= MOST_ENLARGED * side
+    return whole if near else round(wanted)
 
 
 def resized(images: Tensor, size: tuple[int, int]) -> Tensor:

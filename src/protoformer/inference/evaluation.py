@@ -65,14 +65,15 @@ def model_method(
 ) -> FlowMethod:
     """A model as a method: on whole images, or by tiles of (height, width) blended as the paper does.
 
-    zoom: as in `FlowModel.flow`; tiles are of images as the network sees them.
+    zoom: as in `FlowModel.flow`; tiles are of images as the network sees them, and by itself it enlarges none beyond
+    one tile.
     """
     if tile is None:
         return lambda first, second: model.flow(first, second, updates=updates, zoom=zoom).flow
 
     def tiled(first: Tensor, second: Tensor) -> Tensor:
         size = (first.shape[1], first.shape[2])
-        seen = seen_size(size, model.network.config, zoom)
+        seen = seen_size(size, model.network.config, model.device, zoom, tile)
         images = [resized(image[None], seen)[0] for image in (first, second)]
 
         def of_window(window: Window) -> Tensor:

@@ -1,7 +1,7 @@
 """Optical flow of images as people have them."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -14,7 +14,13 @@ from protoformer.inference.clip_frames import Source, Span
 from protoformer.inference.explaining import Explainer, check_result_size, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow_video import FlowVideo, VideoOptions
-from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, check_updates, found_in
+from protoformer.inference.flow_windows import (
+    Precision,
+    WindowedFlow,
+    carried_start,
+    check_updates,
+    flow_and_confidence,
+)
 from protoformer.inference.images import ImageLike, as_image, image_pair
 from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow, seen_size, seen_words, zoom_between
@@ -26,6 +32,18 @@ from protoformer.model import FlowNetwork
 from protoformer.model.flow import LEAST_SIDE, flow_padding, normalised
 from protoformer.model.flow_decoder import Progress
 from protoformer.model.update import FACTOR
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """What is asked of a pair; see `FlowModel.flow`."""
+
+    updates: int | None
+    occlusion: bool
+    prototypes: bool
+    previous: FlowResult | None
+    low_memory: bool | None
+    progress: Progress | None
 
 
 class FlowModel:
@@ -63,45 +81,25 @@ class FlowModel:
         (None: decide by size). tile: windows of (height, width) that are blended, or "auto": where the whole does not
         fit in `memory` bytes (None: most of what is free), windows that do. zoom: how many times as large a side is as
         the network sees it, from 0.25 to 4; windows are of that size, the result is of the images' own (None: small
-        images are enlarged, to the network's `flow_pixels`). progress: told of every update, or window.
+        images are enlarged, to the network's `flow_pixels`, where the memory allows that as a whole). progress: told of
+        every update, or window.
         """
         check_updates(updates)
         images = image_pair(first, second)
         size = (images[0].shape[2], images[0].shape[3])
-        seen = seen_size(size, self.network.config, zoom)
-        if tile is not None or memory is not None:
-            plan = plan_flow(size, self.network.config, self.device, tile, memory, seen=seen)
+        asked = _Asked(updates, occlusion, prototypes, previous, low_memory, progress)
+        if tile is None and memory is None:
+            seen = self._seen_size(size, zoom, pairs=2 if occlusion else 1)
+        else:
+            pairs = 2 if occlusion and prototypes else 1  # windows go forth, and then back
+            plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
             if plan.tile is not None and prototypes:
                 raise InputError("an image in windows has no prototypes of its own; leave them or the windows out.")
-            low_memory = plan.low_memory if low_memory is None else low_memory
+            asked = replace(asked, low_memory=plan.low_memory if low_memory is None else low_memory)
             if plan.tile is not None or (occlusion and not prototypes):
-                plan = replace(plan, low_memory=low_memory)
-                return self._in_windows(images, plan, updates, occlusion, previous, progress)
-        else:
-            self._check_memory(size, seen, pairs=2 if occlusion else 1)
-        images = (resized(images[0].to(self.device), seen), resized(images[1].to(self.device), seen))
-        start = None if previous is None else self._start(previous, size, seen, back=occlusion)
-        if occlusion:
-            images = (torch.cat(images), torch.cat(images[::-1]))
-        predicted = self.network(
-            *(normalised(image) for image in images),
-            updates=updates,
-            start=start,
-            low_memory=low_memory,
-            prototypes=prototypes,
-            progress=progress,
-        )
-        found = resized_flow(found_in(predicted, zoom_between(size, seen)), size)
-        flow = found[:, :2]
-        return FlowResult(
-            flow=flow[0].cpu(),
-            confidence=found[0, 2:].cpu(),
-            occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if occlusion else None,
-            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in predicted.prototypes),
-            trained=self.trained,
-            seen=None if seen == size else seen,
-            explainer=Explainer(self, (first, second)),
-        )
+                return self._in_windows(images, replace(plan, low_memory=bool(asked.low_memory)), asked)
+            seen = plan.seen
+        return replace(self._whole(images, seen, asked), explainer=Explainer(self, (first, second)))
 
     @torch.no_grad()
     def explain(
@@ -184,45 +182,65 @@ class FlowModel:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, half=half)
 
-    def _in_windows(
-        self,
-        images: tuple[Tensor, Tensor],
-        plan: FlowPlan,
-        updates: int | None,
-        occlusion: bool,
-        previous: FlowResult | None,
-        progress: Progress | None,
-    ) -> FlowResult:
+    def _whole(self, images: tuple[Tensor, Tensor], seen: tuple[int, int], asked: _Asked) -> FlowResult:
+        """As `flow`, of images that go in as a whole, at the (height, width) at which the network is to see them."""
+        size = (images[0].shape[2], images[0].shape[3])
+        images = (resized(images[0].to(self.device), seen), resized(images[1].to(self.device), seen))
+        start = None if asked.previous is None else self._start(asked.previous, size, seen, back=asked.occlusion)
+        if asked.occlusion:
+            images = (torch.cat(images), torch.cat(images[::-1]))
+        predicted = self.network(
+            *(normalised(image) for image in images),
+            updates=asked.updates,
+            start=start,
+            low_memory=asked.low_memory,
+            prototypes=asked.prototypes,
+            progress=asked.progress,
+        )
+        found = resized_flow(flow_and_confidence(predicted, zoom_between(size, seen)), size)
+        flow = found[:, :2]
+        return FlowResult(
+            flow=flow[0].cpu(),
+            confidence=found[0, 2:].cpu(),
+            occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if asked.occlusion else None,
+            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in predicted.prototypes),
+            trained=self.trained,
+            seen=None if seen == size else seen,
+        )
+
+    def _in_windows(self, images: tuple[Tensor, Tensor], plan: FlowPlan, asked: _Asked) -> FlowResult:
         """As `flow`, by a plan."""
-        windowed = WindowedFlow(self.network, self.device, plan, updates)
+        windowed = WindowedFlow(self.network, self.device, plan, asked.updates)
         first, second = windowed.encode([image[0] for image in images])
-        seen = plan.seen or plan.size
-        starts = (None, None) if previous is None else self._start(previous, plan.size, seen, occlusion).split(1)
-        (found,) = windowed.flows([(first, second)], starts[0], progress)
+        starts: tuple[Tensor | None, ...] = (None, None)
+        if asked.previous is not None:
+            starts = self._start(asked.previous, plan.size, plan.seen, asked.occlusion).split(1)
+        (found,) = windowed.flows([(first, second)], starts[0], asked.progress)
         hidden = None
-        if occlusion:
+        if asked.occlusion:
             (back,) = windowed.flows([(second, first)], starts[1])
             hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
-        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained, seen=plan.seen)
+        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained, seen=plan.other_size)
 
     def _explained(self, image: Tensor, flow: Tensor | None) -> ImageExplanation:
         """An image, 1 x 3 x H x W in [0, 1], explained."""
         seen = shrunk(image.to(self.device), shrunk_size((image.shape[2], image.shape[3]), MOST_PIXELS))
         return explained_image(self.network.features, image[0], seen, flow_padding(seen), flow)
 
-    def _check_memory(self, size: tuple[int, int], seen: tuple[int, int], pairs: int) -> None:
-        """Refuse images (height, width) whose flow would not fit the memory as they are seen, before it is taken."""
-        height, width = seen
-        padding = Padding.to_multiple(height, width, FACTOR, LEAST_SIDE)
-        pixels = (height + padding.bottom) * (width + padding.right)
-        needed = BYTES_PER_PIXEL[self.network.config.decoder] * pixels * pairs
-        free = free_bytes(self.device)
+    def _seen_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
+        """The (height, width) at which whole images are seen; they are refused if the memory cannot be enough then."""
+        config = self.network.config
+        seen = seen_size(size, config, self.device, zoom, pairs=pairs)
+        padding = Padding.to_multiple(*seen, FACTOR, LEAST_SIDE)
+        pixels = (seen[0] + padding.bottom) * (seen[1] + padding.right)
+        needed, free = BYTES_PER_PIXEL[config.decoder] * pixels * pairs, free_bytes(self.device)
         if free is not None and needed > free:
-            advice = "make the images smaller" if width <= size[1] else "make the images or the zoom smaller"
+            smaller = "the images" if zoom is None else "the images or the zoom"
             raise InputError(
                 f"flow at {seen_words(size, seen)} takes about {needed / 2**30:.1f} GiB of memory "
-                f"and {free / 2**30:.1f} GiB are free; {advice}."
+                f"and {free / 2**30:.1f} GiB are free; make {smaller} smaller."
             )
+        return seen
 
     def _start(self, previous: FlowResult, size: tuple[int, int], seen: tuple[int, int], back: bool) -> Tensor:
         """The previous flow carried to a pair, as it is seen, 1 x 2 x h x w; with `back` the flow back as a second."""

@@ -13,7 +13,7 @@ from protoformer.files import Movie
 from protoformer.inference.brief import moment_fact
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, WindowedFlow, carried_start, takes_half
-from protoformer.inference.planning import FlowPlan, Tile, check_zoom, plan_flow, seen_size
+from protoformer.inference.planning import FlowPlan, Tile, check_zoom, plan_flow
 from protoformer.inference.results import FlowResult
 from protoformer.model import FlowNetwork
 from protoformer.model.flow_decoder import Progress
@@ -122,8 +122,7 @@ class FlowVideo:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
             limits = (options.tile, options.memory, options.batch)
-            seen = seen_size(size, config, options.zoom)
-            plan = plan_flow(size, config, self._device, *limits, self.half, seen)
+            plan = plan_flow(size, config, self._device, *limits, half=self.half, zoom=options.zoom)
             # A pair that begins with the one before has to wait for it; windows of one pair need not.
             self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
             self._engine = WindowedFlow(self._network, self._device, self.plan, options.updates, self.half)
@@ -134,14 +133,14 @@ class FlowVideo:
         if latest is None:
             return None
         span, before = until - latest.until, latest.until - latest.time
-        return carried_start(latest.flow, plan.seen or plan.size, self._device) * float(span / before)
+        return carried_start(latest.flow, plan.seen, self._device) * float(span / before)
 
     def _step(self, plan: FlowPlan, found: Tensor, first: ClipFrame, second: ClipFrame) -> FlowStep:
         return FlowStep(
             flow=found[:2],
             confidence=found[2:],
             trained=self._trained,
-            seen=plan.seen,
+            seen=plan.other_size,
             number=first.number,
             time=first.time,
             until=second.time,

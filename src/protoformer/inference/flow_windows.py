@@ -90,14 +90,14 @@ class WindowedFlow:
                     yield part
                     continue
                 if index == 0:
-                    blend = Blend(self.plan.seen or self.plan.size)
+                    blend = Blend(self.plan.seen)
                 blend.add(self._windows[index], part)
                 if index == count - 1:
                     yield resized_flow(blend.whole()[None], self.plan.size)[0]
 
     def _seen(self, frame: Tensor) -> Tensor:
         """A frame, 3 x H x W, as the network sees it."""
-        return frame if self.plan.seen is None else resized(as_float(frame)[None], self.plan.seen)[0]
+        return frame if self.plan.seen == self.plan.size else resized(as_float(frame)[None], self.plan.seen)[0]
 
     def _images(self, cuts: Sequence[tuple[Tensor, Window]]) -> Tensor:
         """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
@@ -114,13 +114,13 @@ class WindowedFlow:
     def _decoded(self, first: Tensor, ours: Tensor, theirs: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
         with self._precision():
             found = self._network.decode(first, ours, theirs, self._updates, start, low_memory=self.plan.low_memory)
-        return (found_in(found, self.plan.zoom),)
+        return (flow_and_confidence(found, self.plan.zoom),)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
 
-def found_in(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
+def flow_and_confidence(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
     """The last flow, pixels as the network sees them, and below it the confidence in [0, 1]: B x 3 x h x w.
 
     zoom: how many of these pixels a pixel of the image is wide, to which the confidence refers.

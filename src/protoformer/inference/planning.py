@@ -1,8 +1,11 @@
 """How the flow of large images is computed within a budget of memory: whole or in windows, how many at a time."""
 
 import math
+import numbers
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +18,14 @@ from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
 from protoformer.model import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.flow import LEAST_SIDE, STORED_LIMIT
-from protoformer.model.fused import kernels_run_there
+from protoformer.model.flow_decoder import kept_bytes
 from protoformer.model.matching import CELL
 from protoformer.model.update import FACTOR
 
 Tile = Literal["auto"] | tuple[int, int] | None
 """Windows as large as the memory allows, if need be; windows of (height, width); or whole images."""
+Needed = Callable[[tuple[int, int], bool], int]
+"""Bytes that flow takes for images of (height, width), with all pairs of costs stored (true), or not."""
 
 BESIDE_COSTS = {"memory": 4000, "recurrent": 1000}
 """Memory for each pixel, by decoder, besides all pairs of costs: what was seen, and some to spare."""
@@ -42,28 +47,32 @@ MOST_AT_ONCE = 8
 class FlowPlan:
     """How the flow of images of one size is computed.
 
-    size: (height, width) of the images. tile: that of the windows, or None for whole images. batch: how many windows,
-    or whole pairs, at a time. low_memory: costs are computed where they are looked for, and not stored. seen: the
-    (height, width) at which the network sees the images, in whose pixels windows are; None: their own.
+    size: (height, width) of the images. seen: that at which the network sees them, in whose pixels windows are. tile:
+    that of the windows, or None for whole images. batch: how many windows, or whole pairs, at a time. low_memory: costs
+    are computed where they are looked for, and not stored.
     """
 
     size: tuple[int, int]
+    seen: tuple[int, int]
     tile: tuple[int, int] | None
     batch: int
     low_memory: bool
-    seen: tuple[int, int] | None = None
 
     @property
     def zoom(self) -> float:
         """How many times as long a side is as the network sees it."""
-        return zoom_between(self.size, self.seen or self.size)
+        return zoom_between(self.size, self.seen)
+
+    @property
+    def other_size(self) -> tuple[int, int] | None:
+        """`seen` as results tell it: None where it is the images' own size."""
+        return None if self.seen == self.size else self.seen
 
     @property
     def windows(self) -> list[Window]:
         """Where the windows lie; one for whole images."""
-        seen = self.seen or self.size
-        tile = self.tile or seen
-        return windows(seen, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+        tile = self.tile or self.seen
+        return windows(self.seen, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
 
     def __str__(self) -> str:
         at_once = f"{self.batch} at a time" if self.batch > 1 else "one at a time"
@@ -73,27 +82,63 @@ class FlowPlan:
 
     @property
     def _looked_at(self) -> str:
-        if self.seen is None:
-            return ""
-        return f" looked at {'enlarged' if self.zoom > 1 else 'shrunk'} {self.zoom:.2g} times"
+        return "" if self.seen == self.size else f" looked at {self.zoom:.2g} times as large"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes that may be taken, None where nobody can tell; holds_frames: whether frames lie in the same memory."""
+
+    total: int | None
+    holds_frames: bool
+
+    def beside_frames(self, size: tuple[int, int], seen: tuple[int, int]) -> int | None:
+        """What is left for flow beside frames of (height, width), and as they are seen."""
+        if self.total is None or not self.holds_frames:
+            return self.total
+        return self.total - FRAME_BYTES * max(size[0] * size[1], seen[0] * seen[1])
 
 
 def check_zoom(zoom: float | None) -> None:
     """Refuse what images cannot be enlarged or shrunk by; None is as the network has it."""
     if zoom is None:
         return
-    if isinstance(zoom, bool) or not isinstance(zoom, int | float) or not LEAST_ZOOM <= zoom <= MOST_ZOOM:
+    number = isinstance(zoom, numbers.Real) and not isinstance(zoom, bool)
+    if not number or not LEAST_ZOOM <= zoom <= MOST_ZOOM:
         raise InputError(
             f"images cannot be looked at {zoom!r} times as large; give a zoom from {LEAST_ZOOM:g} to {MOST_ZOOM:g}."
         )
 
 
-def seen_size(size: tuple[int, int], config: ModelConfig, zoom: float | None = None) -> tuple[int, int]:
-    """The (height, width) at which a network sees images of a size; zoom: times a side, None: by the configuration."""
+def seen_size(
+    size: tuple[int, int],
+    config: ModelConfig,
+    device: torch.device,
+    zoom: float | None = None,
+    tile: Tile = None,
+    pairs: int = 1,
+) -> tuple[int, int]:
+    """The (height, width) at which a network sees images of a size, in float32 and within most of the free memory.
+
+    zoom: times a side. None: as the configuration says, if the images then still go as a whole, with all pairs of costs
+    stored, into the memory and into one of `tile`; else they are seen as they are. pairs: how many go at once.
+    """
+    return _seen_size(size, config, zoom, tile, partial(_bytes, config, device, False, pairs), _budget(device, None))
+
+
+def _seen_size(
+    size: tuple[int, int], config: ModelConfig, zoom: float | None, tile: Tile, needed: Needed, budget: Budget
+) -> tuple[int, int]:
+    """As `seen_size`, within a budget."""
     check_zoom(zoom)
-    if zoom is None:
-        return enlarged_size(size, config.flow_pixels, FACTOR * CELL)
-    return max(1, round(zoom * size[0])), max(1, round(zoom * size[1]))
+    if zoom is not None:
+        return max(1, round(float(zoom) * size[0])), max(1, round(float(zoom) * size[1]))
+    seen = enlarged_size(size, config.flow_pixels, FACTOR * CELL)
+    in_one = not isinstance(tile, tuple) or (seen[0] <= tile[0] and seen[1] <= tile[1])
+    left = budget.beside_frames(size, seen)
+    # Of small images, costs on demand are thought to take more than all of them; neither may lack memory.
+    fits = left is None or max(needed(seen, True), needed(seen, False)) <= left
+    return seen if in_one and fits else size
 
 
 def zoom_between(size: tuple[int, int], seen: tuple[int, int]) -> float:
@@ -115,52 +160,50 @@ def plan_flow(
     memory: int | None = None,
     batch: int | None = None,
     half: bool = False,
-    seen: tuple[int, int] | None = None,
+    zoom: float | None = None,
+    pairs: int = 1,
 ) -> FlowPlan:
     """The plan for images of (height, width), or an `InputError` where the memory cannot be enough.
 
     memory: bytes that may be used, in main memory with what the process holds already; None: most of what is free.
-    half: whether products are to be in half precision: a GPU's kernels then keep costs in half the memory. seen: the
-    (height, width) at which the network sees them; None: their own. The number of updates is no part of it: they take
-    time, and no memory of their own.
+    half: whether products are to be in half precision, in which some devices keep costs, too. zoom: as in `seen_size`,
+    so that no image fails, or goes in windows, only because it would be enlarged. pairs: how many always go together,
+    as those forth and back. The number of updates is no part of it: they take time, and no memory of their own.
     """
     if batch is not None and batch < 1:
         raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
-    seen = seen or size
     budget = _budget(device, memory)
-    if budget is not None and device.type == "cpu":
-        budget -= FRAME_BYTES * max(size[0] * size[1], seen[0] * seen[1])
-    halved = half and kernels_run_there(device)  # others keep costs in float32
+    needed = partial(_bytes, config, device, half, pairs)
+    of_batch = partial(_bytes, config, device, half, pairs * (batch or 1))
+    seen = _seen_size(size, config, zoom, tile, of_batch, budget)
+    left = budget.beside_frames(size, seen)
     if tile == "auto":
-        tile = _largest_tile(seen, config, budget, halved)
+        tile = _largest_tile(seen, needed, left)
     window = seen if tile is None else (min(tile[0], seen[0]), min(tile[1], seen[1]))
     tile = None if window == seen else tile
-    limit = STORED_LIMIT if budget is None else budget
-    low_memory = _bytes(window, config, stored=True, halved=halved) > limit
-    needed = _bytes(window, config, stored=not low_memory, halved=halved)
-    if budget is not None and needed > budget:
-        raise _too_large(size, seen, window, needed, budget)
-    fitting = 1 if budget is None else max(1, budget // needed)
+    low_memory = needed(window, True) > (STORED_LIMIT if left is None else left)
+    takes = needed(window, not low_memory)
+    if left is not None and takes > left:
+        raise _too_large(size, seen, window, takes, left, zoom)
+    fitting = 1 if left is None else max(1, left // takes)
     most = MOST_AT_ONCE if device.type == "cuda" else 1
     at_once = min(fitting, most) if batch is None else batch
-    return FlowPlan(size, tile, at_once, low_memory, None if seen == size else seen)
+    return FlowPlan(size, seen, tile, at_once, low_memory)
 
 
-def _largest_tile(
-    size: tuple[int, int], config: ModelConfig, budget: int | None, halved: bool
-) -> tuple[int, int] | None:
+def _largest_tile(size: tuple[int, int], needed: Needed, left: int | None) -> tuple[int, int] | None:
     """None where whole images fit, else the windows of which fewest cover the image: the squarest of these.
 
     Costs must fit as they are stored, because computing them on demand takes several times as long.
     """
-    if budget is None or _bytes(size, config, stored=True, halved=halved) <= budget:
+    if left is None or needed(size, True) <= left:
         return None
     rows, columns = (_divisions(side) for side in size)
     grids = sorted(
         ((height, width) for height in rows for width in columns),
         key=lambda tile: (rows.index(tile[0]) + 1) * (columns.index(tile[1]) + 1) + abs(tile[0] - tile[1]) / 1e6,
     )
-    return next((tile for tile in grids if _bytes(tile, config, stored=True, halved=halved) <= budget), grids[-1])
+    return next((tile for tile in grids if needed(tile, True) <= left), grids[-1])
 
 
 def _divisions(length: int) -> list[int]:
@@ -176,24 +219,26 @@ def _divisions(length: int) -> list[int]:
     return sides
 
 
-def _bytes(window: tuple[int, int], config: ModelConfig, stored: bool, halved: bool) -> int:
-    """What the flow of one pair of windows takes; halved: costs are stored in half precision."""
+def _bytes(
+    config: ModelConfig, device: torch.device, half: bool, pairs: int, window: tuple[int, int], stored: bool
+) -> int:
+    """What the flow of pairs of windows takes at once; half: products are in half precision; stored: costs are kept."""
     padding = Padding.to_multiple(*window, FACTOR, LEAST_SIDE)
     height, width = window[0] + padding.bottom, window[1] + padding.right
     if not stored:
-        return BYTES_PER_PIXEL[config.decoder] * height * width
+        return pairs * BYTES_PER_PIXEL[config.decoder] * height * width
     levels = config.levels if config.decoder == "recurrent" else 1
-    costs = all_pairs_bytes((height // FACTOR, width // FACTOR), levels) // (2 if halved else 1)
+    costs = kept_bytes((height // FACTOR, width // FACTOR), levels, config.radius, device, half)
     matching = 3 * all_pairs_bytes((height // FACTOR // CELL, width // FACTOR // CELL), 1) if config.matching else 0
-    return BESIDE_COSTS[config.decoder] * height * width + costs + matching
+    return pairs * (BESIDE_COSTS[config.decoder] * height * width + costs + matching)
 
 
-def _budget(device: torch.device, memory: int | None) -> int | None:
-    free = free_bytes(device)
+def _budget(device: torch.device, memory: int | None) -> Budget:
+    free, holds_frames = free_bytes(device), device.type == "cpu"
     if memory is None:
-        return None if free is None else int(SHARE * free)
-    left = max(0, memory - (_resident() if device.type == "cpu" else 0))
-    return left if free is None else min(left, free)
+        return Budget(None if free is None else int(SHARE * free), holds_frames)
+    left = max(0, memory - (_resident() if holds_frames else 0))
+    return Budget(left if free is None else min(left, free), holds_frames)
 
 
 def _resident() -> int:
@@ -203,11 +248,11 @@ def _resident() -> int:
 
 
 def _too_large(
-    size: tuple[int, int], seen: tuple[int, int], window: tuple[int, int], needed: int, budget: int
+    size: tuple[int, int], seen: tuple[int, int], window: tuple[int, int], needed: int, left: int, zoom: float | None
 ) -> InputError:
     windowed = "" if window == seen else f" in windows of {window[1]}x{window[0]}"
+    smaller = "the images or the windows" if zoom is None else "the images, the windows or the zoom"
     return InputError(
         f"flow at {seen_words(size, seen)}{windowed} takes about {needed / 2**30:.1f} GiB of memory "
-        f"beside the frames and {max(0, budget) / 2**30:.1f} GiB are left for it; "
-        "make the images or the windows smaller, or allow more."
+        f"beside the frames and {max(0, left) / 2**30:.1f} GiB are left for it; make {smaller} smaller, or allow more."
     )

@@ -81,6 +81,8 @@ class FlowResult(Brief):
         return np.ascontiguousarray(self.flow.detach().float().cpu().numpy().transpose(1, 2, 0))
 
     def _facts(self) -> tuple[str, ...]:
+        if self.flow.dim() != 3 or not self.flow.numel():
+            return f"flow of shape {tuple(self.flow.shape)}", training_fact(self.trained)
         lengths = self.flow.detach().float().norm(dim=0)
         return (
             size_fact(*self.flow.shape[1:]),

@@ -119,7 +119,8 @@ class Surveyor:
         self.warps = delay is None or network.window[1] <= delay
         self.working = working_size(size, network.config.stab_pixels)
         self._network, self._device, self._half = network, device, half
-        self._flow = WindowedFlow(flow, device, FlowPlan(self.working, None, 2, False), UPDATES, half)
+        plan = FlowPlan(self.working, self.working, tile=None, batch=2, low_memory=False)
+        self._flow = WindowedFlow(flow, device, plan, UPDATES, half)
         self._centres = centred_cells(self.working[0] // CELL, self.working[1] // CELL, size)
         self._grow = np.array([size[1] / self.working[1], size[0] / self.working[0]])
 

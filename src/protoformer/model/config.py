@@ -42,7 +42,7 @@ class ModelConfig:
         memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
         updates_training, updates: recurrent updates in training and in use.
         flow_pixels: how many an image has at least when the network sees it in use; smaller ones are enlarged, to no
-            more than twice their sides. Training is not touched by it.
+            more than twice their sides, where the memory allows it. 1 enlarges nothing. Training is not touched by it.
     Depth decoder
         depth_widths: channels of the two further stages, at 1/16 and 1/32 of the image.
         depth_updates: recurrent updates over all levels, whose state has the channels of hidden_width.
@@ -92,7 +92,7 @@ class ModelConfig:
     memory_layers: int = 3
     updates_training: int = 12
     updates: int = 32
-    flow_pixels: int = 440 * 1024
+    flow_pixels: int = 1
     depth_widths: tuple[int, int] = (256, 256)
     depth_updates: int = 6
     nearest: float = 0.05
@@ -172,7 +172,7 @@ def _known(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 PRESETS: dict[str, ModelConfig] = {
-    "paper": ModelConfig(flow_pixels=1),
+    "paper": ModelConfig(),
     "fast": ModelConfig(
         embedding="convolutions",
         widths=(64, 192),
@@ -184,6 +184,7 @@ PRESETS: dict[str, ModelConfig] = {
         hidden_width=96,
         updates_training=8,
         updates=8,
+        flow_pixels=440 * 1024,
         depth_widths=(192, 256),
         search_side=192,
         reference_side=128,
@@ -214,7 +215,6 @@ PRESETS: dict[str, ModelConfig] = {
         memory_layers=1,
         updates_training=4,
         updates=4,
-        flow_pixels=1,
         depth_widths=(64, 64),
         depth_updates=3,
         search_side=128,

@@ -1,8 +1,8 @@
 """Similarity of every pixel of one map to every pixel of another, read in windows around a moving estimate.
 
 Two sources of the same numbers: `StoredCorrelation` keeps the all-pairs volume, (HW)^2 values; `OnDemandCorrelation`
-keeps only the feature maps and computes the values that a window asks for. `HalfCorrelation` keeps the volume, too, in
-half the memory.
+keeps only the feature maps and computes the values that a window asks for. `RowCorrelation` keeps the volume, too, laid
+out to be read row by row of a window, in the precision of the features.
 """
 
 import abc
@@ -53,7 +53,7 @@ class InterpolatedCorrelation(Correlation):
         found = []
         for level in range(self.levels):
             corner, fraction = _at_level(centres, level)
-            costs = self._integer_windows(level, corner - radius, 2 * radius + 2)
+            costs = self._integer_windows(level, corner - radius, _side(radius))
             found.append(_interpolate(costs, fraction))
         return maps_of(torch.cat(found, dim=-1), self.size)
 
@@ -86,17 +86,17 @@ class StoredCorrelation(PlainCorrelation):
         return costs.view(*index.shape[:2], side, side)
 
 
-class HalfCorrelation(Correlation):
+class RowCorrelation(Correlation):
     """All costs computed once and kept in the precision of the features, which is that of the windows, too.
 
-    For use on a CPU, and windows up to a radius. Every row of a target begins with as many zeros as a window is wide,
+    For use on a CPU, and windows up to `radius`. Every row of a target begins with as many zeros as a window is wide,
     and the first is all zeros, as is what an additional last source pixel sees: so a row of a window that lies wherever
     is read as a whole, and needs no mask.
     """
 
     def __init__(self, source: Tensor, target: Tensor, levels: int, radius: int) -> None:
         super().__init__(source, levels)
-        self.side = 2 * radius + 2
+        self.radius, self.side = radius, _side(radius)
         pyramid = [level.to(source.dtype) for level in pyramid_of(target, levels)]
         self.sizes = [size_of(level) for level in pyramid]
         pixels = F.pad(tokens_of(source), (0, 0, 0, 1))
@@ -104,12 +104,14 @@ class HalfCorrelation(Correlation):
 
     def windows(self, centres: Tensor, radius: int) -> Tensor:
         """As in `Correlation`, in the precision of the features."""
+        if radius > self.radius:
+            raise ValueError(f"these costs are laid out for windows of radius {self.radius} at most, not {radius}")
         centres = tokens_of(centres.float())
         window = (2 * radius + 1) ** 2
         found = self.volumes[0].new_empty(*centres.shape[:2], self.levels * window)
         for level in range(self.levels):
             corner, fraction = _at_level(centres, level)
-            costs = self._integer_windows(level, corner - radius, 2 * radius + 2).float() * self.scale
+            costs = self._integer_windows(level, corner - radius, _side(radius)).float() * self.scale
             found[..., level * window : (level + 1) * window] = _interpolate(costs, fraction)
         return maps_of(found, self.size)
 
@@ -145,6 +147,11 @@ class OnDemandCorrelation(PlainCorrelation):
         return torch.cat(found, dim=1).view(batch, -1, side, side)
 
 
+def _side(radius: int) -> int:
+    """Whole pixels along a side that the interpolated values of a window are between."""
+    return 2 * radius + 2
+
+
 def _at_level(centres: Tensor, level: int) -> tuple[Tensor, Tensor]:
     """Where centres (B x n x 2, pixels of level 0) lie on a level: the pixel at their top left, and how far past it."""
     # Pixel i of level l is the mean of pixels 2^l i .. 2^l (i + 1) - 1: its centre lies half a pixel off.
@@ -178,8 +185,16 @@ def _interpolate(costs: Tensor, fraction: Tensor) -> Tensor:
 
 def all_pairs_bytes(size: tuple[int, int], levels: int, batch: int = 1) -> int:
     """Bytes that StoredCorrelation keeps for maps of (H, W)."""
-    (height, width), total = size, 0
-    for _ in range(levels):
-        total += height * width
-        height, width = -(-height // 2), -(-width // 2)
+    total = sum(height * width for height, width in _level_sizes(size, levels))
     return 4 * batch * size[0] * size[1] * total
+
+
+def row_bytes(size: tuple[int, int], levels: int, radius: int) -> int:
+    """Bytes that RowCorrelation keeps for maps of (H, W) in half precision, zeros among them."""
+    total = sum((height + 1) * (width + _side(radius)) for height, width in _level_sizes(size, levels))
+    return 2 * (size[0] * size[1] + 1) * total
+
+
+def _level_sizes(size: tuple[int, int], levels: int) -> list[tuple[int, int]]:
+    """(H, W) of the levels of a pyramid, the finest first."""
+    return [(-(-size[0] // 2**level), -(-size[1] // 2**level)) for level in range(levels)]

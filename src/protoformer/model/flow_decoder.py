@@ -8,9 +8,16 @@ from torch import Tensor, nn
 
 from protoformer.geometry import pixel_grid
 from protoformer.model.attention import Attention, FeedForward, sine_positions
-from protoformer.model.correlation import Correlation, HalfCorrelation, OnDemandCorrelation, StoredCorrelation
+from protoformer.model.correlation import (
+    Correlation,
+    OnDemandCorrelation,
+    RowCorrelation,
+    StoredCorrelation,
+    all_pairs_bytes,
+    row_bytes,
+)
 from protoformer.model.cost_memory import CostMemory
-from protoformer.model.fused import is_in_use_on_cpu, kernels_run_on
+from protoformer.model.fused import halves_costs, kernels_run_on
 from protoformer.model.kernel_correlation import KernelCorrelation, KernelOnDemandCorrelation
 from protoformer.model.layers import laid_out
 from protoformer.model.update import FACTOR, UpdateBlock
@@ -87,9 +94,19 @@ def _correlation(source: Tensor, target: Tensor, levels: int, radius: int, low_m
         return (KernelOnDemandCorrelation if low_memory else KernelCorrelation)(source, target, levels)
     if low_memory:
         return OnDemandCorrelation(source, target, levels)
-    if is_in_use_on_cpu(source) and source.dtype == torch.bfloat16:
-        return HalfCorrelation(source, target, levels, radius)
+    if not torch.is_grad_enabled() and halves_costs(source.device, source.dtype == torch.bfloat16):
+        return RowCorrelation(source, target, levels, radius)
     return StoredCorrelation(source, target, levels)
+
+
+def kept_bytes(size: tuple[int, int], levels: int, radius: int, device: torch.device, half: bool) -> int:
+    """Bytes of all pairs of costs that a network in use keeps for a pair of maps of (H, W), where it stores them.
+
+    half: whether its products are in half precision.
+    """
+    if not halves_costs(device, half):
+        return all_pairs_bytes(size, levels)
+    return row_bytes(size, levels, radius) if device.type == "cpu" else all_pairs_bytes(size, levels) // 2
 
 
 class FlowDecoder(nn.Module):

@@ -13,7 +13,7 @@ from protoformer.files import MovieWriter
 from protoformer.geometry import resized
 from protoformer.inference import FlowModel, FlowStep, FlowVideo
 from protoformer.inference.images import as_float, image_pair
-from protoformer.inference.planning import plan_flow, seen_size
+from protoformer.inference.planning import plan_flow
 from protoformer.model import Prototypes
 from protoformer.model.encoder import STRIDES
 from protoformer.model.flow import normalised
@@ -46,8 +46,7 @@ def flow_of_pair(
         limits.check_image(path)
     images = image_pair(*paths)
     size = (images[0].shape[2], images[0].shape[3])
-    config = model.network.config
-    tile = plan_flow(size, config, model.device, seen=seen_size(size, config)).tile
+    tile = plan_flow(size, model.network.config, model.device).tile
 
     def progress(done: int, total: int) -> None:
         deadline.check()
@@ -114,7 +113,7 @@ def _first_prototypes(model: FlowModel, video: FlowVideo, step: FlowStep) -> str
     if step.image is None or video.plan is None or video.plan.tile is not None:
         return ""
     image = as_float(step.image)
-    shown = resized(image[None].to(model.device), step.seen or video.plan.size)
+    shown = resized(image[None].to(model.device), video.plan.seen)
     found = model.network.features(normalised(shown), True).prototypes[0][-1]
     return _prototypes(found.first(1).cpu(), image, step.seen)
 

@@ -54,6 +54,11 @@ def kernels_run_there(device: torch.device) -> bool:
     return device.type == "cuda" and operators.TRITON_IS_THERE and not _is_graph_or_plain()
 
 
+def halves_costs(device: torch.device, half: bool) -> bool:
+    """Whether a network in use keeps all pairs of costs in half precision on a device; half: its products are in it."""
+    return half and (kernels_run_there(device) or (device.type == "cpu" and not _is_graph_or_plain()))
+
+
 def _is_graph_or_plain() -> bool:
     """Whether torch writes down a graph, or the plain version was chosen."""
     return is_plain() or torch.compiler.is_compiling()
