@@ -88,6 +88,17 @@ def extents(instances: Tensor, count: int) -> Tensor:
     return torch.where(torch.isfinite(boxes), boxes, torch.nan)
 
 
+def _ends(there: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the first of the cells of each row that are there begins, and where the last ends; NaN if none is: B each.
+
+    there: B x n, bool.
+    """
+    cells = there.long()
+    first, last = cells.argmax(dim=1), there.shape[1] - cells.flip(1).argmax(dim=1)
+    none = ~there.any(dim=1)
+    return first.float().masked_fill(none, torch.nan), last.float().masked_fill(none, torch.nan)
+
+
 @cache
 def _around(device: torch.device) -> Tensor:
     """AROUND in pixels: 8 x 2."""
@@ -193,8 +204,8 @@ class Renderer:
     def box_of_whole(self, mask: Tensor) -> Tensor:
         """The box of a mask that `whole` gave: B x 4, in the image's pixels."""
         height, width = self.scenes.size
-        x, y, wide, tall = extents(mask.long(), 1)[:, 0].unbind(-1)
-        return torch.stack((x - width // 2, y - height // 2, wide, tall), dim=-1)
+        (left, right), (top, bottom) = (_ends(mask.any(dim=dim).flatten(1)) for dim in (2, 3))
+        return torch.stack((left - width // 2, top - height // 2, right - left, bottom - top), dim=-1)
 
     def clean(self, view: View) -> Tensor:
         """The picture in which every point of a surface keeps its colour: B x 3 x H x W in [0, 1]."""

@@ -1,6 +1,7 @@
 """True trails: where what is seen at the places of a grid lies at other moments. Nothing is rendered for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,9 +10,12 @@ from protoformer.geometry.trails import CELL, Trails, cell_centres, trusted
 from protoformer.geometry.warps import inside
 from protoformer.world.render import Motion, Renderer
 from protoformer.world.scene import Frame
+from protoformer.world.surface import Hits
 
 LOOKS = 12
 """Frames from one to the next of those in which it is asked whether something stands before a place."""
+TOGETHER = 32
+"""Frames that are made at once: a GPU is asked a few times for much, not often for little."""
 
 
 def true_trails(renderer: Renderer, frames: Sequence[Frame], now: int) -> Trails:
@@ -22,17 +26,28 @@ def true_trails(renderer: Renderer, frames: Sequence[Frame], now: int) -> Trails
     (height, width), count = frames[now].size, renderer.scenes.count
     centres = cell_centres((height, width), renderer.device).flatten(1).expand(count, -1, -1)
     hit = renderer.meet(frames[now], centres)
-    places, seen = [], []
-    for number, frame in enumerate(frames):
-        target, _, ahead = renderer.reached(hit, centres, frame)
-        shown = ahead[:, None] & inside(target[:, :, None], height, width)[:, :, 0]
-        if (number - now) % LOOKS == 0 and number != now:
-            shown = shown & ~renderer.moved(hit, centres, frame)[2]
-        places.append(target - centres)
-        seen.append(shown)
-    trust = outward(torch.stack(seen, dim=1).float(), now)
+    groups = [frames[start : start + TOGETHER] for start in range(0, len(frames), TOGETHER)]
+    targets, within = zip(*(_reached(renderer, hit, centres, group) for group in groups), strict=True)
+    places, seen = torch.cat(targets, dim=1) - centres[:, None], torch.cat(within, dim=1)
+    for number in range(now % LOOKS, len(frames), LOOKS):
+        if number != now:
+            seen[:, number] &= ~renderer.moved(hit, centres, frames[number])[2]
+    trust = outward(seen.float(), now)
     cells = (height // CELL, width // CELL)
-    return trusted(torch.stack(places, dim=1).unflatten(-1, cells), trust.unflatten(-1, cells))
+    return trusted(places.unflatten(-1, cells), trust.unflatten(-1, cells))
+
+
+def _reached(renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[Frame]) -> tuple[Tensor, Tensor]:
+    """Where what was met at positions (B x 2 x N) lies in T frames, pixels, B x T x 2 x N, and whether that is ahead of
+    the camera and within the frame, hidden or not, B x T x 1 x N.
+    """
+    many, first = len(frames), frames[0]
+    joined = replace(first, table=torch.cat([frame.table for frame in frames], dim=1), lens=first.lens.repeat(many, 1))
+    here = replace(hit.frame, table=hit.frame.table.repeat(1, many, 1))
+    hits = Hits(here, hit.index.repeat(many, 1), hit.depth.repeat(many, 1), hit.ray.repeat(1, many, 1))
+    target, _, ahead = renderer.reached(hits, positions.repeat(many, 1, 1), joined)
+    within = ahead[:, None] & inside(target[:, :, None], *first.size)[:, :, 0]
+    return target.unflatten(0, (many, -1)).transpose(0, 1), within.unflatten(0, (many, -1)).transpose(0, 1)
 
 
 def true_warp(renderer: Renderer, steady: Frame, shaky: Frame) -> Motion:
