@@ -171,20 +171,26 @@ class Scenes:
         """The frames at times (T x B), made at once, on a GPU by the GPU itself."""
         times = times.double()
         one, (to_world, eye) = self.frame(times[0], steady, device), self.camera.pose(times, steady)
-        scenes = self if device is None else _on(self, device)
-        tables, suns = scenes._seen_from(*(sent(part, device) for part in (to_world, eye, times)))
+        tables, suns = self._there_seen_from(to_world, eye, times, device)
         return [
             replace(one, time=times[number], to_world=to_world[number], eye=eye[number], table=table, sun=sun)
             for number, (table, sun) in enumerate(zip(tables.contiguous(), suns, strict=True))
         ]
 
     def moments(self, times: Tensor, steady: bool, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """The tables (T x F x B x P) and suns (T x B x 3) of the frames at times (T x B), made at once."""
-        table, sun = self._seen_from(*self.camera.pose(times, steady), times)
-        return sent(table, device), sent(sun, device)
+        """The tables (T x F x B x P) and suns (T x B x 3) of the frames at times (T x B), made as `frames` are."""
+        tables, suns = self._there_seen_from(*self.camera.pose(times, steady), times, device)
+        return tables.contiguous(), suns.contiguous()
+
+    def _there_seen_from(
+        self, to_world: Tensor, eye: Tensor, times: Tensor, device: torch.device | None
+    ) -> tuple[Tensor, Tensor]:
+        """As `_seen_from`, by the device, and there."""
+        moved = replace(self, primitives=_on(self.primitives, device), air=_on(self.air, device)) if device else self
+        return moved._seen_from(*(sent(part, device) for part in (to_world, eye, times)))
 
     def _seen_from(self, to_world: Tensor, eye: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """A frame's table and sun, float32 on the CPU; of several moments (... x B), these are in front."""
+        """A frame's table and sun, float32, where the scenes are; of several moments (... x B), these are in front."""
         parts = self.primitives
         to_camera = to_world.transpose(-1, -2)[..., None, :, :]
         turned = rotation(parts.spin.at(time))

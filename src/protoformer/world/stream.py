@@ -15,7 +15,7 @@ from protoformer.world.tasks import depth_sample, flow_sample, stability_clip, t
 from protoformer.world.world import World
 
 GOLDEN = 0.6180339887498949
-TOGETHER = 64
+TOGETHER = 128
 """Scenes that are drawn at once."""
 Batch = TypeVar("Batch")
 """A FlowSample, DepthSample, TrackClip or StabilityClip."""
