@@ -16,6 +16,7 @@ from protoformer.inference.images import ImageLike, as_frame
 from protoformer.inference.track_boxes import Box, Boxes, checked_boxes
 from protoformer.inference.track_engine import TrackEngine
 from protoformer.inference.track_frames import check_size
+from protoformer.inference.track_memory import TrackMemory
 from protoformer.inference.track_results import TrackedBox, TrackResult
 from protoformer.inference.track_steps import followed
 from protoformer.inference.track_target import SMALLEST, Target, Window, on_frame
@@ -112,7 +113,7 @@ class Tracker:
         chosen = checked_boxes(boxes, self._size)
         self._targets = [Target(_shown(box, self._size)) for box in chosen]
         self.targets = tuple(TrackedBox(box, 1.0, False) for box in chosen)
-        self._template = self._engine.embed(pixels, torch.tensor([target.box for target in self._targets]))
+        self._memory = TrackMemory(self._engine, pixels, self._targets)
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Where the targets are in the next frame: one for each box, in their order."""
@@ -123,12 +124,13 @@ class Tracker:
         expected = torch.tensor([target.box for target in self._targets])
         firmness = torch.tensor([target.firmness for target in self._targets])
         crops = _crops(windows, config.search_side)
-        boxes, scores = self._engine.locate(pixels, crops, expected, firmness, self._template)
+        boxes, scores = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
         found, sure = boxes.tolist(), scores.tolist()
         self._targets = [
             target.after(tuple(box), score, window.afar, size)
             for target, box, score, window in zip(self._targets, found, sure, windows, strict=True)
         ]
+        self._memory.saw(pixels, self._targets, sure)
         self.targets = tuple(
             TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, sure, strict=True)
         )
