@@ -12,7 +12,7 @@ from protoformer.inference.track_target import Target
 
 EVERY = 5
 """Frames from one look at a target to the next."""
-SURE = 0.6
+SURE = 0.8
 """Score from which on a frame is believed to show the target, and not what hides it."""
 LATELY = 0.5
 """Share of the latest look in what is sought. The rest is always the first look, which alone is known to be right: so

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from protoformer.inference.track_boxes import Box
 
-LOST, FOUND, FOUND_AFAR = 0.1, 0.4, 0.7
+LOST, FOUND, FOUND_AFAR = 0.6, 0.7, 0.85
 """Scores: a target whose score falls below the first is lost; one that is lost is found again from the second on, and
 from the third on in a window away from where it was."""
 GROWTH, MOST_GROWTH = 1.08, 2.0
