@@ -58,7 +58,7 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     assert (movie.info.size, movie.info.sound, movie.info.rate) == ((96, 256), True, 25)
     assert [frame.time for frame in movie.frames()] == [Fraction(n, 25) for n in range(8)]
     page = Path("o.html").read_text()
-    assert "x of the camera" in page and page.count(too_short) == 2
+    assert "path from left to right" in page and "degrees clockwise" in page and page.count(too_short) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.mp4"]
 
 
@@ -72,6 +72,15 @@ def test_the_stability_of_a_clip_is_told_where_it_is_long_enough() -> None:
     assert told_scores(short) == (
         "cropping 1.000, distortion 1.000, stability too short to score: 100 frames, and it takes 101"
     )
+
+
+def test_one_image_is_a_clip_of_one_frame(clip: Path, protoformer: Run, tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "frame1.png"), np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8))
+    model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
+    outcome = done(protoformer("stabilize", str(tmp_path / "frame1.png"), *model, "-o", str(tmp_path / "o.mp4")))
+    assert outcome.out.startswith("1 frame of 128x96 pixels; 100.0% of each side")
+    assert outcome.out.count("too short to score: 1 frame, and it takes 101") == 2
+    assert len(list(open_movie(tmp_path / "o.mp4").frames())) == 1
 
 
 def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, tmp_path: Path) -> None:

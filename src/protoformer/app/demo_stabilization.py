@@ -1,11 +1,9 @@
 """The demonstration's section on stabilization."""
 
-import warnings
-
 import numpy as np
 import torch
 
-from protoformer.inference import StabilizeModel, UntrainedWarning, load
+from protoformer.inference import StabilizeModel, load
 from protoformer.inference.weights import packaged_weights
 from protoformer.show import Figure, Section, picture
 from protoformer.show.stabilize_page import path_figures
@@ -16,12 +14,8 @@ SCENE = 1
 
 
 def stabilization_sections() -> tuple[Section, ...]:
-    """The section, or nothing where the package brings no weights to see motion by."""
-    if packaged_weights("flow") is None:
-        return ()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrainedWarning)
-        return (stabilization_section(load("stabilize")),)
+    """The section, or nothing where the package brings no weights."""
+    return () if packaged_weights("stabilize") is None else (stabilization_section(load("stabilize")),)
 
 
 def stabilization_section(model: StabilizeModel, count: int = FRAMES) -> Section:

@@ -56,5 +56,10 @@ def _table(entries: list[ModelEntry]) -> Table:
     table.add_column("weights")
     for entry in entries:
         sizes = (f"{count / 1e6:.2f}" for count in entry.networks.values())
-        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), ", ".join(entry.weights) or "none")
+        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), _weights(entry))
     return table
+
+
+def _weights(entry: ModelEntry) -> str:
+    """The tasks that a preset has trained weights for, short enough for a row."""
+    return "all" if len(entry.weights) == len(entry.tasks) else ", ".join(entry.weights) or "none"

@@ -22,6 +22,7 @@ from protoformer.app.stabilize_models import named_stabilizer
 from protoformer.app.stopping import stoppable
 from protoformer.files import Movie, MovieWriter, checked_output, write_atomically
 from protoformer.inference import StabilizeModel, StabilizeResult
+from protoformer.inference.brief import count_fact
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.homographies import FeatureFinder
 from protoformer.inference.stabilize import Crop, StabilizeOptions
@@ -138,8 +139,8 @@ def _tell(
         }
         print(json.dumps(plain_json(summary)))
         return
-    many = "1 frame" if frames == 1 else f"{frames} frames"
-    cuts = f", {len(result.cuts)} cuts" if result.cuts else ""
+    many = count_fact(frames, "frame")
+    cuts = f", {count_fact(len(result.cuts), 'cut')}" if result.cuts else ""
     bridged = f", {len(result.bridged)} without anything to go by" if result.bridged else ""
     print(
         f"{many} of {width}x{height} pixels{cuts}{bridged}; {result.cropping:.1%} of each side is shown; the camera's "
@@ -161,4 +162,5 @@ def told_scores(scores: StabilityScores) -> str:
     if not scores.is_telling:
         told += f", stability {too_short(scores)}"
     skipped = scores.skipped_frames + scores.skipped_motions
-    return told + (f" ({skipped} homographies were not found)" if skipped else "")
+    many = "1 homography was" if skipped == 1 else f"{skipped} homographies were"
+    return told + (f" ({many} not found)" if skipped else "")

@@ -9,6 +9,8 @@ WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 14, 44
 ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 """Steps between values that are easy to read, times a power of ten."""
+MOST_MARKS = 12
+"""Whole numbers that are all marked on the horizontal axis."""
 COLOURS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
 
 
@@ -51,7 +53,7 @@ def line_plot(
         shown = 10**value if log_y else value
         parts.append(f'<line x1="{LEFT}" y1="{down:.1f}" x2="{WIDTH - RIGHT}" y2="{down:.1f}" class="grid"/>')
         parts.append(f'<text x="{LEFT - 6}" y="{down + 4:.1f}" text-anchor="end">{shown:.{3 if log_y else 6}g}</text>')
-    for value in sorted(set(xs)) if len(set(xs)) <= 12 else _round_values(x_low, x_high, 4):
+    for value in _marked(xs) or _round_values(x_low, x_high, 4):
         across, _ = place(value, y_low)
         parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
     first_name = HEIGHT - BOTTOM - 14 * len(curves) + 4 if names_below else TOP + 4
@@ -77,6 +79,12 @@ def _drawn(curve: Curve, log_y: bool) -> Iterator[tuple[float, float]]:
     for x, y in curve.points:
         if math.isfinite(x) and math.isfinite(y):
             yield x, math.log10(max(y, 1e-12)) if log_y else y
+
+
+def _marked(xs: list[float]) -> list[float]:
+    """Positions that are all marked, since they are few and easy to read, such as those of steps; else none."""
+    positions = sorted(set(xs))
+    return positions if len(positions) <= MOST_MARKS and all(x.is_integer() for x in positions) else []
 
 
 def _span(values: list[float]) -> tuple[float, float]:

@@ -1,11 +1,33 @@
 """The path of a camera before and after it was made steady, as curves on a page."""
 
-from protoformer.inference.stabilize_results import StabilizeResult
+from dataclasses import dataclass
+
+import numpy as np
+
+from protoformer.inference.brief import count_fact
+from protoformer.inference.stabilize_results import Path, StabilizeResult
 from protoformer.metrics.stability import TELLING, StabilityScores
 from protoformer.show.page import Figure, Page, Section
 from protoformer.show.plots import Curve, line_plot
 
-SIGNALS = (("x", "pixels"), ("y", "pixels"), ("angle", "radians"), ("scale", "natural logarithm"))
+
+@dataclass(frozen=True)
+class Signal:
+    """A column of a camera's path as people see it. least: height of a plot of what hardly moves, in this unit."""
+
+    caption: str
+    unit: str
+    least: float
+
+
+SIGNALS = (
+    Signal("the camera's path from left to right", "pixels to the right", 1.0),
+    Signal("the camera's path up and down", "pixels up", 1.0),
+    Signal("how far the camera is turned", "degrees clockwise", 0.2),
+    Signal(
+        "how much larger the camera shows things, by going nearer or by its zoom; without the crop", "percent zoom", 0.5
+    ),
+)
 MOST_POINTS = 2000
 
 
@@ -13,17 +35,35 @@ def path_figures(result: StabilizeResult) -> tuple[Figure, ...]:
     """A plot of each signal over time, before and after."""
     step = -(-len(result.times) // MOST_POINTS)
     seconds = [float(time) for time in result.times[::step]]
+    both = (("before", result.path_before), ("after", shown(result)))
+    paths = [(label, as_seen(path)[::step]) for label, path in both]
     figures = []
-    for place, (name, unit) in enumerate(SIGNALS):
-        curves = [
-            Curve(label, tuple(zip(seconds, path[::step, place].tolist(), strict=True)))
-            for label, path in (("before", result.path_before), ("after", result.path_after))
-        ]
-        low, *_, high = sorted(y for curve in curves for _, y in curve.points)
-        ends_high = curves[0].points[-1][1] > (low + high) / 2
-        plot = line_plot(curves, "seconds", unit, names_below=ends_high)
-        figures.append(Figure(plot, f"{name} of the camera's path"))
+    for place, signal in enumerate(SIGNALS):
+        curves = [Curve(label, tuple(zip(seconds, path[:, place].tolist(), strict=True))) for label, path in paths]
+        low, high = _span([y for curve in curves for _, y in curve.points], signal.least)
+        late = [path[-1 - len(path) // 5 :, place].mean() for _, path in paths]  # where names stand
+        ends_high = sum(late) / len(late) > (low + high) / 2
+        plot = line_plot(curves, "seconds", signal.unit, y_span=(low, high), names_below=ends_high)
+        figures.append(Figure(plot, signal.caption))
     return tuple(figures)
+
+
+def shown(result: StabilizeResult) -> Path:
+    """The steady path where it lies beside the shaky one: T x 4, as `path_before`.
+
+    A steady frame is found in the shaky one by a similarity; what is seen moves by its inverse. The crop, which is the
+    same in all frames, is left out.
+    """
+    turns, shifts = result.corrections.turns, result.corrections.shifts
+    moved = -shifts / turns
+    away: Path = np.stack((moved.real, moved.imag, -np.angle(turns), -np.log(np.abs(turns))), axis=1)
+    return result.path_before + away
+
+
+def as_seen(path: Path) -> Path:
+    """The way of a camera from that of what it sees: pixels to the right and up, degrees clockwise, percent of zoom."""
+    x, y, angle, scale = path.T
+    return np.stack((-x, y, -np.degrees(angle), 100 * np.expm1(scale)), axis=1)
 
 
 def path_page(
@@ -32,14 +72,22 @@ def path_page(
     """The curves of a clip of this name and, if they were measured, the scores before and after."""
     before, after = result.acceleration
     text = (
-        f"{len(result.times)} frames; {result.cropping:.1%} of each side is shown. From frame to frame the velocity "
-        f"changed by {before:.2f} px on average, and now by {after:.2f} px. {len(result.cuts)} cuts, "
-        f"{len(result.bridged)} frames without anything to go by."
+        f"{count_fact(len(result.times), 'frame')}; {result.cropping:.1%} of each side is shown. From frame to frame "
+        f"the velocity changed by {before:.2f} px on average, and now by {after:.2f} px. "
+        f"{count_fact(len(result.cuts), 'cut')}, {count_fact(len(result.bridged), 'frame')} without anything to go by."
     )
     head = ("", "cropping", "distortion", "stability")
     table = () if scores is None else (head, *map(_row, ("before", "after"), scores))
     section = Section("The camera's path", text, path_figures(result), table)
     return Page(f"{name}, made steady", "How the camera moved, and how it moves now.", sections=(section,))
+
+
+def too_short(scores: StabilityScores) -> str:
+    """What stands in the place of a stability that would tell nothing."""
+    frames = count_fact(scores.frames, "frame")
+    if scores.skipped_motions:
+        frames = f"{scores.frames - scores.skipped_motions} of {frames} could be followed"
+    return f"too short to score: {frames}, and it takes {TELLING + 1}"
 
 
 def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
@@ -48,9 +96,10 @@ def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
     return (label, *cells) if scores.is_telling else (label, *cells[:-1], too_short(scores))
 
 
-def too_short(scores: StabilityScores) -> str:
-    """What stands in the place of a stability that would tell nothing."""
-    frames = f"{scores.frames} frames"
-    if scores.skipped_motions:
-        frames = f"{scores.frames - scores.skipped_motions} of {frames} could be followed"
-    return f"too short to score: {frames}, and it takes {TELLING + 1}"
+def _span(values: list[float], least: float) -> tuple[float, float]:
+    """From the lowest to the highest value; what differs by less than `least` is in the middle of so much."""
+    low, high = min(values), max(values)
+    if high - low >= least:
+        return low, high
+    middle = (low + high) / 2
+    return middle - least / 2, middle + least / 2
