@@ -19,10 +19,7 @@ def path_figures(result: StabilizeResult) -> tuple[Figure, ...]:
             Curve(label, tuple(zip(seconds, path[::step, place].tolist(), strict=True)))
             for label, path in (("before", result.path_before), ("after", result.path_after))
         ]
-        low, *_, high = sorted(y for curve in curves for _, y in curve.points)
-        ends_high = curves[0].points[-1][1] > (low + high) / 2
-        plot = line_plot(curves, "seconds", unit, names_below=ends_high)
-        figures.append(Figure(plot, f"{name} of the camera's path"))
+        figures.append(Figure(line_plot(curves, "seconds", unit), f"{name} of the camera's path"))
     return tuple(figures)
 
 
