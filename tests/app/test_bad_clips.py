@@ -112,7 +112,7 @@ def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
     assert "there is no precision 'double'" in refuse("clip.mp4", "--precision", "double")
     assert "a tile is auto, none or HEIGHTxWIDTH" in refuse("clip.mp4", "--tile", "10x10")
     assert "such as 4GB, not 'much'" in refuse("clip.mp4", "--memory", "much")
-    assert "GiB are left for it" in refuse("clip.mp4", "--memory", "1MB")
+    assert " 0 MiB are left for it" in refuse("clip.mp4", "--memory", "1MB")
     assert "--format is for two images; leave it out" in refuse("clip.mp4", "--format", "flo")
     assert "--rate is for images, and clip.mp4 is a video" in refuse("clip.mp4", "--rate", "10")
 

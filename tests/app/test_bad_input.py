@@ -81,6 +81,14 @@ def test_images_too_large_for_the_memory(folder: Path, protoformer, monkeypatch:
     assert "flow at 30x20 pixels takes about" in flow(protoformer)
 
 
+@pytest.mark.parametrize("command", ["flow", "track", "stabilize", "explain"])
+def test_a_pattern_that_the_shell_has_spelled_out(folder: Path, protoformer, command: str) -> None:
+    said = refuse(protoformer, command, "a.png", "b.png", "c.png", "d.png")
+    assert said.endswith("quote a pattern, as in 'img/*.jpg', or give the folder of the images.")
+    more = {"flow": "2 names too many, from c.png on", "explain": "4 images cannot be explained together"}
+    assert more.get(command, "3 names too many, from b.png on") in said
+
+
 @pytest.mark.parametrize(
     "error",
     [MemoryError(), RuntimeError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],

@@ -56,7 +56,10 @@ def test_a_clip_becomes_a_video_of_its_groups(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("a.png", "b.png", "a.png"), "3 images cannot be explained together; give one, two, or a clip."),
+        (
+            ("a.png", "b.png", "a.png"),
+            "3 images cannot be explained together; give one or two, or a clip: quote a pattern",
+        ),
         (("a.png", "--task", "track"), "there is nothing to explain of 'track'; choose one of flow, depth."),
         (("a.png", "--layer", "5.5"), "there is no layer '5.5'; choose one of 1.1, 2.1."),
         (("a.png", "--prototype", "99"), "layer 1.1 has no prototype 99; give a number from 0 to 15."),

@@ -146,7 +146,7 @@ def test_two_images_may_go_in_windows(folder: Path, protoformer: Run) -> None:
     for arguments in (("--tile", "none"), ("--memory", "80GB"), ("--tile", "64x64")):
         assert "window" not in done(protoformer(*pair, *arguments)).out
     outcome = protoformer(*pair, "--tile", "none", "--memory", "10MB")
-    assert outcome.code == 2 and "GiB are left for it" in outcome.errors[0]
+    assert outcome.code == 2 and " 0 MiB are left for it" in outcome.errors[0]
 
 
 @pytest.mark.parametrize(("flo", "sent", "code"), [(False, signal.SIGINT, 130), (True, signal.SIGTERM, 143)])

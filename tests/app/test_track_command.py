@@ -87,6 +87,19 @@ def test_the_clip_shows_what_the_table_says(place: Path, protoformer: Run) -> No
     assert np.abs(shown[6].image.astype(int) - expected).mean() < 6
 
 
+def test_of_a_box_that_reaches_beyond_the_frame_the_part_on_it_is_followed_and_told(
+    place: Path, protoformer: Run
+) -> None:
+    cut = ("--box", "-10,30,34,24", "--box", "110,80,24,24")
+    outcome = done(protoformer("track", "clip.mp4", *BOX, *cut, *FILTER, "--csv", "o.csv", "--end", "0.08"))
+    assert outcome.notes == [
+        "note: the box -10,30,34,24 reaches beyond the frame of 128x96 pixels; its part there, 0,30,24,24, is followed",
+        "note: the box 110,80,24,24 reaches beyond the frame of 128x96 pixels; its part there, 110,80,18,16, is "
+        "followed",
+    ]
+    assert done(protoformer("track", "clip.mp4", *BOX, *FILTER, "--csv", "o.csv", "--end", "0.08")).notes == []
+
+
 def test_a_table_alone_and_a_clip_by_default(place: Path, protoformer: Run) -> None:
     done(protoformer("track", "clip.mp4", *BOX, *FILTER, "--csv", "o.csv"))
     assert not (place / "track.mp4").exists()

@@ -77,6 +77,20 @@ def test_a_run_goes_on_tells_what_changed_and_how_it_ended(protoformer) -> None:
     assert json.loads(over.out)["step"] == 2 and over.notes == []
 
 
+def test_steps_that_take_long_without_a_gpu_are_told_before_the_first(protoformer, monkeypatch) -> None:
+    def ended(_: object) -> None:
+        raise pf.InputError("the first step begins; wait.")
+
+    monkeypatch.setattr(train_command.Trainer, "run", ended)
+    large = ("--set", "data.batch=8", "--set", "data.crop=[256, 384]")
+    (note,) = run(protoformer, *large).notes
+    assert "without a GPU, and a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
+    assert note.endswith(f" add --set model.preset=tiny {train_command.SMALL}.")
+    (note,) = run(protoformer, *large, "--set", "model.start=flow", "--set", "model.preset=fast").notes
+    assert note.endswith(f" add {train_command.SMALL}.")
+    assert run(protoformer).notes == []
+
+
 def test_a_run_begins_with_the_weights_it_is_given(protoformer) -> None:
     run(protoformer, "--set", "run.validation_scenes=0")
     given = pf.load("runs/toy/weights.safetensors", device="cpu").network.state_dict()

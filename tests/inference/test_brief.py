@@ -1,8 +1,9 @@
-"""A result that is printed says what it is in a line, and floods no terminal."""
+"""A result or a model that is printed says what it is in a line, and floods no terminal."""
 
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import torch
 
 import protoformer as pf
@@ -70,3 +71,12 @@ def test_an_explanation_tells_whose_it_is_and_how_much_there_is_of_it(tiny: pf.F
     last = explained.first.layer()
     used = f"{len(last.used)} of {last.count} prototypes have pixels"
     assert repr(last) == f"LayerExplanation({last.name}, 48x32 pixels, {used}, {last.steps} steps)"
+
+
+@pytest.mark.parametrize("task", ["flow", "depth", "track", "stabilize"])
+@pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+def test_a_model_tells_what_it_does_how_large_it_is_and_where_it_runs(task: str) -> None:
+    model = pf.load("tiny", "cpu", task=task)
+    millions = sum(each.numel() for each in model.network.parameters()) / 1e6
+    told = f"{task}, not trained, {millions:.2f} M parameters, on cpu"
+    assert repr(model) == f"{type(model).__name__}({told})"

@@ -167,7 +167,7 @@ def test_images_too_large_for_the_memory_are_refused(
     tiny_depth: pf.DepthModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(depth_engine, "free_bytes", lambda _: 1000)
-    with pytest.raises(InputError, match=r"depth at 30x20 pixels takes about .* GiB are free; make the images smaller"):
+    with pytest.raises(InputError, match=r"depth at 30x20 pixels takes about .* MiB are free; make the images smaller"):
         tiny_depth.depth(np.zeros((20, 30, 3)))
 
 

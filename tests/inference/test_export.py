@@ -189,7 +189,7 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"over the limit of .* pixels; choose a smaller one"):
             pf.export(tiny, tmp_path / "flow.onnx", size=(100_000, 100_000))
         monkeypatch.setattr(export_module, "free_bytes", lambda _: 2**20)
-        with pytest.raises(InputError, match=r"for 440x1024 stores .* GiB of costs .* choose a smaller size"):
+        with pytest.raises(InputError, match=r"for 440x1024 stores .* MiB of costs .* choose a smaller size"):
             pf.export(tiny, tmp_path / "flow.onnx", size=(440, 1024))
 
     @pytest.mark.parametrize("updates", [0, -1, 2.5])

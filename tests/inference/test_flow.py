@@ -186,7 +186,7 @@ class TestMemory:
         self, tiny: pf.FlowModel, clip: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, occlusion: bool
     ) -> None:
         monkeypatch.setattr(flow_module, "free_bytes", lambda _: 2**20)
-        with pytest.raises(InputError, match=r"flow at 40x24 pixels takes about .* GiB .* make the images smaller"):
+        with pytest.raises(InputError, match=r"flow at 40x24 pixels takes about .* MiB .* make the images smaller"):
             tiny.flow(clip[0], clip[1], occlusion=occlusion)
 
     def test_flow_both_ways_takes_twice_as_much(self, tiny: pf.FlowModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Large images are computed in windows that fit the memory, and their seams do not show."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -101,10 +103,16 @@ class TestPlans:
 
     @pytest.mark.parametrize(("tile", "said"), [("auto", " in windows of "), (None, " takes about")])
     def test_too_little_is_refused(self, tile: planning.Tile, said: str) -> None:
-        with pytest.raises(
-            InputError, match=rf"flow at 1920x1080 pixels{said}.* GiB are left for it; .* allow more\.$"
-        ):
+        with pytest.raises(InputError, match=rf"flow at 1920x1080 pixels{said}.* 0 MiB are left for it; ") as refused:
             plan_flow((1080, 1920), FAST, CPU, tile, memory=10**8)
+        advised = re.search(r"allow more memory, such as ([0-9.]+)GB\.$", str(refused.value))
+        assert advised is not None
+        plan_flow((1080, 1920), FAST, CPU, tile, memory=int(float(advised[1]) * GB))
+
+    def test_no_more_is_advised_than_there_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(planning, "free_bytes", lambda _: 10**8)
+        with pytest.raises(InputError, match=r"takes about [0-9.]+ [GM]iB .* smaller, or close other programs\.$"):
+            plan_flow((1080, 1920), FAST, CPU, None)
 
     def test_a_batch_of_none_is_refused(self) -> None:
         with pytest.raises(InputError, match="0 at a time cannot be computed"):

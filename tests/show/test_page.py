@@ -53,9 +53,9 @@ def page() -> Page:
         lead="what moved",
         notice="mind this",
         sections=(
-            Section("Pictures", "two of them", (Figure(PIXELS, "colour"), Figure(PIXELS[..., 0], "grey"))),
+            Section("Pictures", "two of them", (Figure(PIXELS, "colour"), Figure(PIXELS[..., 0], "grey", small=True))),
             Section("Curves", "one", (Figure(plot, "error over steps"),)),
-            Section("Numbers", "a table", table=(("name", "size"), ("tiny", "0.4 M"), ("fast", "4.2 M"))),
+            Section("Numbers", "a table", table=(("name", "size"), ("tiny", "0.4 M"), ("fast", "4.2 M")), below="MB"),
         ),
     )
 
@@ -68,6 +68,12 @@ def test_a_page_is_one_well_nested_document(page: Page) -> None:
     for tag in ("html", "head", "body", "title", "h1"):
         assert outline.tags.count(tag) == 1
     assert outline.tags.count("section") == outline.tags.count("h2") == 3
+
+
+def test_a_key_is_small_and_a_table_is_explained_below_it(page: Page) -> None:
+    html = page.html()
+    assert html.count('<figure class="small"><img') == 1 and html.count("<figure") == 3
+    assert "</table></div><p>MB</p></section>" in html
 
 
 def test_a_page_refers_to_nothing_outside_itself(page: Page) -> None:

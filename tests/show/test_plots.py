@@ -53,6 +53,11 @@ def test_a_logarithmic_axis_is_labelled_by_values() -> None:
     assert labels[:5] == ["0.0001", "0.001", "0.01", "0.1", "1"]
 
 
+def test_a_logarithmic_axis_has_round_marks_whatever_the_data() -> None:
+    assert texts(drawn(Curve("far", ((0.0, 1.0), (2.0, 0.00328))), log_y=True))[:3] == ["0.01", "0.1", "1"]
+    assert texts(drawn(Curve("near", ((0.0, 1.0), (2.0, 0.17))), log_y=True))[:3] == ["0.2", "0.5", "1"]
+
+
 def test_names_of_curves_and_axes_are_written() -> None:
     labels = texts(drawn(Curve("one", ((0.0, 0.0), (1.0, 1.0))), Curve("two", ((0.0, 1.0), (1.0, 0.0)))))
     assert {"one", "two", "step", "pixels"} <= set(labels)
@@ -100,11 +105,18 @@ def test_curves_differ_in_colour() -> None:
 
 def test_shares_stand_between_nothing_and_all() -> None:
     curves = [Curve(name, ((0.0, 0.25), (1.0, 0.75))) for name in ("one", "two")]
-    plot = ElementTree.fromstring(line_plot(curves, "pixels", "share", y_span=(0.0, 1.0), names_below=True))
+    plot = ElementTree.fromstring(line_plot(curves, "pixels", "share", y_span=(0.0, 1.0)))
     (_, low), (_, high) = lines(plot)[0]
     assert low == pytest.approx(TOP + (HEIGHT - TOP - BOTTOM) * 0.75) and high == pytest.approx(
         TOP + (HEIGHT - TOP - BOTTOM) * 0.25
     )
     assert texts(plot)[:5] == ["0", "0.25", "0.5", "0.75", "1"]
-    names = [float(text.attrib["y"]) for text in plot.iter("text") if text.text in ("one", "two")]
-    assert HEIGHT / 2 < names[0] < names[1] <= HEIGHT - BOTTOM
+
+
+@pytest.mark.parametrize(("name", "rows"), [("one", 1), ("a name that fills more than half of the width", 3)])
+def test_names_stand_above_the_curves_and_within_the_picture(name: str, rows: int) -> None:
+    plot = drawn(*(Curve(name, ((0.0, 0.0), (1.0, 1.0))) for _ in range(3)))
+    _, top, _, height = map(float, plot.attrib["viewBox"].split())
+    names = [(float(text.attrib["x"]), float(text.attrib["y"])) for text in plot.iter("text") if text.text == name]
+    assert len(set(names)) == 3 and len({y for _, y in names}) == rows
+    assert all(top < y < TOP and x >= LEFT for x, y in names) and top + height == HEIGHT

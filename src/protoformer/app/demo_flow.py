@@ -73,7 +73,12 @@ def flow_section(shown: ShownFlow) -> Section:
             Figure(shown.colours(shown.result.flow), "motion that the network found"),
             Figure(grey_picture(shown.result.confidence[0]), "its confidence: white is sure to a pixel"),
             Figure(grey_picture(error / WHITE), f"its error: white is {WHITE:g} px"),
-            Figure(color_wheel_legend(256), f"the colours: the rim is {shown.strongest:.0f} px"),
+            Figure(
+                color_wheel_legend(256),
+                f"the colours: the rim is {shown.strongest:.0f} px; brown or greyish areas with hard edges lie beyond "
+                "this scale: what moves farther has its hue darkened by a quarter",
+                small=True,
+            ),
         ),
     )
 
@@ -91,7 +96,7 @@ def prototypes_section(shown: ShownFlow) -> Section:
     return Section(
         "Prototypes",
         "Every layer groups the pixels around prototypes before it matches them. Here each pixel has the colour of the "
-        "prototype it belongs to most.",
+        "prototype it belongs to most. Prototypes follow texture as well as things, so that the maps look grainy.",
         tuple(figures),
     )
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from protoformer.app.arguments import DeviceOption, UpdatesOption
+from protoformer.app.clip_command import QUOTE
 from protoformer.app.clips import is_clip
 from protoformer.app.explain_clip import ExplainClipOptions, explain_clip
 from protoformer.app.explain_images import ExplainImagesOptions, explain_images
@@ -66,7 +67,7 @@ def explain(
     if task not in TASKS:
         raise InputError(f"there is nothing to explain of {task!r}; choose one of {', '.join(TASKS)}.")
     if len(sources) > 2:
-        raise InputError(f"{len(sources)} images cannot be explained together; give one, two, or a clip.")
+        raise InputError(f"{len(sources)} images cannot be explained together; give one or two, or a clip: {QUOTE}.")
     check_updates(updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):

@@ -91,13 +91,14 @@ def flow_of_clip(
         zoom=options.zoom,
         precision=cast(Precision, options.precision or "auto"),
     )
-    tally, began = _Tally(), time.perf_counter()
+    tally = _Tally()
 
     def tell() -> None:
         tell_interrupted(_flows(tally), what_is_kept(writer, options.save_flo if tally.flows else None))
 
     with stoppable(tell):
         scale = _scale(video, options) if writer else None
+        began = time.perf_counter()  # the first look is no part of the speed, as in the bar
         _run(video, writer, options, scale, tally)
     _tell(video, target, options, scale, tally, time.perf_counter() - began, as_json)
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from protoformer.app.ablate_command import ablate
 from protoformer.app.batch_command import batch
+from protoformer.app.clip_command import ClipCommand
 from protoformer.app.data_command import data
 from protoformer.app.demo_command import demo
 from protoformer.app.depth_command import depth
@@ -33,11 +34,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command()(flow)
+app.command(cls=ClipCommand)(flow)
 app.command()(depth)
-app.command()(track)
+app.command(cls=ClipCommand)(track)
 app.command()(explain)
-app.command()(stabilize)
+app.command(cls=ClipCommand)(stabilize)
 app.command()(models)
 app.command()(demo)
 app.command()(world)

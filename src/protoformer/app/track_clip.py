@@ -1,6 +1,7 @@
 """`protoformer track` of a clip: a video in, the same with boxes drawn out, and a table of them."""
 
 import json
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from protoformer.app.track_methods import NamedMethod, named_method
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter
 from protoformer.files.table import TableWriter
-from protoformer.inference.track_boxes import checked_boxes
+from protoformer.inference.track_boxes import Box, checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
 from protoformer.inference.track_table import HEAD, table_rows, told_of_targets
+from protoformer.inference.track_target import on_frame
 from protoformer.show.track_frames import draw_targets
 
 
@@ -112,15 +114,26 @@ def track_clip(
     if not boxes:
         raise InputError("there is nothing to follow; give a --box X,Y,W,H around it in the first frame.")
     movie = opened_clip(source, options.rate)
-    checked_boxes(boxes, movie.info.size)
+    given = checked_boxes(boxes, movie.info.size)
     if options.every < 1:
         raise InputError(f"one frame in {options.every} cannot be taken; give a whole number of 1 or more.")
     outputs = _outputs(movie, options)
     method = named_method(chosen.method, chosen.model, chosen.device, chosen.precision)
+    _tell_cut(given, movie.info.size)
     tally, began = _Tally([0] * len(boxes), [0.0] * len(boxes)), time.perf_counter()
     with stoppable(lambda: tell_interrupted(_frames(tally), outputs.kept)):
         _run(movie, boxes, method, options, outputs, tally)
     _tell(movie, outputs, method, tally, time.perf_counter() - began, as_json)
+
+
+def _tell_cut(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:
+    """Note, on standard error, of which boxes a frame of (height, width) pixels shows a part alone."""
+    for box in boxes:
+        shown = on_frame(box, size)
+        if shown is not None and shown != box:
+            whole, part = (",".join(f"{value:g}" for value in each) for each in (box, shown))
+            where = f"the frame of {size[1]}x{size[0]} pixels"
+            print(f"note: the box {whole} reaches beyond {where}; its part there, {part}, is followed", file=sys.stderr)
 
 
 def _outputs(movie: Movie, options: TrackOptions) -> _Outputs:

@@ -33,6 +33,12 @@ from protoformer.training.tasks import task_of
 LOADING = 300
 """Seconds that loading the program may take; a process older than that has done something else before."""
 
+LONG_STEP = 500_000
+"""Pixels of a step over which somebody who trains on a CPU should know how long that takes."""
+
+SMALL = '--set data.batch=1 --set "data.crop=[192, 256]" --set run.validation_scenes=4'
+"""What makes a step take seconds on a CPU."""
+
 
 def train(
     recipe: Annotated[
@@ -77,11 +83,14 @@ def train(
     validators = tuple(_validator(each, chosen.task) for each in validate or [])
     bar, pictures = TrainingBar(recipe), LastPictures()
     place = RunFolder(output)
+    on = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if on == "cpu" and is_first_process():
+        _tell_slow(chosen, recipe, bar)
     ended = Trainer(
         chosen,
         task_of(chosen, _start(chosen, place, fresh)),
         output,
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=on,
         observers=(bar, pictures, Board(place.board, bar.noted)),
         validators=validators,
         draw=tools.draw,
@@ -122,6 +131,19 @@ def _report(ended: Ended, place: RunFolder, as_json: bool) -> None:
         print(f"stopped by {ended.why} at step {ended.step} and saved {ended.checkpoint}; run it again to go on")
     else:
         print(f"{ended.step} steps done, since the {ended.why} are over; wrote {ended.weights}, see {place.summary}")
+
+
+def _tell_slow(recipe: Recipe, name: str, bar: TrainingBar) -> None:
+    """Note that steps take long without a GPU, where they do, and what takes less."""
+    batch, (height, width) = recipe.data.batch, recipe.data.crop
+    if batch * height * width < LONG_STEP:
+        return
+    tiny = "--set model.preset=tiny " if recipe.model.start is None else ""  # which fixes the network's size
+    bar.noted(
+        f"this trains without a GPU, and a step of {name}, {batch} samples of {width}x{height} pixels, can take "
+        "minutes; --minutes ends a run between two steps, and what was learned is scored after that. To try it out in "
+        f"a new folder, add {tiny}{SMALL}."
+    )
 
 
 def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:

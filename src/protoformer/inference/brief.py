@@ -1,6 +1,9 @@
-"""How results are printed: in a line of facts, not as all of their numbers."""
+"""How results and models are printed: in a line of facts, not as all of their numbers."""
 
 from fractions import Fraction
+
+import torch
+from torch import nn
 
 
 class Brief:
@@ -31,3 +34,9 @@ def training_fact(trained: bool) -> str:
 def count_fact(count: int, thing: str) -> str:
     """How many things there are."""
     return f"1 {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def model_facts(task: str, network: nn.Module, trained: bool, device: torch.device) -> tuple[str, ...]:
+    """What a network does, whether it can, how large it is and where it runs."""
+    millions = sum(each.numel() for each in network.parameters()) / 1e6
+    return task, training_fact(trained), f"{millions:.2f} M parameters", f"on {device}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import shrunk, shrunk_size
+from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.cameras import CameraHint, camera_of
 from protoformer.inference.clip_frames import Source
 from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth, enlarged
@@ -28,7 +29,7 @@ from protoformer.model.flow_decoder import Progress
 Matrix = Tensor | npt.NDArray[np.generic]
 
 
-class DepthModel:
+class DepthModel(Brief):
     """A depth network on a device. Images go in as paths, arrays or tensors, of any size; a DepthResult comes out.
 
     network: the network; trained: whether its weights are, which every result repeats.
@@ -158,3 +159,6 @@ class DepthModel:
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, task="depth", half=half)
+
+    def _facts(self) -> tuple[str, ...]:
+        return model_facts("depth", self.network, self.trained, self.device)

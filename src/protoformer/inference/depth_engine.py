@@ -14,7 +14,7 @@ from protoformer.inference.cameras import Camera
 from protoformer.inference.flow_windows import check_updates, confidence_of
 from protoformer.inference.graphs import Graphed
 from protoformer.inference.images import as_float
-from protoformer.inference.memory import free_bytes
+from protoformer.inference.memory import free_bytes, memory_words
 from protoformer.model.depth import CANONICAL_FOCAL, LEAST_SIDE, DepthNetwork
 from protoformer.model.depth_decoder import STRIDES
 from protoformer.model.flow import normalised
@@ -150,6 +150,6 @@ def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.
     free = free_bytes(device)
     if free is not None and needed > free:
         raise InputError(
-            f"depth at {width}x{height} pixels takes about {needed / 2**30:.1f} GiB of memory "
-            f"and {free / 2**30:.1f} GiB are free; make the images smaller or close other programs."
+            f"depth at {width}x{height} pixels takes about {memory_words(needed)} of memory "
+            f"and {memory_words(free)} are free; make the images smaller or close other programs."
         )

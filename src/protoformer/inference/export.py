@@ -25,7 +25,7 @@ from protoformer.files import MAX_PIXELS, checked_output, write_atomically
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.flow_windows import check_updates, confidence_of
 from protoformer.inference.loading import load
-from protoformer.inference.memory import free_bytes
+from protoformer.inference.memory import free_bytes, memory_words
 from protoformer.model import PRESETS, FlowNetwork
 from protoformer.model.correlation import all_pairs_bytes
 from protoformer.model.flow import LEAST_SIDE, normalised
@@ -179,7 +179,7 @@ def _check_memory(network: FlowNetwork, size: tuple[int, int] | None) -> None:
     free = free_bytes(torch.device("cpu"))
     if free is not None and needed > free:
         raise InputError(
-            f"a graph for {height}x{width} stores {needed / 2**30:.1f} GiB of costs and {free / 2**30:.1f} GiB "
+            f"a graph for {height}x{width} stores {memory_words(needed)} of costs and {memory_words(free)} "
             "of memory are free; choose a smaller size."
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import Padding, occlusion_by_consistency, resized, resized_flow, shrunk, shrunk_size
+from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.clip_frames import Source, Span
 from protoformer.inference.explaining import Explainer, check_result_size, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
@@ -22,7 +23,7 @@ from protoformer.inference.flow_windows import (
     flow_and_confidence,
 )
 from protoformer.inference.images import ImageLike, as_image, image_pair
-from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
+from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes, memory_words
 from protoformer.inference.planning import FlowPlan, Tile, plan_flow, seen_size, seen_words, zoom_between
 from protoformer.inference.prototype_groups import FAMILIES
 from protoformer.inference.prototype_video import MOST_PIXELS, PrototypeVideo
@@ -46,7 +47,7 @@ class _Asked:
     progress: Progress | None
 
 
-class FlowModel:
+class FlowModel(Brief):
     """A flow network on a device. Images go in as paths, arrays or tensors, of any size; a FlowResult comes out.
 
     network: the network; trained: whether its weights are, which every result repeats.
@@ -182,6 +183,9 @@ class FlowModel:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, half=half)
 
+    def _facts(self) -> tuple[str, ...]:
+        return model_facts("flow", self.network, self.trained, self.device)
+
     def _whole(self, images: tuple[Tensor, Tensor], seen: tuple[int, int], asked: _Asked) -> FlowResult:
         """As `flow`, of images that go in as a whole, at the (height, width) at which the network is to see them."""
         size = (images[0].shape[2], images[0].shape[3])
@@ -237,8 +241,8 @@ class FlowModel:
         if free is not None and needed > free:
             smaller = "the images" if zoom is None else "the images or the zoom"
             raise InputError(
-                f"flow at {seen_words(size, seen)} takes about {needed / 2**30:.1f} GiB of memory "
-                f"and {free / 2**30:.1f} GiB are free; make {smaller} smaller."
+                f"flow at {seen_words(size, seen)} takes about {memory_words(needed)} of memory "
+                f"and {memory_words(free)} are free; make {smaller} smaller."
             )
         return seen
 

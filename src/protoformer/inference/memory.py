@@ -19,6 +19,11 @@ def free_bytes(device: torch.device) -> int | None:
     return min(known, default=None)
 
 
+def memory_words(amount: int) -> str:
+    """An amount of memory, bytes, as people say it."""
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
+
+
 def _machine_free() -> int | None:
     meminfo = Path("/proc/meminfo")
     lines = meminfo.read_text().splitlines() if meminfo.exists() else []

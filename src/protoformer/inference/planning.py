@@ -13,7 +13,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.geometry import Padding, enlarged_size
-from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes
+from protoformer.inference.memory import BYTES_PER_PIXEL, free_bytes, memory_words
 from protoformer.inference.tiles import LEAST_OVERLAP, Window, windows
 from protoformer.model import ModelConfig
 from protoformer.model.correlation import all_pairs_bytes
@@ -37,6 +37,8 @@ LEAST_TILE = 128
 """The smallest side of a window that is chosen by itself: a smaller one sees too little."""
 SHARE = 0.75
 """How much of what is free is used by itself: other programs go on."""
+TO_SPARE = 1.1
+"""Times as much memory is advised as is needed now: a process does not always hold the same."""
 LEAST_ZOOM, MOST_ZOOM = 0.25, 4.0
 """Times a side that images can be asked to be looked at as large."""
 MOST_AT_ONCE = 8
@@ -184,7 +186,12 @@ def plan_flow(
     low_memory = needed(window, True) > (STORED_LIMIT if left is None else left)
     takes = needed(window, not low_memory)
     if left is not None and takes > left:
-        raise _too_large(size, seen, window, takes, left, zoom)
+        windowed = "" if window == seen else f" in windows of {window[1]}x{window[0]}"
+        with_frames = min(takes, needed(window, True)) + (budget.total or 0) - left
+        raise InputError(
+            f"flow at {seen_words(size, seen)}{windowed} takes about {memory_words(takes)} of memory beside the frames "
+            f"and {memory_words(max(0, left))} are left for it; {_way_out(with_frames, device, zoom)}."
+        )
     fitting = 1 if left is None else max(1, left // takes)
     most = MOST_AT_ONCE if device.type == "cuda" else 1
     at_once = min(fitting, most) if batch is None else batch
@@ -247,12 +254,12 @@ def _resident() -> int:
     return int(told.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if told.exists() else 0
 
 
-def _too_large(
-    size: tuple[int, int], seen: tuple[int, int], window: tuple[int, int], needed: int, left: int, zoom: float | None
-) -> InputError:
-    windowed = "" if window == seen else f" in windows of {window[1]}x{window[0]}"
+def _way_out(amount: int, device: torch.device, zoom: float | None) -> str:
+    """What to do where there is too little memory. amount: bytes that would be enough beside what the process holds."""
     smaller = "the images or the windows" if zoom is None else "the images, the windows or the zoom"
-    return InputError(
-        f"flow at {seen_words(size, seen)}{windowed} takes about {needed / 2**30:.1f} GiB of memory "
-        f"beside the frames and {max(0, left) / 2**30:.1f} GiB are left for it; make {smaller} smaller, or allow more."
-    )
+    free = free_bytes(device)
+    if free is not None and amount > free:
+        return f"make {smaller} smaller, or close other programs"
+    held = _resident() if device.type == "cpu" else 0
+    tenths = math.ceil((amount + held) * TO_SPARE / 1e8)
+    return f"make {smaller} smaller, or allow more memory, such as {tenths / 10:g}GB"

@@ -10,6 +10,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE, Picture
+from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, takes_half
 from protoformer.inference.stabilize_motion import Motion
@@ -71,7 +72,7 @@ class StabilizeOptions:
         return float(self.crop) if not isinstance(self.crop, str) else USUAL_SHARE
 
 
-class StabilizeModel:
+class StabilizeModel(Brief):
     """A stabilizing network on a device, with the flow network that tells it how a clip moves.
 
     network: the network; trained: whether its weights are, which every result repeats. flow: the flow network; by
@@ -144,6 +145,9 @@ class StabilizeModel:
         the file.
         """
         save_weights(self.network, path, trained=self.trained, task="stabilize", half=half, borrow=borrow)
+
+    def _facts(self) -> tuple[str, ...]:
+        return model_facts("stabilize", self.network, self.trained, self.device)
 
     def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> Survey:
         first = next(frames, None)

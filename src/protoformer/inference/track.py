@@ -10,6 +10,7 @@ import torch
 from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry.crops import Crops
+from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.clip_frames import ClipFrames, Source, Span
 from protoformer.inference.flow_windows import Precision, takes_half
 from protoformer.inference.images import ImageLike, as_frame
@@ -25,7 +26,7 @@ from protoformer.model.flow_decoder import Progress
 from protoformer.model.tracking import TrackNetwork
 
 
-class TrackModel:
+class TrackModel(Brief):
     """A tracking network on a device. Targets are given by their boxes in a first frame, and found in the next ones.
 
     network: the network; trained: whether its weights are, which every result repeats.
@@ -84,6 +85,9 @@ class TrackModel:
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, task="track", half=half)
+
+    def _facts(self) -> tuple[str, ...]:
+        return model_facts("track", self.network, self.trained, self.device)
 
     def _result(self, target: tuple[TrackedBox, ...], moments: list[tuple[Fraction, int]]) -> TrackResult:
         return TrackResult(

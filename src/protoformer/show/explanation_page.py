@@ -117,11 +117,13 @@ def _convergence(record: dict[str, Any]) -> Section:
         )
         for each in layers
     )
-    text = (
+    text = "Each layer begins with pooled prototypes, and steps of EM move them to their pixels."
+    below = (
         "The contraction is what a step leaves of the distance to where 40 steps lead; the drift is the length of the "
-        "last of these over that of the first: near 0 EM has arrived, near 1 it goes on."
+        "last of these over that of the first: near 0 EM has arrived, near 1 it goes on as it began, and above 1 its "
+        "last step was even longer than its first: there is no rest in sight."
     )
-    return Section("Steps of EM", text, figures, (head, *rows))
+    return Section("Steps of EM", text, figures, (head, *rows), below)
 
 
 def _curve(layer: dict[str, Any], key: str, first: int) -> Curve:

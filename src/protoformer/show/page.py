@@ -22,8 +22,9 @@ p { max-width: 46rem } .lead, figcaption { color: var(--soft) }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 1rem; align-items: start }
 figure { margin: 0; max-width: 560px }
 figure img, figure svg { display: block; width: 100%; height: auto; border-radius: 4px; background: var(--tint) }
+figure.small img { width: 128px }
 figcaption { padding-top: .35rem; font-size: .87rem } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
-svg .grid { stroke: var(--line) } svg .name { stroke: var(--tint); stroke-width: 4; paint-order: stroke }
+svg .grid { stroke: var(--line) }
 .figures:has(svg) { grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)) }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line) }
@@ -32,14 +33,16 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, uint8 H x W or H x W x 3, or an svg text, and what it shows."""
+    """A picture, uint8 H x W or H x W x 3, or an svg text, and what it shows. small: it is a key to others."""
 
     content: npt.NDArray[np.uint8] | str
     caption: str
+    small: bool = False
 
     def html(self) -> str:
         """The figure element."""
-        return f"<figure>{self._image()}<figcaption>{escape(self.caption)}</figcaption></figure>"
+        kind = ' class="small"' if self.small else ""
+        return f"<figure{kind}>{self._image()}<figcaption>{escape(self.caption)}</figcaption></figure>"
 
     def _image(self) -> str:
         if isinstance(self.content, str):
@@ -52,12 +55,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a paragraph, and then figures or a table (its first row is the head)."""
+    """A heading, a paragraph, figures, a table (its first row is the head), and a paragraph on the table."""
 
     title: str
     text: str
     figures: tuple[Figure, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
+    below: str = ""
 
     def html(self) -> str:
         """The section element."""
@@ -69,6 +73,8 @@ class Section:
             parts.append(f'<div class="scroll"><table>{_row(head, "th")}')
             parts.extend(_row(row, "td") for row in rows)
             parts.append("</table></div>")
+        if self.below:
+            parts.append(f"<p>{escape(self.below)}</p>")
         return "".join((*parts, "</section>"))
 
 

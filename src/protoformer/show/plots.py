@@ -12,6 +12,10 @@ ROUND = (1.0, 2.0, 2.5, 5.0, 10.0)
 MOST_MARKS = 12
 """Whole numbers that are all marked on the horizontal axis."""
 COLOURS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
+MOST_POWERS = 7
+"""Powers of ten on an axis."""
+LETTER, ROW = 6.5, 16
+"""Pixels of a letter, about, and of a row of names."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,12 @@ def line_plot(
     y_name: str,
     log_y: bool = False,
     y_span: tuple[float, float] | None = None,
-    names_below: bool = False,
 ) -> str:
-    """An svg picture of curves over common axes; their names stand in it, to the right, if there are several.
+    """An svg picture of curves over common axes; their names stand above them if there are several.
 
     Points that are not finite are left out; some must be.
     log_y: the vertical axis is logarithmic (positive values only). y_span: lowest and highest value of a linear one,
-    as of shares, which end at 1; by default those of the curves. names_below: at the foot, where curves rise.
+    as of shares, which end at 1; by default those of the curves.
     """
     scaled = [Curve(curve.name, tuple(_drawn(curve, log_y))) for curve in curves]
     xs = [x for curve in scaled for x, _ in curve.points]
@@ -46,9 +49,10 @@ def line_plot(
         down = HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
         return across, down
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(y_name)} over {escape(x_name)}">']
-    heights = [y_low + (y_high - y_low) * step / 4 for step in range(5)] if log_y else _round_values(y_low, y_high, 4)
-    for value in heights:
+    names, above = _names(curves) if len(curves) > 1 else ([], 0)
+    about = f'role="img" aria-label="{escape(y_name)} over {escape(x_name)}"'
+    parts = [f'<svg viewBox="0 {-above} {WIDTH} {HEIGHT + above}" {about}>']
+    for value in _round_logarithms(y_low, y_high) if log_y else _round_values(y_low, y_high, 4):
         _, down = place(x_low, value)
         shown = 10**value if log_y else value
         parts.append(f'<line x1="{LEFT}" y1="{down:.1f}" x2="{WIDTH - RIGHT}" y2="{down:.1f}" class="grid"/>')
@@ -56,23 +60,36 @@ def line_plot(
     for value in _marked(xs) or _round_values(x_low, x_high, 4):
         across, _ = place(value, y_low)
         parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
-    first_name = HEIGHT - BOTTOM - 14 * len(curves) + 4 if names_below else TOP + 4
     for index, curve in enumerate(scaled):
         colour = COLOURS[index % len(COLOURS)]
         points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in curve.points)
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if len(curves) > 1:
-            parts.append(
-                f'<text x="{WIDTH - RIGHT}" y="{first_name + 14 * index}" text-anchor="end" class="name" '
-                f'style="fill: {colour}">'
-                f"{escape(curve.name)}</text>"
-            )
+    parts += names
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
     parts.append(
         f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(y_name)}</text>'
     )
     return "".join((*parts, "</svg>"))
+
+
+def _names(curves: list[Curve]) -> tuple[list[str], int]:
+    """The names of curves, each in its colour, in rows above the plot, and how many pixels these take."""
+    places: list[tuple[float, int]] = []
+    across, row = float(LEFT), 0
+    for curve in curves:
+        wide = LETTER * len(curve.name)
+        if across > LEFT and across + wide > WIDTH - RIGHT:
+            across, row = float(LEFT), row + 1
+        places.append((across, row))
+        across += wide + 2 * LETTER
+    above = ROW * (row + 1)
+    texts = [
+        f'<text x="{across:.0f}" y="{ROW * row - above + 12}" style="fill: {COLOURS[index % len(COLOURS)]}">'
+        f"{escape(curve.name)}</text>"
+        for index, (curve, (across, row)) in enumerate(zip(curves, places, strict=True))
+    ]
+    return texts, above
 
 
 def _drawn(curve: Curve, log_y: bool) -> Iterator[tuple[float, float]]:
@@ -90,6 +107,16 @@ def _marked(xs: list[float]) -> list[float]:
 def _span(values: list[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _round_logarithms(low: float, high: float) -> list[float]:
+    """Logarithms of values that are easy to read: of powers of ten, or of 1, 2 and 5 times them in a short span."""
+    powers = range(math.floor(low + 1e-9), math.floor(high + 1e-9) + 1)
+    whole = [float(power) for power in powers if low - 1e-9 <= power <= high + 1e-9]
+    if len(whole) > 1:
+        return whole[:: -(-len(whole) // MOST_POWERS)]
+    within = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
+    return [value for value in within if low - 1e-9 <= value <= high + 1e-9]
 
 
 def _round_values(low: float, high: float, steps: int) -> list[float]:

@@ -41,9 +41,7 @@ def path_figures(result: StabilizeResult) -> tuple[Figure, ...]:
     for place, signal in enumerate(SIGNALS):
         curves = [Curve(label, tuple(zip(seconds, path[:, place].tolist(), strict=True))) for label, path in paths]
         low, high = _span([y for curve in curves for _, y in curve.points], signal.least)
-        late = [path[-1 - len(path) // 5 :, place].mean() for _, path in paths]  # where names stand
-        ends_high = sum(late) / len(late) > (low + high) / 2
-        plot = line_plot(curves, "seconds", signal.unit, y_span=(low, high), names_below=ends_high)
+        plot = line_plot(curves, "seconds", signal.unit, y_span=(low, high))
         figures.append(Figure(plot, signal.caption))
     return tuple(figures)
 

@@ -52,7 +52,7 @@ def track_page(evaluation: TrackEvaluation) -> Page:
             _caption("success: overlap over a threshold", success),
         ),
         Figure(
-            line_plot(precision, "pixels", share, y_span=(0.0, 1.0), names_below=True),
+            line_plot(precision, "pixels", share, y_span=(0.0, 1.0)),
             _caption("precision: centre no further than a threshold", precision),
         ),
     )
