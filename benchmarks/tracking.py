@@ -2,7 +2,8 @@
 
     python benchmarks/tracking.py --model fast --size 720x1280
 
-Random weights and random frames: neither changes the time. Memory is what a frame takes beyond what was held before.
+Random weights and random frames: they do not change the time of a search. A target that is surely there is also looked
+at again every fifth frame, which is not counted here. Memory is what a frame takes beyond what was held before.
 """
 
 import argparse

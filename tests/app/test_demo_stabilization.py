@@ -3,6 +3,7 @@
 import pytest
 
 import protoformer as pf
+from protoformer.app import demo_stabilization
 from protoformer.app.demo_stabilization import stabilization_section
 
 
@@ -12,3 +13,8 @@ def test_a_section_shows_the_path_and_a_frame() -> None:
     section = stabilization_section(model, count=3)
     assert len(section.figures) == 6 and "px once it was made steady" in section.text
     assert section.figures[-1].content.shape == (120, 160, 3)  # type: ignore[union-attr]
+
+
+def test_without_weights_there_is_no_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_stabilization, "packaged_weights", lambda _: None)
+    assert demo_stabilization.stabilization_sections() == ()

@@ -90,7 +90,7 @@ def test_the_clip_shows_what_the_table_says(place: Path, protoformer: Run) -> No
 def test_of_a_box_that_reaches_beyond_the_frame_the_part_on_it_is_followed_and_told(
     place: Path, protoformer: Run
 ) -> None:
-    cut = ("--box", "-10,30,34,24", "--box", "110,80,24,24")
+    cut = ("--box", "-10,30,34,24", "--box", "110,80,24,24", "--box", "10.1,20.2,30.3,40.4")
     outcome = done(protoformer("track", "clip.mp4", *BOX, *cut, *FILTER, "--csv", "o.csv", "--end", "0.08"))
     assert outcome.notes == [
         "note: the box -10,30,34,24 reaches beyond the frame of 128x96 pixels; its part there, 0,30,24,24, is followed",

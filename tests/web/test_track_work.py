@@ -15,7 +15,6 @@ from protoformer.app.web.site import Site
 from protoformer.app.web.track_work import first_picture, track_of_clip
 from protoformer.errors import InputError
 from protoformer.files import open_movie
-from protoformer.inference.weights import packaged_weights
 
 ROOM = Limits(megabytes=10, pixels=20_000, frames=5, seconds=60, jobs=1)
 BOX = (20, 30, 24, 24)
@@ -70,12 +69,9 @@ def test_what_cannot_be_followed_is_a_sentence(
         first_picture(ROOM, tmp_path / "text.mp4")
 
 
-def test_without_weights_the_tab_runs_a_baseline_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tab_says_whether_its_tracker_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track_tab, "EXAMPLE", ("A chase", "chase", 1, 1))  # of one frame, to be quick
     own = track_tab.TrackTab(Site("tiny", tmp_path, ROOM, track_model="tiny"))
     assert own.method.label == "tiny (untrained)" and own.notice == track_tab.UNTRAINED
     tab = track_tab.TrackTab(Site("tiny", tmp_path, ROOM))
-    if packaged_weights("track") is None:
-        assert tab.method.label == "correlation" and tab.notice == track_tab.BASELINE_RUNS
-    else:
-        assert tab.method.label == "track" and tab.notice == ""
+    assert tab.method.label == "track" and tab.notice == ""

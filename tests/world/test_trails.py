@@ -8,6 +8,7 @@ import torch
 
 from protoformer.geometry.trails import CELL, chained
 from protoformer.world import Renderer, TextureBank, World
+from protoformer.world import trails as trails_module
 from protoformer.world.scene import Frame
 from protoformer.world.trails import outward, true_trails, true_warp
 
@@ -39,6 +40,15 @@ def test_a_trail_is_where_the_motion_leads(renderer: Renderer, frames: list[Fram
     smooth = ((near[0] - near[1]).norm(dim=1, keepdim=True) < 0.05) & (trails.trust[:, 5] > 0)
     off = (trails.places[:, 5] - (near[0] + near[1]) / 2).norm(dim=1, keepdim=True)
     assert smooth.float().mean() > 0.5 and off[smooth].max() < 0.1
+
+
+def test_frames_are_taken_in_groups_that_nobody_sees(
+    renderer: Renderer, frames: list[Frame], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = true_trails(renderer, frames, 3)
+    monkeypatch.setattr(trails_module, "TOGETHER", 4)
+    parts = true_trails(renderer, frames, 3)
+    assert torch.equal(parts.places, whole.places) and torch.equal(parts.trust, whole.trust)
 
 
 def test_motions_chained_are_true_trails(renderer: Renderer, frames: list[Frame]) -> None:

@@ -129,8 +129,10 @@ def track_clip(
 def _tell_cut(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:
     """Note, on standard error, of which boxes a frame of (height, width) pixels shows a part alone."""
     for box in boxes:
+        x, y, wide, tall = box
+        inside = x >= 0 and y >= 0 and x + wide <= size[1] and y + tall <= size[0]
         shown = on_frame(box, size)
-        if shown is not None and shown != box:
+        if not inside and shown is not None:
             whole, part = (",".join(f"{value:g}" for value in each) for each in (box, shown))
             where = f"the frame of {size[1]}x{size[0]} pixels"
             print(f"note: the box {whole} reaches beyond {where}; its part there, {part}, is followed", file=sys.stderr)

@@ -101,7 +101,7 @@ def _drawn(curve: Curve, log_y: bool) -> Iterator[tuple[float, float]]:
 def _marked(xs: list[float]) -> list[float]:
     """Positions that are all marked, since they are few and easy to read, such as those of steps; else none."""
     positions = sorted(set(xs))
-    return positions if len(positions) <= MOST_MARKS and all(x.is_integer() for x in positions) else []
+    return positions if len(positions) <= MOST_MARKS and all(float(x).is_integer() for x in positions) else []
 
 
 def _span(values: list[float]) -> tuple[float, float]:
@@ -116,7 +116,7 @@ def _round_logarithms(low: float, high: float) -> list[float]:
     if len(whole) > 1:
         return whole[:: -(-len(whole) // MOST_POWERS)]
     within = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
-    return [value for value in within if low - 1e-9 <= value <= high + 1e-9]
+    return [value for value in within if low - 1e-9 <= value <= high + 1e-9] or [low, high]
 
 
 def _round_values(low: float, high: float, steps: int) -> list[float]:

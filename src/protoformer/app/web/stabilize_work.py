@@ -8,6 +8,7 @@ import numpy as np
 from protoformer.app.web.limits import Deadline, Limits, Told
 from protoformer.files import MovieWriter
 from protoformer.inference import StabilizeModel, StabilizeResult
+from protoformer.inference.brief import count_fact
 from protoformer.inference.stabilize import StabilizeOptions
 from protoformer.show.stabilize_page import path_figures
 
@@ -60,7 +61,7 @@ def _path(result: StabilizeResult) -> str:
 
 def _summary(result: StabilizeResult) -> str:
     (height, width), (before, after) = result.size, result.acceleration
-    many = "1 frame" if len(result.times) == 1 else f"{len(result.times)} frames"
+    many = count_fact(len(result.times), "frame")
     return (
         f"{many} of {width}x{height} pixels; {result.cropping:.1%} of each side is shown; the camera's velocity "
         f"changes by {after:.2f} px a frame, {before:.2f} before."

@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from protoformer.app.track_methods import MODEL, NamedMethod, named_method
+from protoformer.app.track_methods import named_method
 from protoformer.app.web.box_picker import box_picker
 from protoformer.app.web.examples import ClipExample, render_clip
 from protoformer.app.web.gradio_package import require_gradio
@@ -15,14 +15,7 @@ from protoformer.app.web.site import KEEP_SECONDS, Site, notice, refusal, senten
 from protoformer.app.web.track_work import MOST_TARGETS, first_picture, track_of_clip
 from protoformer.errors import InputError
 from protoformer.inference import UntrainedWarning
-from protoformer.inference.weights import packaged_weights
 
-BASELINE = "correlation"
-BASELINE_RUNS = (
-    "The package brings no trained weights for tracking yet, so this page follows boxes with a correlation filter, a "
-    "classical method that learns each target as it goes. Start the page with --track-model and a file of yours to run "
-    "a network."
-)
 UNTRAINED = "The weights of this tracker are random: it was not trained, so the boxes shown here mean nothing."
 EXAMPLE = ("A chase", "chase", 1, 16)
 """What it is called, the family and number of its scene, and its frames."""
@@ -33,15 +26,10 @@ class TrackTab:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.notice = ""
-        if site.track_model == MODEL and packaged_weights(MODEL) is None:
-            self.method: NamedMethod = named_method(BASELINE)
-            self.notice = BASELINE_RUNS
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-                self.method = named_method("model", site.track_model)
-            self.notice = "" if self.method.trained else UNTRAINED
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
+            self.method = named_method("model", site.track_model)
+        self.notice = "" if self.method.trained else UNTRAINED
         self.example: ClipExample = render_clip(site.folder / "examples", *EXAMPLE)
 
     def build(self) -> None:
