@@ -110,11 +110,12 @@ class StabilizeModel(Brief):
         source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1 as
         much as the crop allows. crop: "auto" is as much of the frames as all of them have: at least 96 % of their
         sides, or less, down to 88 %, where a clip would still shake visibly, though not with a tripod; 96 % with a
-        delay; "none" leaves black what is not there; a share is taken as it is. A frame that needs more room
-        for a while shows up to 2.5 % less. tripod: as if the camera stood still, as far as the crop allows. delay: decide each
-        frame when so many after it are known, as a live camera must; None looks at the whole clip. What the network
-        adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its window
-        has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how many.
+        delay; "none" leaves black what is not there; a share is taken as it is. A frame that needs more room for a
+        while shows up to 2.5 % less. tripod: as if the camera stood still, as far as the crop allows. delay: decide
+        each frame when so many after it are known, as a live camera must; None looks at the whole clip. What the
+        network adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its
+        window has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how
+        many.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, rate))
