@@ -196,22 +196,32 @@ def test_a_piece_is_cut_from_a_part_of_the_frame_as_from_the_whole(corner: tuple
     )
 
 
-def test_a_textured_square_is_followed_and_found_again_after_it_was_hidden() -> None:
-    """By the weights of the package: 200 frames, in 20 of which a board stands before the square."""
+def textured_square(count: int, hidden: range = range(0)) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """A square of noise that goes its way over other noise, behind a board in some frames; and its boxes."""
     generator = torch.Generator().manual_seed(0)
     ground, square = noise(180, 240, generator, falloff=1.0), noise(32, 32, generator, falloff=0.3)
     clip, truth = [], []
-    for number in range(200):
+    for number in range(count):
         x = round(100 + 60 * np.sin(number / 25))
         y = round(70 + 40 * np.sin(number / 40))
         frame = (0.6 * ground).clone()
         frame[:, y : y + 32, x : x + 32] = square
-        if 100 <= number < 120:
+        if number in hidden:
             frame[:, y - 8 : y + 40, x - 8 : x + 40] = 0.5
         clip.append((255 * frame).byte())
         truth.append([x, y, 32, 32])
-    model = pf.load("track", device="cpu")
-    (result,) = model.track(clip, truth[0])
-    overlap = box_overlap(result.boxes, torch.tensor(truth).float())
+    return clip, torch.tensor(truth).float()
+
+
+def test_a_textured_square_is_followed_by_the_weights_of_the_package() -> None:
+    clip, truth = textured_square(200)
+    (result,) = pf.load("track", device="cpu").track(clip, truth[0])
+    assert box_overlap(result.boxes, truth).min() > 0.8 and not result.lost.any()
+
+
+def test_a_textured_square_is_found_again_after_it_was_hidden() -> None:
+    clip, truth = textured_square(150, hidden=range(100, 120))
+    (result,) = pf.load("track", device="cpu").track(clip, truth[0])
+    overlap = box_overlap(result.boxes, truth)
     assert overlap[:100].min() > 0.8 and result.lost[105:118].all()
     assert overlap[130:].min() > 0.8 and not result.lost[130:].any()
