@@ -1,16 +1,18 @@
 """How results and models are printed: in a line of facts, not as all of their numbers."""
 
+from abc import ABC, abstractmethod
 from fractions import Fraction
 
 import torch
 from torch import nn
 
 
-class Brief:
+class Brief(ABC):
     """Prints as the name of its class and its facts."""
 
+    @abstractmethod
     def _facts(self) -> tuple[str, ...]:
-        raise NotImplementedError
+        """What is worth saying of it, each in a few words."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._facts())})"
