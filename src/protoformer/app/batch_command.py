@@ -23,6 +23,7 @@ from protoformer.app.batch_flow import batch_flow
 from protoformer.app.progress import videos_bar
 from protoformer.app.stopping import stoppable
 from protoformer.inference.batch import BatchResult, Job, Report, Told
+from protoformer.inference.brief import count_fact
 
 SOME_FAILED = 1
 """The exit code where some of the videos could not be done."""
@@ -119,7 +120,7 @@ def _tell(result: BatchResult, seconds: float, as_json: bool) -> None:
         told: dict[str, Any] = {"videos": len(result.jobs), **counts, "frames": frames, "seconds": round(seconds, 3)}
         print(json.dumps({**told, "summary": str(result.summary), "failures": failures}))
         return
-    videos = "1 video" if len(result.jobs) == 1 else f"{len(result.jobs)} videos"
+    videos = count_fact(len(result.jobs), "video")
     print(
         f"{videos}: {counts['done']} done, {counts['skipped']} finished before, {counts['failed']} failed; "
         f"{frames} frames in {seconds:.1f} s; see {result.summary}"

@@ -5,6 +5,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from protoformer.errors import InputError
+from protoformer.inference.brief import count_fact
 
 QUOTE = "quote a pattern, as in 'img/*.jpg', or give the folder of the images"
 """What to do where the shell has put all names in the place of a pattern."""
@@ -19,6 +20,6 @@ class ClipCommand(TyperCommand):
         """Read the arguments; refuse what is left over."""
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            what = "1 name" if len(rest) == 1 else f"{len(rest)} names"
+            what = count_fact(len(rest), "name")
             raise InputError(f"{ctx.command.name} got {what} too many, from {rest[0]} on; {QUOTE}.")
         return rest

@@ -21,6 +21,7 @@ from protoformer.app.progress import frames_bar, progress_bar
 from protoformer.app.stopping import stoppable
 from protoformer.files import Movie, MovieWriter
 from protoformer.inference import DepthVideo, load
+from protoformer.inference.brief import count_fact
 from protoformer.inference.cameras import Camera, CameraHint
 from protoformer.inference.flow_windows import Precision
 from protoformer.show import depth_frame
@@ -53,7 +54,7 @@ class _Tally:
     metres: float = 0.0
 
     def __str__(self) -> str:
-        return "1 depth" if self.depths == 1 else f"{self.depths} depths"
+        return count_fact(self.depths, "depth")
 
 
 def depth_of_clip(

@@ -29,6 +29,7 @@ from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
 from protoformer.files import checked_output, write_atomically
 from protoformer.files.folders import made_folder
+from protoformer.inference.brief import count_fact
 from protoformer.inference.track_evaluation import (
     TrackEvaluation,
     boxes_as_text,
@@ -80,7 +81,7 @@ def evaluate_track_command(
         with frames_bar(f"{label} on {dataset}") as told:
             count = write_track_submission(samples, methods[label], submission, told)
         written = {"written": count, "file": str(submission)}
-        many = "1 sequence" if count == 1 else f"{count} sequences"
+        many = count_fact(count, "sequence")
         print(json.dumps(written) if as_json else f"wrote the boxes of {many} to {submission}")
         return
     if output is not None:
@@ -122,7 +123,7 @@ def _report(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
     if found.without_truth:
         print(f"{found.without_truth} sequences have no true boxes after the first and were passed over")
     if found.unusable:
-        many = "1 sequence" if len(found.unusable) == 1 else f"{len(found.unusable)} sequences"
+        many = count_fact(len(found.unusable), "sequence")
         print(f"{many} could not be used and had no part in any score:")
         for each in found.unusable:
             print(f"  {each.name}: {each.problem}")

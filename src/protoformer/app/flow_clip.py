@@ -21,6 +21,7 @@ from protoformer.app.stopping import stoppable
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter
 from protoformer.inference import FlowVideo, load
+from protoformer.inference.brief import count_fact
 from protoformer.inference.flow_windows import Precision
 from protoformer.inference.planning import Tile
 from protoformer.show import flow_frame
@@ -181,4 +182,4 @@ def _tell(
 
 
 def _flows(tally: _Tally) -> str:
-    return "1 flow" if tally.flows == 1 else f"{tally.flows} flows"
+    return count_fact(tally.flows, "flow")

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from protoformer.app.plain_json import plain_json
 from protoformer.files import write_atomically
+from protoformer.inference.brief import count_fact
 
 LEAST_WIDTH = 100
 """Characters that a line of a table may have where nobody says how wide the terminal is."""
@@ -35,7 +36,7 @@ def tell_written(files: list[Path], pictures: list[Path] | None = None) -> None:
     """Say what was written, if anything was; pictures: of the worst samples."""
     named = [str(path) for path in files]
     if pictures:
-        many = "1 picture" if len(pictures) == 1 else f"{len(pictures)} pictures"
+        many = count_fact(len(pictures), "picture")
         named.append(f"{many} of the worst, {pictures[0].parent / 'worst-*.png'}")
     if named:
         print(f"wrote {', '.join(named)}")

@@ -22,6 +22,7 @@ from protoformer.app.track_methods import NamedMethod, named_method
 from protoformer.errors import InputError
 from protoformer.files import Movie, MovieWriter
 from protoformer.files.table import TableWriter
+from protoformer.inference.brief import count_fact
 from protoformer.inference.track_boxes import Box, checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
 from protoformer.inference.track_table import HEAD, table_rows, told_of_targets
@@ -202,4 +203,4 @@ def _tell(movie: Movie, outputs: _Outputs, method: NamedMethod, tally: _Tally, s
 
 
 def _frames(tally: _Tally) -> str:
-    return "1 frame" if tally.frames == 1 else f"{tally.frames} frames"
+    return count_fact(tally.frames, "frame")

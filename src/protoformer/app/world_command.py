@@ -17,6 +17,7 @@ from protoformer.data.clips import LAYOUTS, LEAST_FRAMES, default_layout
 from protoformer.data.tree import choose
 from protoformer.errors import InputError
 from protoformer.files import checked_output, write_image
+from protoformer.inference.brief import count_fact
 from protoformer.inference.loading import checked_device
 from protoformer.show.contact_sheet import contact_sheet
 from protoformer.world.bank import bank_from_folder
@@ -100,7 +101,7 @@ def _report(scenes: World, found: ClipFolder, sheet: Path | None, seconds: float
         print(json.dumps(summary))
         return
     before = f" ({len(found.there)} were there before)" if found.there else ""
-    clips = "1 clip" if len(found.written) == 1 else f"{len(found.written)} clips"
+    clips = count_fact(len(found.written), "clip")
     print(f"wrote {clips} to {found.root} in {seconds:.1f} s{before}, in the layout of {found.layout}")
     if found.left_out:
         print(f"left out, since nothing in them can be followed: {', '.join(names['left_out'])}")

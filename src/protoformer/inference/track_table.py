@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from protoformer.errors import InputError
 from protoformer.files.table import TableWriter
+from protoformer.inference.brief import count_fact
 from protoformer.inference.track_results import TrackedBox, TrackResult
 
 HEAD = ("frame", "time", "target", "x", "y", "w", "h", "score", "lost")
@@ -24,7 +25,7 @@ def table_rows(number: int, time: Fraction, targets: Sequence[TrackedBox]) -> It
 
 def told_of_targets(lost: Sequence[int]) -> str:
     """Words for how many targets there are, and in how many frames each was lost."""
-    many = "1 target" if len(lost) == 1 else f"{len(lost)} targets"
+    many = count_fact(len(lost), "target")
     return f"{many}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
 
 
