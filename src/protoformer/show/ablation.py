@@ -82,6 +82,8 @@ def verdict(summary: Summary) -> list[str]:
 def _caption(summary: Summary) -> str:
     height, width = summary.size
     several = " ± is the standard deviation over seeds." if len(summary.seeds) > 1 else ""
+    if several and any(row.seeds == 1 for row in summary.rows):
+        several += " Rows without it were trained with one seed."
     return (
         f"{summary.setting}; ms and GFLOPs: a forward pass at {height}x{width}, timed on {summary.device or 'nothing'}."
         f"{several} {NOT_COMPARABLE}"
