@@ -29,7 +29,7 @@ from protoformer.show.prototypes import Pixels
 LEAD = (
     "Before it matches pixels, every layer of the network gathers them around prototypes. Each pixel is shown with the "
     "one prototype that the layer gave it, or, where there is motion, with the part that it moves with: pieces of "
-    "prototypes that touch and share one smooth motion."
+    "prototypes that share one smooth motion."
 )
 UNTRAINED = "The weights of this model are random: these are the groups of an untrained network."
 
