@@ -6,9 +6,11 @@ Scenes of the world, whose parts are known. Things: what moves by itself, each a
 surfaces of the scene, joined where their mean true motions differ by less than a pixel. Every method has about as many
 regions as the network has prototypes, which is more than there are parts, so three figures stand beside one another:
 the adjusted Rand index of the regions as they are; "best", of regions given each to the part it shares most pixels
-with, which nobody can do without the truth; and "joined", of regions joined by the mean of the motion that the network
-found, until as many are left as there are true parts. Recall: true boundaries of things within 2 pixels of a boundary
-of regions; edges: the share of all pixels that lie at one, without which recall means nothing.
+with, which nobody can do without the truth; and "moving", of the parts that the page shows, regions cut and joined by
+the flow that the network found, for every method alike, and without the true number of parts. Parts: how many of these
+there are. A grid of squares, which knows nothing, says what the flow alone is worth. Recall: true boundaries of things
+within 2 pixels of a boundary of regions; edges: the share of all pixels that lie at one, without which recall means
+nothing.
 
 Change: how much the flow of a prototype's pixels changes, pixels, without that one, of the largest; faithful: how many
 times more than that of all others; both are medians over what was taken out.
@@ -27,15 +29,16 @@ from rich.table import Table
 from torch import Tensor
 
 from protoformer.files import write_atomically
-from protoformer.inference import FlowModel, load
+from protoformer.geometry import cell_of_pixel, grid_shape
+from protoformer.inference import FlowModel, FlowResult, load
 from protoformer.inference.faithfulness import Removal, removals
+from protoformer.inference.moving_parts import moving_parts
 from protoformer.inference.region_baselines import REGIONS
 from protoformer.metrics.regions import (
     adjusted_rand_index,
     best_joined,
     boundary_recall,
     boundary_share,
-    joined_by_mean,
     owners,
 )
 from protoformer.world import World
@@ -45,18 +48,22 @@ ALIKE = 1.0
 """Pixels: surfaces whose mean motions differ by less are one motion."""
 REMOVED = ("change", "faithful")
 """What is measured by taking prototypes out."""
+COUNTS = ("regions", "parts")
+"""Figures that are whole numbers."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one method on one scene, or the mean over scenes; regions: how many it has."""
+    """Of one method on one scene, or the mean over scenes; regions, parts: how many it has."""
 
     regions: float
     things: float
     things_best: float
+    things_moving: float
     motions: float
     motions_best: float
-    motions_joined: float
+    motions_moving: float
+    parts: float
     recall: float
     edges: float
 
@@ -96,19 +103,27 @@ def motions_of(surfaces: Tensor, flow: Tensor) -> Tensor:
     return owner[places]
 
 
-def agreement(labels: Tensor, scene: Scene, flow: Tensor) -> Agreement:
-    """Of regions, H x W, with the true parts; flow: 2 x H x W, as the network found it."""
-    joined = joined_by_mean(labels, flow, len(scene.motions.unique()))
+def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
+    """Of regions, H x W, with the true parts; result: the flow as the network found it."""
+    moving = moving_parts(labels, result.flow, result.confidence)
     return Agreement(
         regions=len(labels.unique()),
         things=adjusted_rand_index(labels, scene.things),
         things_best=adjusted_rand_index(best_joined(labels, scene.things), scene.things),
+        things_moving=adjusted_rand_index(moving, scene.things),
         motions=adjusted_rand_index(labels, scene.motions),
         motions_best=adjusted_rand_index(best_joined(labels, scene.motions), scene.motions),
-        motions_joined=adjusted_rand_index(joined, scene.motions),
+        motions_moving=adjusted_rand_index(moving, scene.motions),
+        parts=len(moving.unique()),
         recall=boundary_recall(labels, scene.things),
         edges=boundary_share(labels),
     )
+
+
+def grid_regions(image: Tensor, count: int) -> Tensor:
+    """An image, 3 x H x W, cut into a grid of `count` cells: H x W, int64."""
+    size = (image.shape[1], image.shape[2])
+    return cell_of_pixel(size, grid_shape(count)).view(size)
 
 
 def mean_of(found: list[Agreement]) -> Agreement:
@@ -127,22 +142,37 @@ def measured(
     found: dict[str, list[Agreement]] = {}
     gone: dict[str, list[Removal]] = {}
     for scene in scenes:
-        result = model.flow(scene.first, scene.second, zoom=1)
+        result = model.flow(scene.first, scene.second)
         explained = model.explain(scene.first).first
         count = explained.layer(layers[-1]).count
         for layer in layers:
             labels = explained.layer(layer).labels()
-            found.setdefault(f"prototypes, layer {layer}", []).append(agreement(labels, scene, result.flow))
+            found.setdefault(f"prototypes, layer {layer}", []).append(agreement(labels, scene, result))
             effects = removals(model, scene.first, scene.second, layer=layer, count=taken_out)
             gone.setdefault(f"prototypes, layer {layer}", []).extend(effects)
-        for name, regions in REGIONS.items():
-            found.setdefault(name, []).append(agreement(regions(scene.first, count), scene, result.flow))
+        for name, regions in {**REGIONS, "grid": grid_regions}.items():
+            found.setdefault(name, []).append(agreement(regions(scene.first, count), scene, result))
     faithful = {
         name: (statistics.median(one.inside for one in each), statistics.median(one.ratio for one in each))
         for name, each in gone.items()
         if each
     }
     return {name: mean_of(each) for name, each in found.items()}, faithful
+
+
+def cell_of(name: str, value: float) -> str:
+    """A figure as the table shows it."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if name in COUNTS else f"{value:.3f}"
+
+
+def truth_of(scenes: list[Scene]) -> dict[str, float]:
+    """How many true parts there are in a scene, on average."""
+    return {
+        "true_things": statistics.fmean(len(scene.things.unique()) for scene in scenes),
+        "true_motions": statistics.fmean(len(scene.motions.unique()) for scene in scenes),
+    }
 
 
 def main() -> None:
@@ -171,12 +201,14 @@ def main() -> None:
         for name, each in found.items():
             effect = faithful.get(name, (math.nan, math.nan))
             numbers = {**asdict(each), **dict(zip(REMOVED, effect, strict=True))}
-            regions, *shares = numbers.values()
-            cells = [f"{regions:.0f}", *("-" if math.isnan(share) else f"{share:.3f}" for share in shares)]
-            table.add_row(family, name, *cells)
+            table.add_row(family, name, *(cell_of(key, value) for key, value in numbers.items()))
             known = {key: None if math.isnan(value) else value for key, value in numbers.items()}
-            told.append({"family": family, "method": name, **known})
-    Console(width=150).print(table)
+            told.append({"family": family, "method": name, **known, **truth_of(scenes)})
+    console = Console(width=170)
+    console.print(table)
+    for family in arguments.families:
+        things, motions = next((row["true_things"], row["true_motions"]) for row in told if row["family"] == family)
+        console.print(f"{family}: truly {things:.1f} things and {motions:.1f} motions a scene")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.json, json.dumps(told, indent=1).encode())

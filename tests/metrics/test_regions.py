@@ -13,7 +13,6 @@ from protoformer.metrics.regions import (
     boundary_recall,
     boundary_share,
     join_order,
-    joined_by_mean,
     owners,
 )
 
@@ -73,15 +72,6 @@ def test_small_cells_can_be_joined_into_the_truth_by_who_knows_it() -> None:
     fine = cell_of_pixel((8, 8), (4, 4)).view(8, 8)
     assert adjusted_rand_index(fine, truth) < 0.5
     assert adjusted_rand_index(best_joined(fine, truth), truth) == pytest.approx(1)
-
-
-def test_cells_of_one_motion_become_one_region() -> None:
-    truth = quarters()
-    fine = cell_of_pixel((8, 8), (4, 4)).view(8, 8)
-    flow = torch.stack((truth.float() * 3, truth.float() % 2))
-    assert adjusted_rand_index(joined_by_mean(fine, flow, 4), truth) == pytest.approx(1)
-    assert len(joined_by_mean(fine, flow, 1).unique()) == 1
-    assert torch.equal(joined_by_mean(fine, flow, 99), fine)
 
 
 def test_joins_begin_with_what_is_nearest_and_smallest() -> None:

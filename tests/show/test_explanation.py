@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,14 +13,18 @@ import torch
 import protoformer as pf
 from protoformer.files import image_size
 from protoformer.inference.prototype_video import PrototypeStep
+from protoformer.metrics.regions import boundaries
 from protoformer.show.explanation_page import explanation_page
 from protoformer.show.explanation_pictures import (
     groups_pictures,
+    part_colours,
+    parts_pictures,
     prototype_colours,
     prototype_frame,
     steps_picture,
     tinted,
 )
+from protoformer.show.explanation_record import explanation_record
 from protoformer.show.prototypes import colours_of, distinct_colours
 from protoformer.world import random_scene
 
@@ -36,6 +41,11 @@ def model() -> pf.FlowModel:
 def explanation(model: pf.FlowModel) -> pf.Explanation:
     scene = random_scene(SIZE, seed=1, motion=3.0).render()
     return model.explain(scene.first, scene.second)
+
+
+def unrolled(runs: list[int]) -> list[int]:
+    """Numbers from runs of them."""
+    return [number for number, times in zip(runs[::2], runs[1::2], strict=True) for _ in range(times)]
 
 
 def test_colours_are_the_same_in_every_run(model: pf.FlowModel, explanation: pf.Explanation) -> None:
@@ -106,6 +116,7 @@ def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_p
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new" / "out").iterdir()}
     sizes = {path.name: image_size(path)[::-1] for path in written if path.suffix == ".png"}
     assert sizes == {
+        "2.1-parts.png": (120, 44),
         "2.1-groups.png": (120, 44),
         "2.1-families.png": (120, 44),
         "2.1-steps.png": (60 * (explanation.first.layer().steps + 1), 44),
@@ -117,7 +128,7 @@ def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_p
     (layer,) = record["layers"]
     assert set(layer) == {
         *("name", "stride", "prototypes", "steps", "log_likelihood", "changed", "moved", "contraction", "drift"),
-        *("matches", "images"),
+        *("matches", "images", "parts"),
     }
     first, second = layer["images"]
     assert first["assignment"] == explanation.first.layer("2.1").assignment.tolist()
@@ -131,6 +142,42 @@ def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_p
     assert {match["first"] for match in layer["matches"]} <= {group["prototype"] for group in first["groups"]}
 
 
+def test_the_record_tells_the_part_of_every_pixel(explanation: pf.Explanation) -> None:
+    found = explanation.parts("1.1")
+    told = explanation_record(explanation, ("1.1",))["layers"][0]["parts"]
+    assert found is not None and set(told) == {"maps", "parts"}
+    for runs, labels in zip(told["maps"], (found.labels, found.second), strict=True):
+        assert [unrolled(row) for row in runs] == labels.tolist()
+    assert [each["part"] for each in told["parts"]] == list(range(len(found.parts)))
+    assert set(told["parts"][0]) == {"part", "pixels", "share", "centre", "mean", "spread", "prototypes"}
+    assert sum(each["pixels"] for each in told["parts"]) == 44 * 60
+    largest = told["parts"][0]
+    assert sum(pixels for _, pixels in largest["prototypes"]) == largest["pixels"]
+
+
+def test_a_part_has_one_colour_in_both_images_and_in_every_run(
+    model: pf.FlowModel, explanation: pf.Explanation
+) -> None:
+    again = model.explain(explanation.images[0].image, explanation.images[1].image)
+    shown = parts_pictures(explanation)
+    assert all(np.array_equal(one, other) for one, other in zip(shown, parts_pictures(again), strict=True))
+    black = pf.Explanation("flow", *(replace(each, image=0 * each.image) for each in explanation.images))
+    found = black.parts()
+    assert found is not None
+    colours = (0.6 * 255 * part_colours(len(found.parts))).round()
+    for painted, labels in zip(parts_pictures(black), (found.labels, found.second), strict=True):
+        inside = ~boundaries(labels)
+        assert (torch.from_numpy(painted)[inside] - colours[labels[inside]]).abs().max() <= 1
+
+
+def test_without_motion_there_are_no_parts_to_show(model: pf.FlowModel, tmp_path: Path) -> None:
+    alone = model.explain(random_scene(SIZE, seed=1).render().first)
+    assert parts_pictures(alone) == []
+    written = pf.save_explanation(tmp_path, alone)
+    assert not [path for path in written if path.name.endswith("-parts.png")]
+    assert json.loads((tmp_path / "explanation.json").read_text())["layers"][0]["parts"] is None
+
+
 def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
     page = explanation_page(explanation)
     assert "http" not in page.lower() and "@import" not in page and "url(" not in page
@@ -141,6 +188,10 @@ def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
     assert all(image["address"].startswith("data:image/jpeg;base64,") for image in data["images"])
     for layer in data["layers"]:
         assert len(layer["images"][0]["maps"]) == len(layer["images"][0]["groups"]) == layer["steps"] + 1
+        found, parts = explanation.parts(layer["name"]), layer["parts"]
+        assert found is not None and (parts["rows"], parts["columns"]) == SIZE
+        assert unrolled(parts["maps"][0]) == found.labels.flatten().tolist()
+        assert len(parts["colours"]) == len(parts["groups"]) + 1 == len(found.parts) + 1
 
 
 def test_a_network_without_steps_has_a_page_too(model: pf.FlowModel, tmp_path: Path) -> None:

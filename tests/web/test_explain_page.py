@@ -88,15 +88,14 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto((tmp_path / "index.html").as_uri())
-    assert (
-        tab.locator(".stage canvas").count() == 2 and tab.inner_text("#at") == f"{explanation.first.layer().steps} of 2"
-    )
-    before = tab.evaluate("document.querySelector('canvas').toDataURL()")
     box = tab.locator(".stage").first.bounding_box()
+    tab.select_option("#families", label="12 families of similar ones")
+    before = tab.evaluate("document.querySelector('canvas').toDataURL()")
     tab.mouse.move(box["x"] + 30.5 / 96 * box["width"], box["y"] + 40.5 / 72 * box["height"])
     number = int(explanation.first.layer().labels()[40, 30])
     (group,) = (each for each in explanation.first.groups() if each.prototype == number)
     words = tab.inner_text("#words")
+    assert tab.locator(".stage canvas").count() == 2 and tab.inner_text("#at") == "2 of 2"
     assert words.startswith(f"Prototype {number}: {group.pixels} pixels, {100 * group.share:.1f} % of the image")
     assert f"moves by ({group.mean[0]:.2f}, {group.mean[1]:.2f}) px" in words and "In the other image: " in words
     assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
@@ -107,6 +106,53 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
     tab.mouse.move(box["x"] + 0.5 / 96 * box["width"], box["y"] + 0.5 / 72 * box["height"])
     assert tab.inner_text("#words").startswith(f"Prototype {int(explanation.first.layer('1.1').labels(0)[0, 0])}:")
     assert complaints == [] and all(url.startswith(("file:", "data:")) for url in asked)
+    tab.close()
+
+
+@pytest.mark.web
+def test_the_page_begins_with_moving_parts_and_lights_them_up(
+    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    explanation = model.explain(*two_images)
+    found = explanation.parts()
+    assert found is not None
+    protoformer.save_explanation(tmp_path, explanation)
+    tab = browser.new_page(viewport={"width": 1100, "height": 900})
+    complaints: list[str] = []
+    tab.on("console", lambda message: complaints.append(message.text))
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.goto((tmp_path / "index.html").as_uri())
+    assert tab.locator("#families option:checked").inner_text() == "moving parts"
+    assert tab.locator("#step").is_disabled()
+    before = tab.evaluate("document.querySelector('canvas').toDataURL()")
+    for stage, labels in enumerate((found.labels, found.second)):
+        box = tab.locator(".stage").nth(stage).bounding_box()
+        for row, column in ((36, 48), (20, 70), (5, 8)):
+            tab.mouse.move(box["x"] + (column + 0.5) / 96 * box["width"], box["y"] + (row + 0.5) / 72 * box["height"])
+            words, number = tab.inner_text("#words"), int(labels[row, column])
+            if number < 0:
+                assert words == "Nothing of the first image arrives here."
+                continue
+            part = found.parts[number]
+            assert words.startswith(f"Part {number}: {part.pixels} pixels, {100 * part.share:.1f} % of the image")
+            assert f"moves by ({part.mean[0]:.2f}, {part.mean[1]:.2f}) px" in words
+            assert "\nPrototypes {} ({} pixels)".format(*part.prototypes[0]) in words
+            assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
+    tab.select_option("#families", label="every prototype")
+    assert tab.inner_text("#words").startswith("Move the mouse") and not tab.locator("#step").is_disabled()
+    assert complaints == []
+    tab.close()
+
+
+@pytest.mark.web
+def test_a_page_of_one_image_begins_with_families(
+    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    protoformer.save_explanation(tmp_path, model.explain(two_images[0]))
+    tab = browser.new_page()
+    tab.goto((tmp_path / "index.html").as_uri())
+    assert tab.locator("#families option:checked").inner_text() == "12 families of similar ones"
+    assert tab.get_by_text("moving parts", exact=True).count() == 0
     tab.close()
 
 
@@ -122,7 +168,7 @@ def test_the_tab_shows_the_page_and_gives_its_files(page: Any, two_images: tuple
     page.wait_for_selector("#explain-message .pf-note")
     inner = page.frame_locator("#explain-page iframe")
     inner.locator(".stage").first.hover(position={"x": 20, "y": 20})
-    assert inner.locator("#words").inner_text().startswith("Prototype ")
+    assert inner.locator("#words").inner_text().startswith("Part ")
     with page.expect_download() as downloading:
         page.click("#explain-download-json")
     downloading.value.save_as(tmp_path / "explanation.json")

@@ -11,6 +11,7 @@ from protoformer.files.folders import made_folder
 from protoformer.files.movie_images import IMAGE_SUFFIXES
 from protoformer.files.movie_kinds import SUFFIXES
 from protoformer.inference import load
+from protoformer.inference.brief import count_fact
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.images import as_image
 from protoformer.inference.prototype_video import checked_layer
@@ -62,6 +63,7 @@ def explain_images(
 
 def _tell(explanation: Explanation, layer: str | None, written: list[Path], as_json: bool) -> None:
     shown = explanation.first.layer(layer)
+    parts = explanation.parts(layer)
     summary = {
         "task": explanation.task,
         "width": shown.size[1],
@@ -70,6 +72,7 @@ def _tell(explanation: Explanation, layer: str | None, written: list[Path], as_j
         "prototypes": shown.count,
         "with_pixels": len(shown.used),
         "matched": len(explanation.matches(layer)) if explanation.second else None,
+        "parts": None if parts is None else len(parts.parts),
         "trained": explanation.trained,
         "written": [str(path) for path in written],
     }
@@ -77,7 +80,8 @@ def _tell(explanation: Explanation, layer: str | None, written: list[Path], as_j
         print(json.dumps(summary))
         return
     matched = "" if summary["matched"] is None else f", {summary['matched']} of them matched in the second image"
+    moving = "" if parts is None else f"; {count_fact(len(parts.parts), 'moving part')}"
     print(
         f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.count} prototypes of layer "
-        f"{shown.name} have pixels{matched}; wrote {len(written)} files: open {written[0]} in a browser"
+        f"{shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.inference.brief import Brief, count_fact, size_fact, training_fact
+from protoformer.inference.part_records import MovingParts, found_parts
 from protoformer.inference.prototype_groups import (
     FAMILIES,
     Group,
@@ -154,11 +155,13 @@ class ImageExplanation(Brief):
     """What was grouped in one image: 3 x H x W in [0, 1].
 
     values: what is known of every pixel, its flow (2 x H x W, pixels) or its depth (1 x H x W, metres), or None.
+    confidence: in these, 1 x H x W in [0, 1], or None.
     """
 
     image: Tensor
     layers: tuple[LayerExplanation, ...]
     values: Tensor | None = None
+    confidence: Tensor | None = None
 
     def layer(self, name: str | None = None) -> LayerExplanation:
         """The layer of a name such as "2.1", stage and block; None: the last."""
@@ -195,6 +198,21 @@ class Explanation(Brief):
             return ()
         one, two = self.first.layer(layer), self.second.layer(layer)
         return mutual_matches(one.centres(), two.centres(), (one.used, two.used))
+
+    def parts(self, layer: str | None = None) -> MovingParts | None:
+        """What moves as one, from the prototypes of a layer and the flow; None where there is no flow of two images."""
+        if self.second is None or self.first.values is None or self.task != "flow":
+            return None
+        chosen = self.first.layer(layer)
+        if chosen.name not in self._parts:
+            images, known = (self.first.image, self.second.image), (self.first.values, self.first.confidence)
+            self._parts[chosen.name] = found_parts(images, chosen.labels(), *known, seen=chosen.seen)
+        return self._parts[chosen.name]
+
+    @cached_property
+    def _parts(self) -> dict[str, MovingParts]:
+        """By layer, those that were asked for: it takes a while to find them."""
+        return {}
 
     def _facts(self) -> tuple[str, ...]:
         images = f"{count_fact(len(self.images), 'image')} of {size_fact(*self.first.image.shape[1:])}"

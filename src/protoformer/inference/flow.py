@@ -125,7 +125,7 @@ class FlowModel(Brief):
         if result is not None:
             check_result_size(result.flow, images[0], "flow")
         found = self.flow(*images, updates=updates, tile="auto", progress=progress) if result is None else result
-        explained = (self._explained(images[0], found.flow), self._explained(images[1], None))
+        explained = (self._explained(images[0], found), self._explained(images[1], None))
         return Explanation("flow", *explained, trained=self.trained)
 
     def explain_video(
@@ -226,10 +226,11 @@ class FlowModel(Brief):
             hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
         return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained, seen=plan.other_size)
 
-    def _explained(self, image: Tensor, flow: Tensor | None) -> ImageExplanation:
-        """An image, 1 x 3 x H x W in [0, 1], explained."""
+    def _explained(self, image: Tensor, found: FlowResult | None) -> ImageExplanation:
+        """An image, 1 x 3 x H x W in [0, 1], explained; found: its motion, if it is known."""
         seen = shrunk(image.to(self.device), shrunk_size((image.shape[2], image.shape[3]), MOST_PIXELS))
-        return explained_image(self.network.features, image[0], seen, flow_padding(seen), flow)
+        known = (None, None) if found is None else (found.flow, found.confidence)
+        return explained_image(self.network.features, image[0], seen, flow_padding(seen), *known)
 
     def _seen_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
         """The (height, width) at which whole images are seen; they are refused if the memory cannot be enough then."""

@@ -65,18 +65,6 @@ def best_joined(labels: Tensor, truth: Tensor) -> Tensor:
     return winner[labels.unique(return_inverse=True)[1]]
 
 
-def joined_by_mean(labels: Tensor, values: Tensor, count: int) -> Tensor:
-    """Regions joined by `join_order` of their mean values until `count` are left: H x W, int64.
-
-    values: C x H x W, such as a flow.
-    """
-    places = labels.unique(return_inverse=True)[1]
-    sizes = torch.bincount(places.flatten())
-    sums = torch.zeros(len(sizes), len(values), dtype=torch.float64)
-    sums.index_add_(0, places.flatten(), values.flatten(1).T.double())
-    return owners(len(sizes), join_order(sums / sizes[:, None], sizes)[: len(sizes) - max(1, count)])[places]
-
-
 def join_order(means: Tensor, sizes: Tensor) -> list[tuple[int, int]]:
     """Which parts are joined one after the other, (the lower number, that stays; the other), until one is left.
 

@@ -13,16 +13,23 @@ from protoformer.files.folders import made_folder
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.prototype_groups import FAMILIES
 from protoformer.model.flow_decoder import Progress
-from protoformer.show.explanation_pictures import groups_pictures, membership_picture, steps_picture
+from protoformer.show.explanation_pictures import (
+    groups_pictures,
+    membership_picture,
+    parts_pictures,
+    steps_picture,
+)
 from protoformer.show.explanation_record import FAMILY_COUNTS, explanation_record, page_record
 from protoformer.show.explanation_script import BODY, SCRIPT, STYLE
 from protoformer.show.page import STYLE as PAGE_STYLE
 from protoformer.show.page import Figure, Section
 from protoformer.show.plots import Curve, line_plot
+from protoformer.show.prototypes import Pixels
 
 LEAD = (
     "Before it matches pixels, every layer of the network gathers them around prototypes. Each pixel is shown with the "
-    "one prototype that the layer gave it."
+    "one prototype that the layer gave it, or, where there is motion, with the part that it moves with: pieces of "
+    "prototypes that share one smooth motion."
 )
 UNTRAINED = "The weights of this model are random: these are the groups of an untrained network."
 
@@ -55,7 +62,8 @@ def save_explanation(
 ) -> list[Path]:
     """Write an explanation into a folder, made if need be, each file whole or not at all; returns what was written.
 
-    index.html, the page; explanation.json; of every layer LAYER-groups.png, in colours of prototypes,
+    index.html, the page; explanation.json; of every layer LAYER-parts.png, in colours of what moves as one, if there is
+    a flow, LAYER-groups.png, in colours of prototypes,
     LAYER-families.png, in those of families of similar ones, both with the second image beside the first, and
     LAYER-steps.png, after each step of EM; LAYER-prototype-N.png, the soft membership of prototypes that are asked for.
     layer: one alone, such as "2.1". progress: told of every layer twice, once its numbers are there, which takes
@@ -81,17 +89,23 @@ def save_explanation(
 
 
 def _pictures(explanation: Explanation, name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
-    def beside(families: int | None) -> bytes:
-        shown = groups_pictures(explanation, name, families)
-        tall = max(len(each) for each in shown)
-        padded = [np.pad(each, ((0, tall - len(each)), (0, 0), (0, 0))) for each in shown]
-        return encode_png(np.concatenate(padded, axis=1))
-
-    pictures = {f"{name}-groups.png": beside(None), f"{name}-families.png": beside(FAMILIES)}
-    pictures[f"{name}-steps.png"] = encode_png(steps_picture(explanation, name))
+    shown = {
+        "parts": parts_pictures(explanation, name),
+        "groups": groups_pictures(explanation, name),
+        "families": groups_pictures(explanation, name, FAMILIES),
+        "steps": [steps_picture(explanation, name)],
+    }
+    pictures = {f"{name}-{what}.png": _beside(each) for what, each in shown.items() if each}
     for prototype in prototypes:
         pictures[f"{name}-prototype-{prototype}.png"] = encode_png(membership_picture(explanation, prototype, name))
     return pictures
+
+
+def _beside(pictures: list[Pixels]) -> bytes:
+    """Pictures side by side, one may be taller than another, as a png."""
+    tall = max(len(each) for each in pictures)
+    padded = [np.pad(each, ((0, tall - len(each)), (0, 0), (0, 0))) for each in pictures]
+    return encode_png(np.concatenate(padded, axis=1))
 
 
 def _convergence(record: dict[str, Any]) -> Section:

@@ -7,6 +7,7 @@ from torch import Tensor
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.prototype_groups import at_pixels
 from protoformer.inference.prototype_video import PrototypeStep
+from protoformer.metrics.regions import boundaries
 from protoformer.show.flow_frames import frame_pixels
 from protoformer.show.prototypes import Pixels, colours_of, distinct_colours, grey_picture, picture
 
@@ -41,6 +42,27 @@ def groups_pictures(explanation: Explanation, layer: str | None = None, families
         tinted(picture(each.image), each.layer(layer).labels(), own)
         for each, own in zip(explanation.images, colours, strict=True)
     ]
+
+
+def part_colours(count: int) -> Tensor:
+    """The colour of each part by its number, and at the end black for what is in none: (count + 1) x 3 in [0, 1]."""
+    return torch.cat((distinct_colours(count), torch.zeros(1, 3)))
+
+
+def parts_pictures(explanation: Explanation, layer: str | None = None) -> list[Pixels]:
+    """Both images with every pixel tinted by the part that it moves with, outlined: uint8 H x W x 3.
+
+    A part has one colour in both. Dark in the second is where none of the first image arrives. Empty without a flow.
+    """
+    found = explanation.parts(layer)
+    if found is None:
+        return []
+    colours, shown = part_colours(len(found.parts)), []
+    for image, labels in zip(explanation.images, (found.labels, found.second), strict=True):
+        painted = tinted(picture(image.image), labels, colours)
+        painted[boundaries(labels).numpy()] //= 3
+        shown.append(painted)
+    return shown
 
 
 def steps_picture(explanation: Explanation, layer: str | None = None) -> Pixels:

@@ -6,8 +6,9 @@ from protoformer.inference.explanation import Explanation, ImageExplanation, Lay
 from protoformer.inference.prototype_groups import Group
 from protoformer.model.flow_decoder import Progress
 from protoformer.show.addresses import base64_text, jpeg_address
+from protoformer.show.explanation_parts import page_parts, parts_record
 from protoformer.show.explanation_pictures import prototype_colours
-from protoformer.show.prototypes import picture
+from protoformer.show.prototypes import hex_colours, picture
 
 UNITS = {"flow": "px", "depth": "m"}
 NEAREST = 3
@@ -22,8 +23,8 @@ def explanation_record(
     """All of it for programs, as json holds it. names: the layers to tell of; None: all. progress: told of every layer.
 
     task, trained, unit (of means and spreads: px or m), width, height; of each layer name, stride, prototypes (K),
-    steps (N), log_likelihood, changed, moved, contraction and drift of EM (null where there is none), matches, and of
-    each image its assignment, rows of prototypes' numbers, and its groups.
+    steps (N), log_likelihood, changed, moved, contraction and drift of EM (null where there is none), matches, of each
+    image its assignment, rows of prototypes' numbers, and its groups, and what `parts_record` tells.
     """
     chosen = _chosen(explanation, names)
     layers = []
@@ -82,6 +83,7 @@ def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
             }
             for each in explanation.images
         ],
+        "parts": parts_record(explanation, name),
     }
 
 
@@ -108,8 +110,7 @@ def _numbers(group: Group) -> dict[str, Any]:
 def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
     layer = explanation.first.layer(name)
     colours = [
-        [[_hex(colour) for colour in own.tolist()] for own in prototype_colours(explanation, name, families)]
-        for families in FAMILY_COUNTS
+        [hex_colours(own) for own in prototype_colours(explanation, name, families)] for families in FAMILY_COUNTS
     ]
     return {
         "name": name,
@@ -119,6 +120,7 @@ def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
         "colours": colours,
         "matches": [[each.first, each.second, round(each.similarity, 3)] for each in explanation.matches(name)],
         "images": [_page_image(each, name) for each in explanation.images],
+        "parts": page_parts(explanation, name),
     }
 
 
@@ -139,7 +141,3 @@ def _page_image(image: ImageExplanation, name: str) -> dict[str, Any]:
 def _cell_bytes(layer: LayerExplanation) -> int:
     """How many bytes the number of a prototype takes."""
     return 2 if layer.count > 256 else 1
-
-
-def _hex(colour: list[float]) -> str:
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colour)

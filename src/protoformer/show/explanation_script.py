@@ -29,6 +29,9 @@ SCRIPT = """
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const at = (id) => document.getElementById(id);
+const PARTS = -1, PROTOTYPES_TOLD = 6;
+const partsHint = 'Move the mouse over a picture: what moves as one with the pixel under it lights up in both.\\n' +
+  'A click holds the part; another lets it go. Choose other colours to see the prototypes themselves.';
 const hint = 'Move the mouse over a picture: the group of pixels under it lights up, dimmer its family, and in ' +
   'another picture its match. Rings are its pixels that are nearest to the prototype.\\n' +
   'A click holds the group; another lets it go.';
@@ -44,36 +47,60 @@ const cells = (layer, image, step) => {
   }
   return decoded.get(key);
 };
+const unrolled = (layer, image) => {
+  const key = `${layer}/${image}/parts`;
+  if (!decoded.has(key)) {
+    const { rows, columns, maps, groups } = data.layers[layer].parts, map = new Uint16Array(rows * columns);
+    for (let run = 0, start = 0; run < maps[image].length; run += 2) {
+      const number = maps[image][run];
+      map.fill(number < 0 ? groups.length : number, start, start += maps[image][run + 1]);
+    }
+    decoded.set(key, map);
+  }
+  return decoded.get(key);
+};
 const chosen = () => {
   const layer = Number(at('layer').value);
   return { layer, step: Number(at('step').value), of: data.layers[layer], families: Number(at('families').value) };
 };
+const drawn = (image) => {
+  const { layer, step, of, families } = chosen(), part = of.images[image];
+  if (families === PARTS) {
+    const { rows, columns, colours } = of.parts;
+    return { map: unrolled(layer, image), rows, columns, across: 1, down: 1, colours };
+  }
+  const [down, across] = [part.rows, part.columns].map((count, side) => count * of.stride / part.seen[side]);
+  return { map: cells(layer, image, step), rows: part.rows, columns: part.columns, across, down,
+    colours: of.colours[families][image] };
+};
 const partner = (of, image, number) => {
+  if (chosen().families === PARTS) return { number };
   const match = of.matches.find((each) => each[image] === number);
   return match ? { number: match[1 - image], similarity: match[2] } : null;
 };
 const rgb = (text) => [1, 3, 5].map((place) => parseInt(text.slice(place, place + 2), 16));
 const paint = () => {
-  const { layer, step, of, families } = chosen();
+  const { step, of, families } = chosen();
   const strength = 2.55 * Number(at('strength').value);
   document.querySelectorAll('.stage').forEach((stage, image) => {
-    const map = cells(layer, image, step), part = of.images[image], canvas = stage.querySelector('canvas');
-    canvas.width = part.columns;
-    canvas.height = part.rows;
-    canvas.style.width = `${100 * part.columns * of.stride / part.seen[1]}%`;
-    canvas.style.height = `${100 * part.rows * of.stride / part.seen[0]}%`;
-    const colours = of.colours[families][image].map(rgb);
+    const { map, rows, columns, across, down, colours: own } = drawn(image), canvas = stage.querySelector('canvas');
+    canvas.width = columns;
+    canvas.height = rows;
+    canvas.style.width = `${100 * across}%`;
+    canvas.style.height = `${100 * down}%`;
+    const colours = own.map(rgb);
     const lit = shown === null ? null : shown.image === image ? shown.number :
       (partner(of, shown.image, shown.number) || { number: -1 }).number;
-    const pen = canvas.getContext('2d'), picture = pen.createImageData(part.columns, part.rows);
-    const family = lit === null || lit < 0 ? null : of.colours[families][image][lit];
+    const pen = canvas.getContext('2d'), picture = pen.createImageData(columns, rows);
+    const family = lit === null || lit < 0 ? null : own[lit];
     const paints = colours.map((colour, number) => lit === null ? [...colour, strength] :
-      number === lit ? [...colour, strength * 0.7] : [10, 14, 20, of.colours[families][image][number] === family ?
-        FAMILY_DARKNESS : DARKNESS]);
+      number === lit ? [...colour, strength * 0.7] : [10, 14, 20, own[number] === family ? FAMILY_DARKNESS : DARKNESS]);
     map.forEach((number, cell) => picture.data.set(paints[number], 4 * cell));
     pen.putImageData(picture, 0, 0);
     stage.querySelectorAll('i').forEach((mark) => mark.remove());
-    for (const [x, y] of (lit !== null && step === of.steps && part.nearest[lit]) || []) {
+    stage.parentElement.querySelector('figcaption').textContent = caption(image, families);
+    const ringed = families !== PARTS && lit !== null && step === of.steps;
+    for (const [x, y] of (ringed && of.images[image].nearest[lit]) || []) {
       const mark = stage.appendChild(document.createElement('i'));
       mark.style.left = `${100 * (x + 0.5) / data.images[image].width}%`;
       mark.style.top = `${100 * (y + 0.5) / data.images[image].height}%`;
@@ -84,26 +111,40 @@ const paint = () => {
 const values = (group) => group.mean.length === 2 ?
   `moves by (${group.mean.map((part) => part.toFixed(2)).join(', ')}) ${data.unit}, spread ${group.spread.toFixed(2)}` :
   group.mean.length === 1 ? `${group.mean[0].toFixed(2)} ${data.unit} away, spread ${group.spread.toFixed(2)}` : '';
+const about = (name, group) => `${name}: ${group.pixels} pixels, ${(100 * group.share).toFixed(1)} % of the image, ` +
+  `around (${group.centre.map((part) => part.toFixed(0)).join(', ')}); ${values(group)}`;
+const tellPart = (of) => {
+  const part = of.parts.groups[shown.number];
+  if (!part) { at('words').textContent = 'Nothing of the first image arrives here.'; return; }
+  const told = part.prototypes.slice(0, PROTOTYPES_TOLD).map(([number, pixels]) => `${number} (${pixels} pixels)`);
+  const more = part.prototypes.length - told.length;
+  at('words').textContent = about(`Part ${part.part}`, part) + '\\nPrototypes ' + told.join(', ') +
+    (more ? ` and ${more} more` : '');
+};
+const caption = (image, families) => data.images.length < 2 ? 'The image' : !image ? 'First image' :
+  families === PARTS ? 'Second image: the same parts, moved along the flow; dark where none arrives' :
+    'Second image: matched groups have the colour of their match, others are grey';
 const tell = () => {
   const { step, of, families } = chosen();
-  at('at').textContent = step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
-  at('swatch').style.background = shown ? of.colours[families][shown.image][shown.number] : 'transparent';
-  if (!shown) { at('words').textContent = hint; return; }
+  at('step').disabled = families === PARTS;
+  at('at').textContent = families === PARTS ? 'the last' : step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
+  at('swatch').style.background = shown ? drawn(shown.image).colours[shown.number] : 'transparent';
+  if (!shown) { at('words').textContent = families === PARTS ? partsHint : hint; return; }
+  if (families === PARTS) { tellPart(of); return; }
   const group = of.images[shown.image].groups[step].find((each) => each.prototype === shown.number);
   if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels here.`; return; }
   const other = partner(of, shown.image, shown.number);
   const matched = data.images.length < 2 ? '' : other ?
     `\\nIn the other image: prototype ${other.number}, cosine ${other.similarity.toFixed(2)}` :
     '\\nIn the other image: no match';
-  at('words').textContent = `Prototype ${shown.number}: ${group.pixels} pixels, ${(100 * group.share).toFixed(1)} % ` +
-    `of the image, around (${group.centre.map((part) => part.toFixed(0)).join(', ')}); ${values(group)}` + matched;
+  at('words').textContent = about(`Prototype ${shown.number}`, group) + matched;
 };
 const under = (event, stage, image) => {
-  const { layer, step, of } = chosen(), part = of.images[image], box = stage.getBoundingClientRect();
-  const place = (share, seen, count) => Math.min(count - 1, Math.max(0, Math.floor(share * seen / of.stride)));
-  const column = place((event.clientX - box.left) / box.width, part.seen[1], part.columns);
-  const row = place((event.clientY - box.top) / box.height, part.seen[0], part.rows);
-  return { image, number: cells(layer, image, step)[row * part.columns + column] };
+  const { map, rows, columns, across, down } = drawn(image), box = stage.getBoundingClientRect();
+  const place = (share, whole, count) => Math.min(count - 1, Math.max(0, Math.floor(share / whole * count)));
+  const column = place((event.clientX - box.left) / box.width, across, columns);
+  const row = place((event.clientY - box.top) / box.height, down, rows);
+  return { image, number: map[row * columns + column] };
 };
 const same = (one, other) => one && other && one.image === other.image && one.number === other.number;
 data.images.forEach((each, image) => {
@@ -114,8 +155,7 @@ data.images.forEach((each, image) => {
   picture.alt = image ? 'second image' : 'first image';
   picture.src = each.address;
   stage.appendChild(document.createElement('canvas'));
-  figure.appendChild(document.createElement('figcaption')).textContent = data.images.length < 2 ? 'The image' :
-    image ? 'Second image: matched groups have the colour of their match, others are grey' : 'First image';
+  figure.appendChild(document.createElement('figcaption'));
   stage.addEventListener('mousemove', (event) => {
     const found = under(event, stage, image);
     if (!held && !same(found, shown)) { shown = found; paint(); }
@@ -132,6 +172,8 @@ data.layers.forEach((each, number) => {
   const side = `${each.name}, at 1/${each.stride} of the image`;
   at('layer').add(new Option(side, number));
 });
+const moving = data.layers.every((each) => each.parts);
+if (moving) at('families').add(new Option('moving parts', PARTS));
 data.families.forEach((count, number) => {
   at('families').add(new Option(count === null ? 'every prototype' : `${count} families of similar ones`, number));
 });
@@ -142,8 +184,14 @@ const relayer = () => {
   paint();
 };
 at('layer').value = data.layers.length - 1;
-at('families').value = data.families.indexOf(12);
+at('families').value = moving ? PARTS : data.families.indexOf(12);
+let parted = moving;
 at('layer').addEventListener('change', relayer);
-['step', 'families', 'strength'].forEach((id) => at(id).addEventListener('input', paint));
+at('families').addEventListener('input', () => {
+  if ((chosen().families === PARTS) !== parted) held = shown = null;  // their numbers are those of others
+  parted = chosen().families === PARTS;
+  paint();
+});
+['step', 'strength'].forEach((id) => at(id).addEventListener('input', paint));
 relayer();
 """

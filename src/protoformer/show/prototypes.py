@@ -38,6 +38,11 @@ def colours_of(numbers: Iterable[int]) -> Tensor:
     return torch.tensor(colours)
 
 
+def hex_colours(colours: Tensor) -> list[str]:
+    """Colours, n x 3 in [0, 1], as pages write them, such as "#bf1b1b"."""
+    return ["#" + "".join(f"{round(255 * part):02x}" for part in colour) for colour in colours.tolist()]
+
+
 def assignment_picture(
     prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65, seen: tuple[int, int] | None = None
 ) -> Pixels:
