@@ -66,6 +66,16 @@ def test_a_pan_with_shake_becomes_a_pan() -> None:
     assert np.abs(steps - 2.5).max() < 0.5 and np.abs(np.angle([motion.turn for motion in steady])).max() < 0.002
 
 
+def test_where_room_is_short_a_horizon_is_kept_level_before_a_shift_is() -> None:
+    """A sway of more than the crop has room for, in both: of the turn less is left."""
+    sway = np.sin(np.arange(200) / 6)
+    motions = motions_of(40 * sway, 0.25 * sway)
+    steady = steady_motions(motions, planned(motions, FRAME))
+    shifts = np.abs([motion.shift for motion in steady]).mean() / np.abs(np.diff(40 * sway)).mean()
+    turns = np.abs(np.angle([motion.turn for motion in steady])).mean() / np.abs(np.diff(0.25 * sway)).mean()
+    assert turns < 0.8 * shifts
+
+
 def test_a_camera_on_a_tripod_does_not_move_within_the_margin() -> None:
     motions = motions_of(8 * np.sin(np.arange(80) / 12) + shake(80))
     assert (

@@ -49,7 +49,7 @@ def same(scores: StabilityScores, expected: StabilityScores) -> bool:
 
 
 def test_a_video_that_is_still_and_uncut_is_perfect() -> None:
-    expected = StabilityScores(1, 1, 1, 1, 1, 1, 1, videos=1, frames=FRAMES, skipped_frames=0, skipped_motions=0)
+    expected = StabilityScores(1, 1, 1, 1, 1, 1, 1, 0, videos=1, frames=FRAMES, skipped_frames=0, skipped_motions=0)
     assert same(stability_scores(identity(), identity(FRAMES - 1)), expected)
 
 
@@ -113,6 +113,31 @@ def test_a_shake_makes_a_pan_less_stable() -> None:
     pan = 50 + 3 * TIME
     scores = [stability_scores(identity(), motions_along(places(pan + a * shake))).stability for a in (0, 5, 20)]
     assert scores == sorted(scores, reverse=True) and scores[2] < scores[0] - 0.1
+
+
+def test_a_pan_does_not_accelerate_and_a_shake_does_both_ways() -> None:
+    pan, shake = 3 * TIME, torch.tensor([0.0, 2.0]).repeat(FRAMES // 2).double()
+    still = identity()
+    assert stability_scores(still, motions_along(places(pan))).acceleration == pytest.approx(3 / 39)  # it starts once
+    # From 0 to 2 and back: velocities of 0, 2, -2, 2, ... differ by 2 once and by 4 from then on.
+    assert stability_scores(still, motions_along(places(shake))).acceleration == pytest.approx((2 + 38 * 4) / 39)
+    assert stability_scores(still, motions_along(places(pan, shake))).acceleration > 4 * 38 / 39
+
+
+def test_a_turn_about_the_centre_does_not_accelerate_it() -> None:
+    around, back = identity(1)[0], identity(1)[0]
+    around[:2, 2], back[:2, 2] = torch.tensor([50.0, 30.0]), torch.tensor([-50.0, -30.0])
+    turns = motions_along(places(torch.zeros_like(TIME), angle=wave(4, 0.1)))
+    motions = around @ turns @ back
+    assert stability_scores(identity(), motions, (50, 30)).acceleration == pytest.approx(0, abs=1e-9)
+    assert stability_scores(identity(), motions).acceleration > 1
+
+
+def test_an_acceleration_does_not_reach_over_a_motion_that_was_not_found() -> None:
+    motions = motions_along(places(torch.where(TIME < 20, 0.0, 7 * (TIME - 20))))
+    assert stability_scores(identity(), motions).acceleration == pytest.approx(7 / 39)
+    motions[20] = math.nan  # between the rest and the pan: nothing that is known changes
+    assert stability_scores(identity(), motions).acceleration == 0
 
 
 def test_a_path_too_short_for_shake_has_no_stability() -> None:

@@ -62,5 +62,5 @@ def test_plots_have_units_of_people_and_round_marks() -> None:
 def test_counts_of_one_are_singular() -> None:
     page = path_page("one.png", result_of(np.zeros((1, 4)), np.ones(1), np.zeros(1))).html()
     assert "<p>1 frame; 90.0% of each side" in page and "0 cuts, 0 frames without" in page
-    one = StabilityScores(*[1.0] * 7, videos=1, frames=1, skipped_frames=0, skipped_motions=0)
+    one = StabilityScores(*[1.0] * 8, videos=1, frames=1, skipped_frames=0, skipped_motions=0)
     assert too_short(one) == "too short to score: 1 frame, and it takes 101"

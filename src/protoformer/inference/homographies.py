@@ -24,10 +24,11 @@ UNKNOWN: Matrix = np.full((3, 3), np.nan)
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Places, n x 2, pixels, and descriptions, n x 128, of what stands out in a picture."""
+    """Places, n x 2, pixels, and descriptions, n x 128, of what stands out in a picture, and its centre, (x, y)."""
 
     places: npt.NDArray[np.float32]
     descriptions: npt.NDArray[np.float32]
+    centre: tuple[float, float]
 
 
 class FeatureFinder:
@@ -39,12 +40,12 @@ class FeatureFinder:
     def find(self, picture: Picture) -> Features:
         """What stands out in a picture."""
         grey = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)
+        centre = ((picture.shape[1] - 1) / 2, (picture.shape[0] - 1) / 2)
         points, found = self._sift.detectAndCompute(grey, None)
         if found is None:
-            return Features(np.empty((0, 2), np.float32), np.empty((0, 128), np.float32))
-        return Features(
-            np.array([point.pt for point in points], np.float32).reshape(-1, 2), np.asarray(found, np.float32)
-        )
+            return Features(np.empty((0, 2), np.float32), np.empty((0, 128), np.float32), centre)
+        places = np.array([point.pt for point in points], np.float32).reshape(-1, 2)
+        return Features(places, np.asarray(found, np.float32), centre)
 
 
 def homography(first: Features, second: Features) -> Matrix:

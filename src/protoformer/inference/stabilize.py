@@ -36,7 +36,7 @@ USUAL_SHARE = 0.96
 """What of a frame's sides is shown at least, unless somebody says otherwise or the clip shakes much."""
 SHAKIEST_SHARE, SHARE_STEP = 0.88, 0.005
 """What is shown at least of a clip that shakes much, and the steps on the way there."""
-STEADY = 2.8e-4
+STEADY = 3e-4
 """Mean change of velocity from frame to frame, of a frame's width, below which nobody asks for a smaller crop."""
 LEAST_SHARE, MOST_SHARE = 0.5, 0.999
 """Bounds of what somebody may say: with a share nearer to 1, rounding would be all the room there is."""
@@ -111,7 +111,7 @@ class StabilizeModel(Brief):
         much as the crop allows. crop: "auto" is as much of the frames as all of them have: at least 96 % of their
         sides, or less, down to 88 %, where a clip would still shake visibly, though not with a tripod; 96 % with a
         delay; "none" leaves black what is not there; a share is taken as it is. A frame that needs more room for a
-        while shows up to 2.5 % less. tripod: as if the camera stood still, as far as the crop allows. delay: decide
+        while shows up to 5 % less. tripod: as if the camera stood still, as far as the crop allows. delay: decide
         each frame when so many after it are known, as a live camera must; None looks at the whole clip. What the
         network adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its
         window has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how

@@ -39,7 +39,10 @@ class StabilityEvaluation:
 
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".wmv"})
-MEASURES = ("cropping", "distortion", "stability_usual", "stability", "stability_translation", "stability_rotation")
+MEASURES = (
+    *("cropping", "distortion", "stability_usual", "acceleration"),
+    *("stability", "stability_translation", "stability_rotation"),
+)
 
 
 def clips_in(root: Path) -> dict[str, Path]:

@@ -16,8 +16,8 @@ import numpy as np
 from protoformer.inference.bounded_chains import Array, Banded, ChainProgram, Terms, energy_bands, solved
 from protoformer.inference.stabilize_motion import Complex, Motion
 
-LEAST_SCALE = 0.975
-"""A correction may enlarge a frame by 2.5 % beyond the crop, for a while, where it needs more room."""
+LEAST_SCALE = 0.95
+"""A correction may show 5 % less of a frame than the crop does, for a while, where it needs more room."""
 PERIODS = 5
 """Sways that a clip may keep: what is slower than a fifth of it is taken for intended."""
 SLOWEST, FASTEST = 300, 30
@@ -63,8 +63,12 @@ class Frame:
 
     @property
     def radius(self) -> float:
-        """Pixels by which a turn counts: those of a point halfway to the rim."""
-        return (self.wide + self.high) / 4
+        """Pixels by which a turn or a zoom counts beside a shift.
+
+        Those of a point at about twice the distance of the rim: a horizon that sways is seen before a shift of as many
+        pixels is, and room is cheaper to shift in.
+        """
+        return self.wide + self.high
 
 
 def planned(motions: Sequence[Motion], frame: Frame, tripod: bool = False) -> Corrections:

@@ -12,7 +12,7 @@ from protoformer.metrics.depth import ROWS as DEPTH_ROWS
 from protoformer.metrics.depth import Crop, DepthTable, check_depth_options, depth_tally, mean_depth_table
 from protoformer.metrics.flow import COLUMNS as FLOW_COLUMNS
 from protoformer.metrics.flow import FlowScores, flow_tally, mean_flow_scores
-from protoformer.metrics.stability import StabilityScores, mean_stability_scores, video_scores
+from protoformer.metrics.stability import Place, StabilityScores, mean_stability_scores, video_scores
 from protoformer.metrics.tally import Tally
 from protoformer.metrics.tracking import FRACTIONS, OVERLAPS, PIXELS, TrackScores, mean_track_scores, track_curves
 
@@ -58,12 +58,12 @@ class StabilityMetric(Averages):
     seen: Tensor
 
     def __init__(self) -> None:
-        super().__init__(7)
+        super().__init__(8)
         self.add_state("seen", torch.zeros(4, dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, input_to_output: Tensor, output_motions: Tensor) -> None:
+    def update(self, input_to_output: Tensor, output_motions: Tensor, centre: Place = (0.0, 0.0)) -> None:
         """Add one video, in the terms of `stability_scores`."""
-        row, counts = video_scores(input_to_output, output_motions)
+        row, counts = video_scores(input_to_output, output_motions, centre)
         self.add(Tally.of_rows(row[None]))
         self.seen = self.seen + counts.to(self.seen.device)
 

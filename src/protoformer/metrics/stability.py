@@ -16,6 +16,9 @@ from torch import Tensor
 
 from protoformer.metrics.tally import Tally
 
+Place = tuple[float, float]
+"""(x, y), pixels."""
+
 LOWEST = 5
 """Frequencies that count as intended motion."""
 
@@ -32,7 +35,7 @@ STILL = 1e-9
 
 @dataclass(frozen=True)
 class StabilityScores:
-    """Scores of videos, each 0 .. 1, averaged over videos; more is better. NaN where no video had that score."""
+    """Scores of videos, averaged over videos; NaN where none had one. But for the last, 0 .. 1, more being better."""
 
     cropping: float
     """Mean over frames of 1 / scale of the input -> output homography, at most 1: 0.8 where the output shows a part of
@@ -52,6 +55,9 @@ class StabilityScores:
     stability_usual: float
     """What the script prints, and tables of others show: the mean of translation's and that of an angle which is read
     off the path's first column, so that shear and perspective enter it."""
+    acceleration: float
+    """Mean length of the change of velocity from one motion to the next, pixels a frame, less being better; velocity is
+    how far the centre of a frame moves. It tells shake where slow motion was taken away too, and stability falls."""
     videos: int = field(kw_only=True)
     """Videos with at least one of these scores."""
     frames: int = field(kw_only=True)
@@ -67,13 +73,13 @@ class StabilityScores:
         return self.frames - 1 - self.skipped_motions >= TELLING
 
 
-def stability_scores(input_to_output: Tensor, output_motions: Tensor) -> StabilityScores:
+def stability_scores(input_to_output: Tensor, output_motions: Tensor, centre: Place = (0.0, 0.0)) -> StabilityScores:
     """Scores of one video of T frames.
 
     input_to_output: T x 3 x 3, from each input frame to the output frame made of it. output_motions: (T - 1) x 3 x 3,
-    from each output frame to the next. Pixels; NaN where not found.
+    from each output frame to the next. Pixels; NaN where not found. centre: (x, y) of an output frame's, pixels.
     """
-    row, counts = video_scores(input_to_output, output_motions)
+    row, counts = video_scores(input_to_output, output_motions, centre)
     return mean_stability_scores(Tally.of_rows(row[None]).total(), counts)
 
 
@@ -118,8 +124,8 @@ def low_frequency_share(signal: Tensor) -> float:
     return float(energy[:LOWEST].sum() / energy.sum())
 
 
-def video_scores(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tensor, Tensor]:
-    """The seven scores of a video, and its part in the four counts."""
+def video_scores(input_to_output: Tensor, output_motions: Tensor, centre: Place) -> tuple[Tensor, Tensor]:
+    """The eight scores of a video, and its part in the four counts."""
     frames, shapes = len(input_to_output), (list(input_to_output.shape), list(output_motions.shape))
     if frames < 1 or shapes != ([frames, 3, 3], [frames - 1, 3, 3]):
         raise ValueError(f"T frames have T x 3 x 3 and (T - 1) x 3 x 3 homographies, not {shapes[0]} and {shapes[1]}")
@@ -128,7 +134,8 @@ def video_scores(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tenso
     translation, rotation = (low_frequency_share(signal) for signal in path_signals(path))
     usual = (translation + low_frequency_share(_continuous(torch.atan2(path[:, 1, 0], path[:, 0, 0])))) / 2
     # Too short a path leaves both unknown, and then min, of two NaN, is NaN.
-    scores = (*_view_scores(views[:, :2, :2]), min(translation, rotation), translation, rotation, usual)
+    stable = (min(translation, rotation), translation, rotation, usual)
+    scores = (*_view_scores(views[:, :2, :2]), *stable, _acceleration(output_motions, centre))
     row = torch.tensor(scores, dtype=torch.float64)
     counts = (int(not row.isnan().all()), frames, frames - len(views), frames - 1 - len(motions))
     return row, torch.tensor(counts)
@@ -136,11 +143,26 @@ def video_scores(input_to_output: Tensor, output_motions: Tensor) -> tuple[Tenso
 
 def _usable(homographies: Tensor) -> Tensor:
     """Those homographies, with a last entry of 1, that a moving camera could have made: n x 3 x 3, float64."""
+    scaled, usable = _judged(homographies)
+    return scaled[usable]
+
+
+def _judged(homographies: Tensor) -> tuple[Tensor, Tensor]:
+    """Homographies with a last entry of 1, n x 3 x 3, float64, and which a moving camera could have made: n, bool."""
     scaled = homographies.double()
     scaled = scaled / scaled[:, 2:, 2:]
-    found = scaled.isfinite().flatten(1).all(dim=1)
-    scaled = scaled[found]
-    return scaled[torch.linalg.det(scaled[:, :2, :2]) > 0]
+    finite = scaled.isfinite().flatten(1).all(dim=1)
+    affine = torch.where(finite[:, None, None], scaled[:, :2, :2], 0.0)
+    return scaled, finite & (torch.linalg.det(affine) > 0)
+
+
+def _acceleration(motions: Tensor, centre: Place) -> float:
+    """Mean change of a centre's velocity, pixels, between usable motions that follow each other; NaN of none."""
+    scaled, usable = _judged(motions)
+    moved = scaled @ scaled.new_tensor((*centre, 1.0))
+    velocity = moved[:, :2] / moved[:, 2:] - scaled.new_tensor(centre)
+    both = usable[1:] & usable[:-1]
+    return float(velocity.diff(dim=0)[both].norm(dim=1).mean()) if bool(both.any()) else math.nan
 
 
 def _view_scores(affine: Tensor) -> tuple[float, float, float]:
