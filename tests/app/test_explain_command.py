@@ -20,7 +20,8 @@ def test_two_images_become_a_page_pictures_and_numbers(folder: Path, protoformer
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
     assert (summary["task"], summary["layers"], summary["trained"]) == ("flow", ["1.1", "2.1"], False)
-    assert summary["parts"] >= 1 and (folder / "out" / "2.1-parts.png").exists()
+    told = json.loads((folder / "out" / "explanation.json").read_text())["layers"][-1]["parts"]
+    assert summary["parts"] == len(told["parts"]) and (folder / "out" / "2.1-parts.png").exists()
     assert summary["prototypes"] == 16 and 0 < summary["matched"] <= summary["with_pixels"] <= 16
     assert sorted(summary["written"]) == sorted(str(path) for path in Path("out").iterdir())
     assert (folder / "out" / "index.html").read_text().startswith("<!doctype html>")

@@ -1,12 +1,14 @@
 """What moves as one, found from flows whose parts are known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 import protoformer as pf
 from protoformer.geometry import cell_of_pixel, pixel_grid
-from protoformer.inference.moving_parts import moving_parts
+from protoformer.inference.moving_parts import Joining, moving_parts
 from protoformer.inference.part_records import found_parts
 from protoformer.inference.smooth_motions import MotionSums, motion_terms
 from protoformer.metrics.regions import adjusted_rand_index
@@ -86,6 +88,36 @@ def test_slivers_are_no_parts() -> None:
     flow = torch.zeros(2, *SIZE)
     flow[1, 20:22, 20:22] = 30.0
     assert int(moving_parts(CELLS, flow).max()) == 0
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1)])
+def test_a_pixel_and_a_line_are_images_too(size: tuple[int, int]) -> None:
+    assert torch.equal(
+        moving_parts(torch.arange(9)[: size[0] * size[1]].view(size), torch.zeros(2, *size)), torch.zeros(size)
+    )
+
+
+def test_what_stands_still_is_joined_in_a_few_rounds_however_many_pieces_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All joins cost the same, nothing, and so do those of specks to what is around them."""
+    rounds = []
+    linked = Joining._linked
+    monkeypatch.setattr(Joining, "_linked", lambda self, links: rounds.append(links) or linked(self, links))
+    assert int(moving_parts(cell_of_pixel(SIZE, (48, 64)).view(SIZE), torch.zeros(2, *SIZE)).max()) == 0
+    specks = torch.zeros(2, *SIZE)
+    specks[:, ::4, ::4] = 9.0
+    assert int(moving_parts(torch.zeros(SIZE).long(), specks).max()) == 0
+    assert len(rounds) < 60
+
+
+def test_a_flow_that_is_not_known_everywhere_is_refused(
+    tiny: pf.FlowModel, scene: FlowSample, result: pf.FlowResult
+) -> None:
+    holed = result.flow.clone()
+    holed[0, 3, 4] = torch.nan
+    with pytest.raises(pf.InputError, match="the flow has values that are not finite"):
+        tiny.explain(scene.first, scene.second, result=replace(result, flow=holed))
 
 
 def test_the_flow_of_a_plane_is_one_motion_and_leaves_nothing() -> None:

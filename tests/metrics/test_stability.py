@@ -140,6 +140,12 @@ def test_an_acceleration_does_not_reach_over_a_motion_that_was_not_found() -> No
     assert stability_scores(identity(), motions).acceleration == 0
 
 
+def test_a_homography_that_turns_the_centre_inside_out_accelerates_nothing() -> None:
+    motions = identity(FRAMES - 1)
+    motions[10, 2, 0] = -1 / 50  # no depth is left at x = 50
+    assert stability_scores(identity(), motions, (50, 30)).acceleration == 0
+
+
 def test_a_path_too_short_for_shake_has_no_stability() -> None:
     assert math.isnan(low_frequency_share(torch.arange(11.0)))
     assert 0 < low_frequency_share(torch.arange(12.0)) < 1

@@ -44,6 +44,12 @@ ROWS = (
 )
 
 
+def test_a_row_of_fewer_seeds_is_explained() -> None:
+    short = "Rows without it were trained with one seed."
+    assert short not in ablation_markdown(summary(*ROWS), "picture.png")
+    assert short in ablation_markdown(summary(*ROWS, row("FC with similarity", (0.49, 0.71), 3.3)), "picture.png")
+
+
 def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
     text = ablation_markdown(summary(*ROWS), "picture.png")
     lines = text.splitlines()

@@ -47,7 +47,7 @@ def demo(
     first.result.save(output / "motion.flo")
     first.result.save(output / "motion.png")
     overview = (picture(first.first), first.colours(first.sample.flow[0]), first.colours(first.result.flow))
-    write_image(output / "overview.png", np.concatenate((*overview, first.groups()), axis=1))
+    write_image(output / "overview.png", np.concatenate((*overview, first.parts[0]), axis=1))
     page = Page(
         title="protoformer",
         lead="Motion on prototypes: what this version does, shown on images it made itself.",

@@ -1,6 +1,7 @@
 """The demonstration's sections on optical flow, and on the prototypes behind it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from protoformer.model.encoder import STRIDES
 from protoformer.model.flow import normalised
 from protoformer.model.tokens import size_of, tokens_of
 from protoformer.show import Curve, Figure, Pixels, Section, assignment_picture, grey_picture, line_plot, picture
+from protoformer.show.explanation_pictures import parts_pictures
 from protoformer.world import FlowSample, World
 from protoformer.world.tasks import flow_sample
 
@@ -45,9 +47,10 @@ class ShownFlow:
         """A flow, 2 x H x W, on the scene's one scale of colours."""
         return flow_to_color(flow.permute(1, 2, 0).numpy(), self.strongest)
 
-    def groups(self) -> Pixels:
-        """The first image in the colours of its finest prototypes."""
-        return assignment_picture(self.result.prototypes[0][-1], self.first, STRIDES[0], seen=self.result.seen)
+    @cached_property
+    def parts(self) -> list[Pixels]:
+        """Both images in the colours of the parts that move as one."""
+        return parts_pictures(self.result.explain())
 
 
 def shown_flow(model: FlowModel, family: str) -> ShownFlow:
@@ -84,8 +87,10 @@ def flow_section(shown: ShownFlow) -> Section:
 
 
 def prototypes_section(shown: ShownFlow) -> Section:
-    """The groups of every layer."""
-    figures = [
+    """What moves as one, and the groups of every layer that it is made of."""
+    captions = ("what moves as one in the first image", "the same parts where the motion carries them")
+    figures = [Figure(part, caption) for part, caption in zip(shown.parts, captions, strict=True)]
+    figures += [
         Figure(
             assignment_picture(found, shown.first, stride, seen=shown.result.seen),
             f"{found.centres.shape[1]} prototypes at 1/{stride} of the image as the network sees it",
@@ -95,8 +100,9 @@ def prototypes_section(shown: ShownFlow) -> Section:
     ]
     return Section(
         "Prototypes",
-        "Every layer groups the pixels around prototypes before it matches them. Here each pixel has the colour of the "
-        "prototype it belongs to most. Prototypes follow texture as well as things, so that the maps look grainy.",
+        "Every layer groups the pixels around prototypes before it matches them. Prototypes follow texture as well as "
+        "things, so that their maps look grainy: here each pixel has the colour of the prototype it belongs to most. "
+        "Joined where one motion suits them, their pieces are the parts that move as one, shown first.",
         tuple(figures),
     )
 

@@ -51,7 +51,7 @@ def evaluate_stabilize_command(
     device: DeviceOption = None,
     as_json: JsonScores = False,
 ) -> None:
-    """Cropping, distortion and stability of clips made steady, beside what others make of them.
+    """Cropping, distortion, stability and acceleration of clips made steady, beside what others make of them.
 
     Example: `protoformer evaluate stabilize --root shaky --frames 400`
     """

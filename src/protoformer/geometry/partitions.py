@@ -1,7 +1,9 @@
-"""Partitions of an image, H x W, int64, a number for every pixel: their pieces, who touches whom, and moving them."""
+"""Partitions of an image, H x W, int64, a number for every pixel: their pieces, who touches whom, and moving them.
+
+All of it on the CPU.
+"""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.grids import pixel_grid
@@ -99,7 +101,8 @@ def moved_along(labels: Tensor, flow: Tensor, misfit: Tensor) -> Tensor:
 def around(labels: Tensor) -> Tensor:
     """Of every pixel its own label and those of the eight around it, the border going on beyond itself: 9 x (H W)."""
     height, width = labels.shape
-    padded = F.pad(labels[None].double(), (1, 1, 1, 1), mode="replicate")[0].long()
+    rows, columns = (torch.arange(-1, side + 1).clamp(0, side - 1) for side in (height, width))
+    padded = labels[rows][:, columns]
     steps = sorted(((down, across) for down in range(3) for across in range(3)), key=lambda each: each != (1, 1))
     return torch.stack([padded[down : down + height, across : across + width] for down, across in steps]).flatten(1)
 

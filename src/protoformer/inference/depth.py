@@ -17,7 +17,7 @@ from protoformer.inference.depth_engine import DepthEngine, confidence_in_depth,
 from protoformer.inference.depth_range import DepthRange, checked_range, network_range
 from protoformer.inference.depth_results import DepthResult
 from protoformer.inference.depth_video import DepthVideo, DepthVideoOptions
-from protoformer.inference.explaining import Explainer, check_result_size, explained_image
+from protoformer.inference.explaining import Explainer, check_result, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.flow_windows import Precision, check_updates, takes_half
@@ -151,7 +151,7 @@ class DepthModel(Brief):
     ) -> ImageExplanation:
         found = self.depth(image, updates=updates, progress=progress) if result is None else result
         pixels = as_image(image)[0]
-        check_result_size(found.depth, pixels, "depth")
+        check_result(found.depth, pixels, "depth")
         working = shrunk_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
         seen = shrunk(pixels[None].to(self.device), working)
         return explained_image(self.network.features, pixels, seen, depth_padding(seen), found.depth)

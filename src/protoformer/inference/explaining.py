@@ -40,13 +40,18 @@ class Explainer:
         return type(None), ()
 
 
-def check_result_size(found: Tensor, image: Tensor, what: str) -> None:
-    """Refuse to explain an image by a result of another size. found, image: ... x H x W each; what: of the result."""
+def check_result(found: Tensor, image: Tensor, what: str) -> None:
+    """Refuse to explain an image by a result of another size, or with values that are none.
+
+    found, image: ... x H x W each; what: of the result.
+    """
     if found.shape[-2:] != image.shape[-2:]:
         raise InputError(
             f"the {what} is of {found.shape[-1]}x{found.shape[-2]} pixels and the image is "
             f"{image.shape[-1]}x{image.shape[-2]}; give the result for this image."
         )
+    if not bool(found.isfinite().all()):
+        raise InputError(f"the {what} has values that are not finite; give one that is known at every pixel.")
 
 
 def explained_image(

@@ -12,7 +12,7 @@ from protoformer.files.movie import USUAL_RATE
 from protoformer.geometry import Padding, occlusion_by_consistency, resized, resized_flow, shrunk, shrunk_size
 from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.clip_frames import Source, Span
-from protoformer.inference.explaining import Explainer, check_result_size, explained_image
+from protoformer.inference.explaining import Explainer, check_result, explained_image
 from protoformer.inference.explanation import Explanation, ImageExplanation
 from protoformer.inference.flow_video import FlowVideo, VideoOptions
 from protoformer.inference.flow_windows import (
@@ -123,7 +123,8 @@ class FlowModel(Brief):
             return Explanation("flow", self._explained(as_image(image), None), trained=self.trained)
         images = image_pair(image, second)
         if result is not None:
-            check_result_size(result.flow, images[0], "flow")
+            check_result(result.flow, images[0], "flow")
+            check_result(result.confidence, images[0], "confidence")
         found = self.flow(*images, updates=updates, tile="auto", progress=progress) if result is None else result
         explained = (self._explained(images[0], found), self._explained(images[1], None))
         return Explanation("flow", *explained, trained=self.trained)

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protoformer.geometry.partitions import around, connected_pieces, distinct_pairs, numbered_by_size, touching
+from protoformer.geometry.partitions import (
+    around,
+    connected_pieces,
+    distinct_pairs,
+    lowest_linked,
+    numbered_by_size,
+    touching,
+)
 from protoformer.inference.smooth_motions import MotionSums, motion_terms
 
 JUMP = 0.5
@@ -39,18 +46,18 @@ Allowed = Callable[[Tensor, MotionSums, MotionSums], Tensor]
 def moving_parts(regions: Tensor, flow: Tensor, confidence: Tensor | None = None) -> Tensor:
     """Parts that move as one: H x W, int64, numbered from 0 by falling size.
 
-    regions: H x W, int64, such as the prototypes of pixels; flow: 2 x H x W, pixels; confidence: 1 x H x W in [0, 1].
-    Regions are cut into connected pieces, and where the flow jumps. Neighbours are joined, those first that lose least
-    by having one motion, until none of the joins left is within the tolerance. Pixels at a border go to the side whose
-    motion suits them, and at last parts are joined that do not touch, such as what is seen of a background to the left
-    and to the right of a thing.
+    regions: H x W, int64, such as the prototypes of pixels; flow: 2 x H x W, pixels; confidence: 1 x H x W in [0, 1];
+    all of them finite, and on the CPU. Regions are cut into connected pieces, and where the flow jumps. Neighbours are
+    joined, those first that lose least by having one motion, until none of the joins left is within the tolerance;
+    slivers go to a neighbour in any case. Pixels at a border go to the side whose motion suits them, and at last large
+    parts are joined that do not touch, such as what is seen of a background to the left and to the right of a thing.
     """
     weights = torch.ones_like(flow[0]) if confidence is None else confidence[0].clamp_min(LEAST_WEIGHT)
     least, alike = SLIVER * regions.numel(), _alike(WEIGHTY * regions.numel())
     joining = Joining.of(_pieces(regions, flow), flow, weights)
-    joining = joining.joined(alike).joined(_slivers(least)).joined(alike)
+    joining = joining.joined(alike).without_slivers(least).joined(alike)
     parts = _with_better_borders(joining.parts, flow, joining.sums.motions())
-    joining = Joining.of(connected_pieces(parts), flow, weights).joined(_slivers(least))
+    joining = Joining.of(connected_pieces(parts), flow, weights).without_slivers(least)
     return numbered_by_size(joining.with_distant_pairs().joined(_alike(0)).parts)
 
 
@@ -71,11 +78,6 @@ def _alike(least: float) -> Allowed:
         return cost < tolerance.square() * smaller
 
     return allowed
-
-
-def _slivers(least: float) -> Allowed:
-    """Joins of pieces that have fewer pixels."""
-    return lambda cost, one, other: torch.minimum(one.pixels, other.pixels) < least
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,30 +104,50 @@ class Joining:
         What a join costs is how much more is left of the flow by one motion than by two, as in Ward's method. In every
         round all pairs are joined that are each other's cheapest.
         """
-        sums, pairs, owner = self.sums, self.pairs, torch.arange(len(self.sums))
-        while pairs.shape[1]:
-            one, other, alone = sums.at(pairs[0]), sums.at(pairs[1]), sums.residual()
-            cost = (one + other).residual() - alone[pairs[0]] - alone[pairs[1]]
-            good = allowed(cost, one, other)
-            if not bool(good.any()):
-                break
-            chosen = good & _mutual(pairs, torch.where(good, cost, torch.inf), len(sums))
-            onto = torch.arange(len(sums))
-            onto[pairs[1, chosen]] = pairs[0, chosen]
-            onto = onto.unique(return_inverse=True)[1]
-            sums, owner = sums.joined(onto), onto[owner]
-            pairs = distinct_pairs(onto[pairs], len(sums))
-        return Joining(owner[self.parts], sums, pairs)
+        joining = self
+        while bool((good := allowed(cost := joining._cost(), *joining._sides())).any()):
+            pairs = joining.pairs[:, good]
+            cheapest = _cheapest(pairs, cost[good], len(joining.sums))
+            joining = joining._linked(pairs[:, cheapest.all(dim=0)])
+        return joining
+
+    def without_slivers(self, least: float) -> "Joining":
+        """After every part of fewer pixels has gone to the neighbour that costs least."""
+        joining = self
+        while bool((small := joining.sums.pixels[joining.pairs] < least).any()):
+            cheapest = _cheapest(joining.pairs, joining._cost(), len(joining.sums))
+            joining = joining._linked(joining.pairs[:, (cheapest & small).any(dim=0)])
+        return joining
+
+    def _sides(self) -> tuple[MotionSums, MotionSums]:
+        return self.sums.at(self.pairs[0]), self.sums.at(self.pairs[1])
+
+    def _cost(self) -> Tensor:
+        """Of each pair that may join: m, px^2."""
+        one, other = self._sides()
+        alone = self.sums.residual()
+        return (one + other).residual() - alone[self.pairs[0]] - alone[self.pairs[1]]
+
+    def _linked(self, links: Tensor) -> "Joining":
+        """After these pairs, 2 x n, have become one, and all that hang together by them."""
+        onto: Tensor = lowest_linked(len(self.sums), links).unique(return_inverse=True)[1]
+        sums = self.sums.joined(onto)
+        return Joining(onto[self.parts], sums, distinct_pairs(onto[self.pairs], len(sums)))
 
 
-def _mutual(pairs: Tensor, cost: Tensor, count: int) -> Tensor:
-    """Which pairs (2 x m) of `count` parts are the cheapest of both their sides; of equals the first: m, bool."""
-    rank = torch.empty_like(pairs[0])
-    rank[cost.argsort(stable=True)] = torch.arange(len(rank))
+def _cheapest(pairs: Tensor, cost: Tensor, count: int) -> Tensor:
+    """Of `count` parts, whether a pair (2 x m) is the cheapest of its one side, and of its other: 2 x m, bool.
+
+    Of equals, one that is drawn, in the same way every time: were it the first, one part would grow along a row of
+    them step by step.
+    """
+    drawn = torch.randperm(len(cost), generator=torch.Generator().manual_seed(0))
+    rank = torch.empty_like(drawn)
+    rank[drawn[cost[drawn].argsort(stable=True)]] = torch.arange(len(rank))
     best = torch.full((count,), len(rank))
     for side in pairs:
         best.scatter_reduce_(0, side, rank, "amin")
-    return (best[pairs[0]] == rank) & (best[pairs[1]] == rank)
+    return best[pairs] == rank
 
 
 def _with_better_borders(parts: Tensor, flow: Tensor, motions: Tensor) -> Tensor:

@@ -10,15 +10,16 @@ from protoformer.geometry.partitions import moved_along
 from protoformer.inference.brief import Brief, count_fact, size_fact
 from protoformer.inference.moving_parts import moving_parts
 from protoformer.inference.prototype_groups import Group, at_pixels, groups_of
+from protoformer.metrics.regions import contingency
 
 
 @dataclass(frozen=True)
 class MovingPart:
     """Pixels of the first image that one smooth motion suits.
 
-    part: its number, from 0 by falling size. pixels, share: of the image's. centre: (x, y), pixels, the mean of where
-    they are. mean: of their flow, (u, v), pixels. spread: the root of the mean squared distance from that, pixels.
-    prototypes: each one that pixels of it belong to, and how many do, most first.
+    part: its number, from 0 by falling size as the network sees the image. pixels, share: of the image's. centre:
+    (x, y), pixels, the mean of where they are. mean: of their flow, (u, v), pixels. spread: the root of the mean
+    squared distance from that, pixels. prototypes: each one that pixels of it belong to, and how many do, most first.
     """
 
     part: int
@@ -61,15 +62,15 @@ def found_parts(
     gap = (small[0] - warp_back(small[1], known[None, :2])).abs().mean(dim=1)[0]
     moved = moved_along(found, known[:2], gap)
     whole, arrived = (at_pixels(each, size, seen, 1) for each in (found, moved))
-    table = torch.zeros(int(whole.max()) + 1, int(labels.max()) + 1, dtype=torch.int64)
-    table.view(-1).index_add_(0, (whole * table.shape[1] + labels).flatten(), torch.ones_like(labels.flatten()))
-    records = [_record(each, table[each.prototype]) for each in groups_of(whole, flow)]
+    used, groups = labels.unique(), groups_of(whole, flow)
+    shared = contingency(whole, labels)
+    records = [_record(group, used, counts) for group, counts in zip(groups, shared, strict=True)]
     return MovingParts(whole, arrived, tuple(records))
 
 
-def _record(group: Group, counts: Tensor) -> MovingPart:
-    """Of a part's pixels as a group, and how many of them each prototype has: K."""
-    order = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())].tolist()
-    prototypes = tuple((number, int(counts[number])) for number in order)
-    spread = group.spread or 0.0
-    return MovingPart(group.prototype, group.pixels, group.share, group.centre, group.mean, spread, prototypes)
+def _record(group: Group, used: Tensor, counts: Tensor) -> MovingPart:
+    """Of a part's pixels as a group. used: numbers of prototypes, n; counts: how many of these pixels each has, n."""
+    order = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+    prototypes = tuple(zip(used[order].tolist(), counts[order].tolist(), strict=True))
+    assert group.spread is not None  # as there is a flow
+    return MovingPart(group.prototype, group.pixels, group.share, group.centre, group.mean, group.spread, prototypes)

@@ -27,8 +27,8 @@ class StabilityMeter:
 
     def scores(self) -> StabilityScores:
         """The scores of all frames that were shown, one at least."""
-        centre = (0.0, 0.0) if self.latest is None else self.latest.centre
-        return stability_scores(_stacked(self.views), _stacked(self.motions), centre)
+        assert self.latest is not None
+        return stability_scores(_stacked(self.views), _stacked(self.motions), self.latest.centre)
 
 
 def _stacked(matrices: list[Matrix]) -> Tensor:

@@ -29,6 +29,9 @@ TELLING = 20 * LOWEST
 """Motions of which a path must be made for its stability to tell a steady hand from a shaky one: the frequencies that
 count as intended are then a tenth of all, and slower than most shake. In fewer, much shake counts as intended."""
 
+LEAST_DEPTH = 0.5
+"""What a homography divides the centre by, where it is 1 in its origin: with less, no camera moved so in one frame."""
+
 STILL = 1e-9
 """A signal, pixels or radians, that never leaves its mean by more than this does not move: it is all rounding."""
 
@@ -57,7 +60,8 @@ class StabilityScores:
     off the path's first column, so that shear and perspective enter it."""
     acceleration: float
     """Mean length of the change of velocity from one motion to the next, pixels a frame, less being better; velocity is
-    how far the centre of a frame moves. It tells shake where slow motion was taken away too, and stability falls."""
+    how far the centre of a frame moves. It tells shake where slow motion was taken away too, and stability falls. As
+    features show it: cuts and misses of theirs count."""
     videos: int = field(kw_only=True)
     """Videos with at least one of these scores."""
     frames: int = field(kw_only=True)
@@ -77,7 +81,8 @@ def stability_scores(input_to_output: Tensor, output_motions: Tensor, centre: Pl
     """Scores of one video of T frames.
 
     input_to_output: T x 3 x 3, from each input frame to the output frame made of it. output_motions: (T - 1) x 3 x 3,
-    from each output frame to the next. Pixels; NaN where not found. centre: (x, y) of an output frame's, pixels.
+    from each output frame to the next. Pixels; NaN where not found. centre: (x, y) of an output frame's, pixels, for
+    the acceleration alone; by default the origin, which turns move.
     """
     row, counts = video_scores(input_to_output, output_motions, centre)
     return mean_stability_scores(Tally.of_rows(row[None]).total(), counts)
@@ -161,6 +166,7 @@ def _acceleration(motions: Tensor, centre: Place) -> float:
     scaled, usable = _judged(motions)
     moved = scaled @ scaled.new_tensor((*centre, 1.0))
     velocity = moved[:, :2] / moved[:, 2:] - scaled.new_tensor(centre)
+    usable = usable & (moved[:, 2] > LEAST_DEPTH)
     both = usable[1:] & usable[:-1]
     return float(velocity.diff(dim=0)[both].norm(dim=1).mean()) if bool(both.any()) else math.nan
 

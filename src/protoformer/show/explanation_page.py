@@ -63,11 +63,10 @@ def save_explanation(
     """Write an explanation into a folder, made if need be, each file whole or not at all; returns what was written.
 
     index.html, the page; explanation.json; of every layer LAYER-parts.png, in colours of what moves as one, if there is
-    a flow, LAYER-groups.png, in colours of prototypes,
-    LAYER-families.png, in those of families of similar ones, both with the second image beside the first, and
-    LAYER-steps.png, after each step of EM; LAYER-prototype-N.png, the soft membership of prototypes that are asked for.
-    layer: one alone, such as "2.1". progress: told of every layer twice, once its numbers are there, which takes
-    longest, and once its pictures are.
+    a flow, LAYER-groups.png, in colours of prototypes, LAYER-families.png, in those of families of similar ones, all
+    with the second image beside the first, and LAYER-steps.png, after each step of EM; LAYER-prototype-N.png, the soft
+    membership of prototypes that are asked for. layer: one alone, such as "2.1". progress: told of every layer twice,
+    once its numbers are there, which takes longest, and once its pictures are.
     """
     place = made_folder(Path(folder))
     names = None if layer is None else (layer,)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from protoformer.inference.explanation import Explanation
 from protoformer.inference.part_records import MovingPart
-from protoformer.inference.prototype_groups import at_pixels
+from protoformer.inference.prototype_groups import Group, at_pixels
 from protoformer.show.explanation_pictures import part_colours
 from protoformer.show.prototypes import hex_colours
 
@@ -50,12 +50,15 @@ def _runs(line: Tensor) -> list[int]:
 
 
 def _numbers(part: MovingPart) -> dict[str, Any]:
+    return {"part": part.part, **group_numbers(part), "prototypes": [list(each) for each in part.prototypes]}
+
+
+def group_numbers(group: Group | MovingPart) -> dict[str, Any]:
+    """Where pixels are and what they do, to as many digits as anybody wants."""
     return {
-        "part": part.part,
-        "pixels": part.pixels,
-        "share": round(part.share, 6),
-        "centre": [round(each, 2) for each in part.centre],
-        "mean": [round(each, 4) for each in part.mean],
-        "spread": round(part.spread, 4),
-        "prototypes": [list(each) for each in part.prototypes],
+        "pixels": group.pixels,
+        "share": round(group.share, 6),
+        "centre": [round(each, 2) for each in group.centre],
+        "mean": [round(each, 4) for each in group.mean],
+        "spread": None if group.spread is None else round(group.spread, 4),
     }

@@ -6,7 +6,7 @@ from protoformer.inference.explanation import Explanation, ImageExplanation, Lay
 from protoformer.inference.prototype_groups import Group
 from protoformer.model.flow_decoder import Progress
 from protoformer.show.addresses import base64_text, jpeg_address
-from protoformer.show.explanation_parts import page_parts, parts_record
+from protoformer.show.explanation_parts import group_numbers, page_parts, parts_record
 from protoformer.show.explanation_pictures import prototype_colours
 from protoformer.show.prototypes import hex_colours, picture
 
@@ -97,14 +97,7 @@ def _nearest(layer: LayerExplanation, prototype: int) -> list[list[float]]:
 
 
 def _numbers(group: Group) -> dict[str, Any]:
-    return {
-        "prototype": group.prototype,
-        "pixels": group.pixels,
-        "share": round(group.share, 6),
-        "centre": [round(each, 2) for each in group.centre],
-        "mean": [round(each, 4) for each in group.mean],
-        "spread": None if group.spread is None else round(group.spread, 4),
-    }
+    return {"prototype": group.prototype, **group_numbers(group)}
 
 
 def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
