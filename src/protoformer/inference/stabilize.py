@@ -36,7 +36,7 @@ USUAL_SHARE = 0.96
 """What of a frame's sides is shown at least, unless somebody says otherwise or the clip shakes much."""
 SHAKIEST_SHARE, SHARE_STEP = 0.88, 0.005
 """What is shown at least of a clip that shakes much, and the steps on the way there."""
-STEADY = 3e-4
+STEADY = 2.9e-4
 """Mean change of velocity from frame to frame, of a frame's width, below which nobody asks for a smaller crop."""
 LEAST_SHARE, MOST_SHARE = 0.5, 0.999
 """Bounds of what somebody may say: with a share nearer to 1, rounding would be all the room there is."""
