@@ -93,6 +93,7 @@ def test_a_camera_on_a_tripod_does_not_move_within_the_margin() -> None:
     tripod=st.booleans(),
 )
 @example(seed=0, count=2, size=0.0, turn=4.5e-302, share=0.75, tripod=False)
+@example(seed=25, count=4, size=0.0, turn=0.125, share=0.875, tripod=False)
 def test_the_crop_never_leaves_a_frame(
     seed: int, count: int, size: float, turn: float, share: float, tripod: bool
 ) -> None:

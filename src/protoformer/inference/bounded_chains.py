@@ -14,6 +14,8 @@ WIDTH = 4
 GROUP = 8
 """Links that are eliminated at once; no fewer than the links that an energy reaches over."""
 MOST_STEPS = 60
+ROUNDING = 1e-13
+"""Share of a bound that is left beside it at least."""
 CLOSE = 1e-7
 """What is left of the gap between the energy and its bound from below, relative to the energy, when it is solved."""
 
@@ -122,7 +124,8 @@ def solved(program: ChainProgram, start: Array) -> Array:
         step, slack_step, price_step = _direction(matrix, sides, slack, price, pull, aimed)
         length = 0.99 * min(_room(slack, slack_step), _room(price, price_step))
         x, price = x + length * step, price + length * price_step
-        slack = limits - np.einsum("nea,na->ne", sides, x)
+        # What is left beside a bound may be less than rounding, which would make it nothing.
+        slack = np.maximum(limits - np.einsum("nea,na->ne", sides, x), ROUNDING * np.abs(limits))
     return x
 
 
