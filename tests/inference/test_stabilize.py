@@ -112,6 +112,13 @@ def test_a_cut_parts_a_clip(model: pf.StabilizeModel, clip: Clip) -> None:
     assert result.cuts == (5,) and np.array_equal(result.path_before[5], np.zeros(4))
 
 
+def test_plain_ground_that_grows_lighter_is_no_cut(model: pf.StabilizeModel, clip: Clip) -> None:
+    frames = [np.array(frame) for frame in clip(shaky(6))]
+    for place, frame in enumerate(frames):
+        frame[:, : 3 * SIZE[1] // 4] = 95 + place % 2  # whose colours are counted apart: a bin ends between them
+    assert model.stabilize(frames).cuts == ()
+
+
 def test_black_frames_are_bridged(model: pf.StabilizeModel, clip: Clip) -> None:
     frames = clip(1.0 * np.arange(8))
     for place in (0, 3, 4, 7):

@@ -32,7 +32,7 @@ TEXTURE = 100.0
 BLANK = 3.0
 """Grey levels: the deviation of a frame that shows nothing."""
 CUT_TRUST, CUT_DISTANCE = 0.5, 0.35
-"""Two frames are of two shots if less than this share of them moves as one, and more of their colours differ."""
+"""Two frames are of two shots if less than this share of what has texture moves as one, and more colours differ."""
 BLUR_TEXTURE, BLUR_TRUST = 0.1, 0.1
 """A frame is blurred if it keeps less than this share of the texture of one before, and less of it moves as one."""
 MOST_BLURRED = 3
@@ -147,7 +147,9 @@ class Surveyor:
         there = flows[0].double().numpy()
         shifts = there[0] * self._grow[0] + 1j * there[1] * self._grow[1]
         motion = fitted_motion(self._centres.ravel(), shifts.ravel(), there[2].ravel())
-        if motion.trust < CUT_TRUST and float(np.abs(before.colours - after.colours).sum()) / 2 > CUT_DISTANCE:
+        # Where little has texture, little can be known to move at all, which is no sign of a cut.
+        alone = motion.trust < CUT_TRUST * float(before.texture.mean())
+        if alone and float(np.abs(before.colours - after.colours).sum()) / 2 > CUT_DISTANCE:
             return None
         return Link(motion, flows)
 
