@@ -103,6 +103,12 @@ def test_curves_differ_in_colour() -> None:
     assert len({line.attrib["stroke"] for line in plot.iter("polyline")}) == 5
 
 
+def test_a_break_is_where_one_line_ends_and_the_next_begins() -> None:
+    points = tuple((float(place), float(place % 3)) for place in range(6))
+    plot = drawn(Curve("one", points, breaks=(2, 5)), Curve("two", points))
+    assert [len(line) for line in lines(plot)] == [2, 3, 1, 6]
+
+
 def test_shares_stand_between_nothing_and_all() -> None:
     curves = [Curve(name, ((0.0, 0.25), (1.0, 0.75))) for name in ("one", "two")]
     plot = ElementTree.fromstring(line_plot(curves, "pixels", "share", y_span=(0.0, 1.0)))

@@ -1,6 +1,7 @@
 """The path of a camera as it is drawn: where it truly lies, in words of a person with a video."""
 
 import re
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -57,6 +58,12 @@ def test_plots_have_units_of_people_and_round_marks() -> None:
     assert [each[-1] for each in labels] == ["pixels to the right", "pixels up", "degrees clockwise", "percent zoom"]
     assert labels[0][:-4] == ["-5", "0", "5", "0", "0.1", "0.2"]
     assert labels[1][:3] == ["-0.5", "-0.25", "0"]
+
+
+def test_every_shot_is_a_line_of_its_own() -> None:
+    still = result_of(swaying(20), np.ones(20, complex), np.zeros(20, complex))
+    whole, cut = (path_page("clip.mp4", each).html() for each in (still, replace(still, cuts=(8,))))
+    assert (whole.count("<polyline"), cut.count("<polyline")) == (8, 16)
 
 
 def test_counts_of_one_are_singular() -> None:

@@ -30,6 +30,9 @@ from protoformer.inference.stabilize_scores import StabilityMeter
 from protoformer.metrics.stability import StabilityScores
 from protoformer.show.stabilize_page import path_page, too_short
 
+MOST_CUTS = 5
+"""Whose moments are told."""
+
 
 @dataclass(frozen=True)
 class ClipChoice:
@@ -140,16 +143,23 @@ def _tell(
         print(json.dumps(plain_json(summary)))
         return
     many = count_fact(frames, "frame")
-    cuts = f", {count_fact(len(result.cuts), 'cut')}" if result.cuts else ""
+    cuts = f", {count_fact(len(result.cuts), 'cut')}{_moments(result)}" if result.cuts else ""
+    within = ", cuts left out" if result.cuts else ""
     bridged = f", {len(result.bridged)} without anything to go by" if result.bridged else ""
     print(
         f"{many} of {width}x{height} pixels{cuts}{bridged}; {result.cropping:.1%} of each side is shown; the camera's "
-        f"velocity changes by {after:.2f} px a frame, {before:.2f} before; {frames / seconds:.2f} frames a second; "
-        f"wrote {', '.join(written)}"
+        f"velocity changes by {after:.2f} px a frame, {before:.2f} before{within}; "
+        f"{frames / seconds:.2f} frames a second; wrote {', '.join(written)}"
     )
     if measured is not None:
         for name, each in (("before", measured.before), ("after", measured.after)):
             print(f"{name}: {told_scores(each)}")
+
+
+def _moments(result: StabilizeResult) -> str:
+    """When the first cuts are, in seconds."""
+    some = ", ".join(f"{float(result.times[place]):.2f}" for place in result.cuts[:MOST_CUTS])
+    return f" (at {some}{', ...' if len(result.cuts) > MOST_CUTS else ''} s)"
 
 
 def told_scores(scores: StabilityScores) -> str:

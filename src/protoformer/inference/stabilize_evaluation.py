@@ -1,5 +1,6 @@
 """Ways to make clips steady, measured on the same frames by the same rules."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +28,11 @@ class ClipScore:
     clip: str
     method: str
     scores: StabilityScores
+
+    def told(self, measure: str) -> float:
+        """One of MEASURES; NaN of a stability that a clip is too short to tell."""
+        silent = measure.startswith("stability") and not self.scores.is_telling
+        return math.nan if silent else float(getattr(self.scores, measure))
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,8 @@ def csv_of_stability(found: StabilityEvaluation) -> str:
 
 
 def _mean(rows: Sequence[ClipScore], label: str) -> dict[str, float]:
-    scores = [row.scores for row in rows if row.method == label]
-    return {measure: _known_mean(getattr(each, measure) for each in scores) for measure in MEASURES}
+    chosen = [row for row in rows if row.method == label]
+    return {measure: _known_mean(row.told(measure) for row in chosen) for measure in MEASURES}
 
 
 def _known_mean(values: Iterable[float]) -> float:

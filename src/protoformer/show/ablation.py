@@ -31,6 +31,7 @@ def ablation_title(summary: Summary) -> str:
 def ablation_table(summary: Summary) -> Table:
     """The rows with what was measured, on a terminal; the full system is bold."""
     table = Table(title=Text(ablation_title(summary)), box=None, caption=Text(_caption(summary)))
+    table.caption_justify = "left"
     head = _head(summary)
     for place, name in enumerate(head):
         table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 14, 44
@@ -20,10 +21,11 @@ LETTER, ROW = 6.5, 16
 
 @dataclass(frozen=True)
 class Curve:
-    """A named line through points (x, y)."""
+    """A named line through points (x, y). breaks: places, from 1 on and rising, of those that no line leads to."""
 
     name: str
     points: tuple[tuple[float, float], ...]
+    breaks: tuple[int, ...] = ()
 
 
 def line_plot(
@@ -39,9 +41,8 @@ def line_plot(
     log_y: the vertical axis is logarithmic (positive values only). y_span: lowest and highest value of a linear one,
     as of shares, which end at 1; by default those of the curves.
     """
-    scaled = [Curve(curve.name, tuple(_drawn(curve, log_y))) for curve in curves]
-    xs = [x for curve in scaled for x, _ in curve.points]
-    ys = [y for curve in scaled for _, y in curve.points]
+    all_points = [point for curve in curves for point in _drawn(curve.points, log_y)]
+    xs, ys = [x for x, _ in all_points], [y for _, y in all_points]
     (x_low, x_high), (y_low, y_high) = _span(xs), y_span or _span(ys)
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -60,10 +61,12 @@ def line_plot(
     for value in _marked(xs) or _round_values(x_low, x_high, 4):
         across, _ = place(value, y_low)
         parts.append(f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
-    for index, curve in enumerate(scaled):
+    for index, curve in enumerate(curves):
         colour = COLOURS[index % len(COLOURS)]
-        points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in curve.points)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        for first, last in pairwise((0, *curve.breaks, len(curve.points))):
+            piece = _drawn(curve.points[first:last], log_y)
+            points = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in piece)
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
     parts += names
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
     middle = (TOP + HEIGHT - BOTTOM) / 2
@@ -92,8 +95,8 @@ def _names(curves: list[Curve]) -> tuple[list[str], int]:
     return texts, above
 
 
-def _drawn(curve: Curve, log_y: bool) -> Iterator[tuple[float, float]]:
-    for x, y in curve.points:
+def _drawn(points: tuple[tuple[float, float], ...], log_y: bool) -> Iterator[tuple[float, float]]:
+    for x, y in points:
         if math.isfinite(x) and math.isfinite(y):
             yield x, math.log10(max(y, 1e-12)) if log_y else y
 

@@ -1,12 +1,11 @@
 """What stabilizers scored, as a table."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 from rich.table import Table
 from rich.text import Text
 
-from protoformer.inference.stabilize_evaluation import DETAILS, USUAL, StabilityEvaluation
+from protoformer.inference.stabilize_evaluation import DETAILS, MEASURES, USUAL, StabilityEvaluation
 from protoformer.show.score_table import score_table
 
 RULES = (
@@ -26,7 +25,7 @@ def stability_tables(found: StabilityEvaluation) -> tuple[Table, Table]:
     figures = ("least", "translation", "rotation", "skipped")
     alone = score_table("stabilization, in detail", OWN_RULES, words, figures)
     for row in found.rows:
-        scores, named = asdict(row.scores), (Text(row.clip), Text(row.method))
+        scores, named = {each: row.told(each) for each in MEASURES}, (Text(row.clip), Text(row.method))
         skipped = str(row.scores.skipped_frames + row.scores.skipped_motions)
         beside.add_row(*named, *_figures(scores, USUAL))
         alone.add_row(*named, *_figures(scores, DETAILS), skipped)

@@ -32,14 +32,16 @@ MOST_POINTS = 2000
 
 
 def path_figures(result: StabilizeResult) -> tuple[Figure, ...]:
-    """A plot of each signal over time, before and after."""
+    """A plot of each signal over time, before and after; every shot is a line of its own."""
     step = -(-len(result.times) // MOST_POINTS)
     seconds = [float(time) for time in result.times[::step]]
     both = (("before", result.path_before), ("after", shown(result)))
     paths = [(label, as_seen(path)[::step]) for label, path in both]
+    breaks = tuple(sorted({-(-cut // step) for cut in result.cuts if cut <= (len(seconds) - 1) * step}))
     figures = []
     for place, signal in enumerate(SIGNALS):
-        curves = [Curve(label, tuple(zip(seconds, path[:, place].tolist(), strict=True))) for label, path in paths]
+        columns = ((label, path[:, place].tolist()) for label, path in paths)
+        curves = [Curve(label, tuple(zip(seconds, column, strict=True)), breaks) for label, column in columns]
         low, high = _span([y for curve in curves for _, y in curve.points], signal.least)
         plot = line_plot(curves, "seconds", signal.unit, y_span=(low, high))
         figures.append(Figure(plot, signal.caption))
@@ -89,7 +91,7 @@ def too_short(scores: StabilityScores) -> str:
 
 
 def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
-    figures = (scores.cropping, scores.distortion, scores.stability)
+    figures = (scores.cropping, scores.distortion, scores.stability_usual)
     cells = ["-" if value != value else f"{value:.3f}" for value in figures]
     return (label, *cells) if scores.is_telling else (label, *cells[:-1], too_short(scores))
 
