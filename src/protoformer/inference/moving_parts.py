@@ -105,26 +105,29 @@ class Joining:
         round all pairs are joined that are each other's cheapest.
         """
         joining = self
-        while bool((good := allowed(cost := joining._cost(), *joining._sides())).any()):
+        while True:
+            sides = joining._sides()
+            cost = joining._cost(*sides)
+            good = allowed(cost, *sides)
+            if not bool(good.any()):
+                return joining
             pairs = joining.pairs[:, good]
             cheapest = _cheapest(pairs, cost[good], len(joining.sums))
             joining = joining._linked(pairs[:, cheapest.all(dim=0)])
-        return joining
 
     def without_slivers(self, least: float) -> "Joining":
         """After every part of fewer pixels has gone to the neighbour that costs least."""
         joining = self
         while bool((small := joining.sums.pixels[joining.pairs] < least).any()):
-            cheapest = _cheapest(joining.pairs, joining._cost(), len(joining.sums))
+            cheapest = _cheapest(joining.pairs, joining._cost(*joining._sides()), len(joining.sums))
             joining = joining._linked(joining.pairs[:, (cheapest & small).any(dim=0)])
         return joining
 
     def _sides(self) -> tuple[MotionSums, MotionSums]:
         return self.sums.at(self.pairs[0]), self.sums.at(self.pairs[1])
 
-    def _cost(self) -> Tensor:
-        """Of each pair that may join: m, px^2."""
-        one, other = self._sides()
+    def _cost(self, one: MotionSums, other: MotionSums) -> Tensor:
+        """Of each pair that may join, by its two sides: m, px^2."""
         alone = self.sums.residual()
         return (one + other).residual() - alone[self.pairs[0]] - alone[self.pairs[1]]
 

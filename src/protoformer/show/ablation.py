@@ -23,6 +23,11 @@ def column_name(column: str) -> str:
     return " ".join((*place, METRICS[metric][0]))
 
 
+def decimals_of(column: str) -> int:
+    """How many are shown of the figures of a column of scores."""
+    return METRICS[column.split()[-1]][1]
+
+
 def ablation_title(summary: Summary) -> str:
     """The task, and what its table is about."""
     return f"{summary.task.capitalize()}: {summary.what}"
@@ -30,8 +35,8 @@ def ablation_title(summary: Summary) -> str:
 
 def ablation_table(summary: Summary) -> Table:
     """The rows with what was measured, on a terminal; the full system is bold."""
-    table = Table(title=Text(ablation_title(summary)), box=None, caption=Text(_caption(summary)))
-    table.caption_justify = "left"
+    title, caption = Text(ablation_title(summary)), Text(_caption(summary))
+    table = Table(title=title, box=None, caption=caption, caption_justify="left")
     head = _head(summary)
     for place, name in enumerate(head):
         table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
@@ -108,7 +113,7 @@ def _cells(summary: Summary, row: SummaryRow) -> list[str]:
 def _score(column: str, spread: Spread | None) -> str:
     if spread is None:
         return "-"
-    decimals = METRICS[column.split()[-1]][1]
+    decimals = decimals_of(column)
     shown = f"{spread.mean:.{decimals}f}"
     return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.{decimals}f}"
 
@@ -135,6 +140,6 @@ def _doubt(agreement: Agreement) -> str:
 
 
 def _against(agreement: Agreement, contrary: Contrary) -> str:
-    decimals = METRICS[agreement.column.split()[-1]][1]
+    decimals = decimals_of(agreement.column)
     known = {None: "", True: ", more than the spread", False: ", within the spread"}[contrary.sure]
     return f"{contrary.better} is worse than {contrary.worse} by {contrary.difference:.{decimals}f}{known}"

@@ -3,8 +3,7 @@
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from protoformer.show.ablation import METRICS as FIGURES
-from protoformer.show.ablation import NOT_COMPARABLE, ablation_title, column_name
+from protoformer.show.ablation import NOT_COMPARABLE, ablation_title, column_name, decimals_of
 from protoformer.show.plots import COLOURS
 from protoformer.show.prototypes import Pixels
 from protoformer.training.ablation_summary import METRICS, PUBLISHED, Summary, SummaryRow
@@ -95,10 +94,8 @@ def _bar(
         pen.line((middle, high, middle, top + reach), fill=_INK, width=2)
         for end in (high, top + reach):
             pen.line((middle - _WHISKER, end, middle + _WHISKER, end), fill=_INK, width=2)
-    decimals = FIGURES[column.split()[-1]][1]
-    pen.text(
-        (middle, high - 4), f"{spread.mean:.{decimals}f}", fill=_INK, font=ImageFont.load_default(_LABEL), anchor="mb"
-    )
+    figure = f"{spread.mean:.{decimals_of(column)}f}"
+    pen.text((middle, high - 4), figure, fill=_INK, font=ImageFont.load_default(_LABEL), anchor="mb")
 
 
 def _scale(rows: tuple[SummaryRow, ...], column: str, published: int) -> float:
