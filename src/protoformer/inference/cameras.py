@@ -104,7 +104,8 @@ def _told(given: object) -> str:
 def _pinhole(focal: float, size: tuple[int, int]) -> Tensor:
     """A camera that looks at the middle of its image, 3 x 3."""
     height, width = size
-    return torch.tensor([[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]])
+    rows = [[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]]
+    return torch.tensor(rows, dtype=torch.float32)
 
 
 def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:

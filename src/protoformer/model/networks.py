@@ -7,6 +7,7 @@ from torch import nn
 from protoformer.model.config import ModelConfig
 from protoformer.model.depth import build_depth
 from protoformer.model.flow import build_flow
+from protoformer.model.initialization import float32_by_default
 from protoformer.model.stabilize import build_stabilize
 from protoformer.model.tracking import build_track
 
@@ -21,4 +22,5 @@ NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {
 
 def build_network(task: str, config: ModelConfig) -> nn.Module:
     """The network of a task, with random weights."""
-    return NETWORKS[task](config)
+    with float32_by_default():
+        return NETWORKS[task](config)
