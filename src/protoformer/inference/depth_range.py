@@ -3,6 +3,7 @@
 import math
 
 from protoformer.errors import InputError, nearest
+from protoformer.files.short_values import shown
 from protoformer.model import ModelConfig
 from protoformer.model.depth import CANONICAL_FOCAL
 
@@ -18,14 +19,16 @@ def checked_range(wanted: DepthRange) -> tuple[float, float] | None:
     if isinstance(wanted, str):
         if wanted not in RANGES:
             close = nearest(wanted, list(RANGES))
-            raise InputError(f"there is no range {wanted!r}; the nearest one is {close!r}, or give two numbers.")
+            raise InputError(f"there is no range {shown(wanted)}; the nearest one is {close!r}, or give two numbers.")
         return RANGES[wanted]
     if wanted is None:
         return None
     try:
         near, far = (float(each) for each in wanted)
     except (TypeError, ValueError):
-        raise InputError(f"a range is a name or two numbers of metres, not {wanted!r}; give one of these.") from None
+        raise InputError(
+            f"a range is a name or two numbers of metres, not {shown(wanted)}; give one of these."
+        ) from None
     if not 0 < near < far < math.inf:
         raise InputError(f"a range cannot go from {near:g} to {far:g} m; give a nearest over 0 and a larger farthest.")
     return near, far
