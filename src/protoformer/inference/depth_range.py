@@ -10,6 +10,9 @@ from protoformer.model.depth import CANONICAL_FOCAL
 RANGES: dict[str, tuple[float, float]] = {"indoor": (0.1, 10.0), "driving": (1.0, 80.0)}
 """Metres of the nearest and the farthest that is to be expected, by name."""
 
+LEAST, MOST = 1e-6, 1e9
+"""Metres that a range may have at all: what is computed within them is finite in float32."""
+
 DepthRange = str | tuple[float, float] | None
 """A name of `RANGES`, (nearest, farthest) in metres, or all that the network can say."""
 
@@ -25,12 +28,14 @@ def checked_range(wanted: DepthRange) -> tuple[float, float] | None:
         return None
     try:
         near, far = (float(each) for each in wanted)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"a range is a name or two numbers of metres, not {shown(wanted)}; give one of these."
         ) from None
     if not 0 < near < far < math.inf:
         raise InputError(f"a range cannot go from {near:g} to {far:g} m; give a nearest over 0 and a larger farthest.")
+    if not LEAST <= near < far <= MOST:
+        raise InputError(f"a range cannot go from {near:g} to {far:g} m; give metres from {LEAST:g} to {MOST:g}.")
     return near, far
 
 
