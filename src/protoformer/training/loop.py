@@ -20,7 +20,7 @@ from protoformer.training.checkpoints import Checkpoint, Found
 from protoformer.training.clock import Budget, Pace
 from protoformer.training.distributed import agreed, gathered, launched, mean_over_ranks, ranks, together
 from protoformer.training.engine import build_engine
-from protoformer.training.guard import ROW
+from protoformer.training.guard import ROW, Counted
 from protoformer.training.judge import Judge
 from protoformer.training.log import RunLog
 from protoformer.training.observer import Observer, Observers, Progress
@@ -131,6 +131,7 @@ class _Go(Generic[Batch]):
         self.saved, self.saved_at = -1, 0.0  # the step of the last one, and when that was
         self.checkpoint = self.place.checkpoints
         self.whole: set[Path] = set()  # checkpoints that were written or read here
+        self.is_warned = False  # that nothing was learned so far
 
     def run(self) -> Ended:
         """The loop."""
@@ -243,6 +244,9 @@ class _Go(Generic[Batch]):
             sums = mean_over_ranks(self.engine.guard.sums.clone())
             counted = self.engine.guard.counted(sums)
         self._share_broken()
+        if not counted.learned and not self.is_warned:
+            self.is_warned = True
+            self.told.noted(f"nothing was learned so far: {_taught_nothing(self.step, counted)}.")
         total, *metrics = counted.means
         spent, steps = max(self.pace.spent(), 1e-9), self.pace.steps
         on_gpu = self.device.type == "cuda"
@@ -337,8 +341,18 @@ class _Go(Generic[Batch]):
                 if why == "minutes" and self.step - begun == 1:
                     self.told.noted("the time of this go was over after one step; give it more minutes.")
                 if over:
+                    self._refuse_untaught()
                     weights = self._judged_at_the_end()
         return Ended(self.step, why, self.checkpoint, weights, self.pace.life())
+
+    def _refuse_untaught(self) -> None:
+        """Weights that no step has changed are not trained ones: they are neither written as such nor judged."""
+        counted = self.engine.guard.counted()
+        if not counted.learned and (counted.empty or self.trainer.write_weights is not None):
+            raise InputError(
+                f"nothing was learned, and no weights were written: {_taught_nothing(self.step, counted)}; check the "
+                "recipe's data, and which of it the loss counts."
+            )
 
     def _judged_at_the_end(self) -> Path | None:
         """The file of the weights, if somebody writes one."""
@@ -349,3 +363,11 @@ class _Go(Generic[Batch]):
         self.judge.validate(self.step, average)
         self.judge.picture(self.step, average)
         return weights
+
+
+def _taught_nothing(step: int, counted: Counted) -> str:
+    """Why no step changed the weights."""
+    return (
+        f"of {step} steps, {counted.empty} had not a single valid target, such as a pixel whose truth is known, and "
+        f"{counted.skipped} a loss or a gradient that is not finite"
+    )
