@@ -132,7 +132,7 @@ def _check_digest(path: str | os.PathLike[str], file: BinaryIO) -> None:
     folder = Path(path).resolve().parent
     if folder != _package_folder().resolve():
         return
-    found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
     file.seek(0)
     if packaged_digests().get(Path(path).name) != found:
         raise InputError(

@@ -1,6 +1,7 @@
 """The one loop of training, for every task, on one device or many."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ from torch import nn
 
 from protoformer.errors import InputError
 from protoformer.files import write_atomically
+from protoformer.files.short_values import shortened, shown
 from protoformer.training import checkpoints
 from protoformer.training.checkpoint_files import check_part_bytes
 from protoformer.training.checkpoints import Checkpoint, Found
@@ -179,17 +181,30 @@ class _Go(Generic[Batch]):
         return found is not None
 
     def _restore(self, found: Found) -> None:
+        """Take over the state of a checkpoint, which may be any that has the right form."""
+        try:
+            self._take_over(found)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the checkpoint {found.path} does not hold the state of a run ({shortened(error)}); take another one, "
+                "or start over with --fresh."
+            ) from None
+
+    def _take_over(self, found: Found) -> None:
         record, tensors = found.checkpoint.record, found.checkpoint.tensors
         self.engine.restore({name: tensor for name, tensor in tensors.items() if not name.startswith("random.")})
         # The loop draws nothing, and neither does a source: other processes than the first need no state of theirs.
         restore_random(tensors, record["random"], self.device)
-        self.step, self.pace.seconds = found.checkpoint.step, record["seconds"]
+        self.step, self.pace.seconds = found.checkpoint.step, _seconds(record["seconds"])
         if isinstance(record["broken"], dict):  # once it was their number alone
-            self.source.broken.reasons.update(record["broken"])
+            self.source.broken.reasons.update({name: str(reason) for name, reason in record["broken"].items()})
         if record.get("device") == self.device.type:  # another one takes another time
-            self.budget.last = record["took"]
+            self.budget.last = {name: _seconds(took) for name, took in record["took"].items()}
         if self.trainer.minutes_of_run:
-            self.budget.go_on(record.get("elapsed", record["seconds"]))  # once there was no other count than this
+            # Once there was no other count than the first.
+            self.budget.go_on(_seconds(record.get("elapsed", record["seconds"])))
         self.saved, self.saved_at, self.checkpoint = self.step, self.budget.elapsed(), found.path
         self.whole.add(found.path)
 
@@ -363,6 +378,13 @@ class _Go(Generic[Batch]):
         self.judge.validate(self.step, average)
         self.judge.picture(self.step, average)
         return weights
+
+
+def _seconds(value: Any) -> float:
+    """A duration of a checkpoint's record."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{shown(value)} is no number of seconds")
+    return float(value)
 
 
 def _taught_nothing(step: int, counted: Counted) -> str:

@@ -119,12 +119,12 @@ class DataSection:
         _expect(0 <= self.seed < 2**31, "data.seed", self.seed, "a whole number from 0 to 2147483647")
         _expect(self.batch >= 1, "data.batch", self.batch, "1 or more")
         _expect(min(self.crop) >= 16, "data.crop", list(self.crop), "two sides of at least 16 pixels")
-        for name, value, most in (
+        for name, count, limit in (
             ("batch", self.batch, 2**16),
             ("crop", max(self.crop), 2**14),
             ("workers", self.workers, 2**10),
         ):
-            _expect(value <= most, f"data.{name}", value, f"at most {most}")
+            _expect(count <= limit, f"data.{name}", count, f"at most {limit}")
         _expect(0 < self.world_share < 1, "data.world_share", self.world_share, "a share between 0 and 1")
         _expect(0 <= self.final <= 1, "data.final", self.final, "a share, 0 to 1")
         _expect(self.broken >= 0, "data.broken", self.broken, "0 or more")

@@ -68,7 +68,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _refused(problem: str, at: yaml.Event | yaml.Node) -> yaml.YAMLError:
+def _refused(problem: str, at: Any) -> yaml.YAMLError:
+    """An error at an event or a node."""
     return yaml.constructor.ConstructorError(problem=problem, problem_mark=at.start_mark)
 
 

@@ -110,7 +110,13 @@ class RunFolder:
             )
 
     def _compare(self, recipe: Recipe, record: dict[str, Any], told: Callable[[str], None]) -> None:
-        before = Recipe.from_dict(record["recipe"])
+        try:
+            before = Recipe.from_dict(record["recipe"])
+        except KeyError:
+            raise InputError(
+                f"the checkpoint of the run in {self.path} does not say its recipe; choose another folder, or start "
+                "over with --fresh."
+            ) from None
         for key in recipe.differences(before):
             now, then = (_at(each.as_dict(), key) for each in (recipe, before))
             if key == "task" or (key.startswith("model.") and key not in HARMLESS):
