@@ -37,7 +37,7 @@ ENCODER = "features."
 DTYPES = ("F16", "BF16", "F32")
 """Types that weights may have in a file; they are float32 in memory."""
 DIGESTS = "SHA256SUMS"
-"""The file beside the package's weights that holds their SHA-256, as `sha256sum` writes and checks it."""
+"""The file beside the package's weights that holds their SHA-256; `sha256sum *.safetensors > SHA256SUMS` makes it."""
 
 
 @dataclass(frozen=True)
