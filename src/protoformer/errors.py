@@ -10,6 +10,7 @@ class InputError(ValueError):
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
     """The known name that has most of its letters in common with another, in their order; `known` has at least one."""
+    name = name[:64]  # longer ones take long to compare, and no known one is as long
     return max(known, key=lambda each: 2 * _common(name, each) / max(1, len(name) + len(each)))
 
 

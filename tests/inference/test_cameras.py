@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.files import focal_in_35mm
-from protoformer.inference.cameras import ASSUMED_FOV, CameraHint, camera_of
+from protoformer.inference.cameras import ASSUMED_FOV, FOCAL_BOUNDS, FOV_BOUNDS, CameraHint, camera_of
 
 SIZE = (30, 40)
 
@@ -88,3 +90,59 @@ def test_intrinsics_that_are_none_are_refused() -> None:
             CameraHint(intrinsics=bad)
     with pytest.raises(InputError, match=r"the camera is told by focal and by fov; give one of these\.$"):
         CameraHint(focal=3.0, fov=60.0)
+
+
+@pytest.mark.parametrize(
+    "hint", [{"fov": 1e-300}, {"fov": 1e-5}, {"fov": 179.9999}, {"focal": 1e-300}, {"focal": 1e300}, {"focal": 1e9}]
+)
+def test_a_camera_that_nobody_has_is_refused(hint: dict[str, float]) -> None:
+    with pytest.raises(InputError, match=r"^no camera has a f.* of .* (pixels|degrees); give one from .*, or none\.$"):
+        CameraHint(**hint)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [((0, 0), 1e-30), ((1, 1), 1e-30), ((0, 0), 1e30), ((0, 2), 1e30), ((1, 2), -1e30)]
+)
+def test_intrinsics_that_no_camera_has_are_refused(place: tuple[int, int], value: float) -> None:
+    intrinsics = torch.tensor([[20.0, 0, 3], [0, 45.0, 4], [0, 0, 1]])
+    intrinsics[place] = value
+    with pytest.raises(InputError, match=r"no camera has a focal length of|have an optical center more than"):
+        CameraHint(intrinsics=intrinsics)
+
+
+def test_a_number_without_end_is_no_focal_length() -> None:
+    with pytest.raises(InputError, match="a focal length is a number of pixels over 0, not a whole number of"):
+        CameraHint(focal=10**400)
+
+
+def test_a_wide_image_and_a_narrow_view_are_too_much_together() -> None:
+    assert camera_of((1, 4000), CameraHint(fov=FOV_BOUNDS[0])).focal == pytest.approx(2.29e7, rel=0.01)
+    with pytest.raises(InputError, match="no camera has a focal length of"):
+        camera_of((1, 2**27), CameraHint(fov=FOV_BOUNDS[0]))
+
+
+def test_a_note_that_cannot_be_is_passed_over() -> None:
+    picture = Image.fromarray(np.zeros((*SIZE, 3), np.uint8))
+    picture.getexif().get_ifd(0x8769)[0xA405] = 1e300
+    assert focal_in_35mm(picture) == 1e300
+    assert camera_of(SIZE, CameraHint(), picture).source == "assumed"
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        *({"focal": each} for each in FOCAL_BOUNDS),
+        *({"fov": each} for each in FOV_BOUNDS),
+        {"intrinsics": [[1e-3, 0, -1e8], [0, 1e8, 1e8], [0, 0, 1]]},
+    ],
+)
+def test_depth_is_finite_up_to_the_bounds(hint: dict[str, Any], tiny_depth: pf.DepthModel) -> None:
+    result = tiny_depth.depth(np.random.default_rng(0).integers(0, 255, (64, 96, 3), dtype=np.uint8), **hint)
+    assert result.depth.isfinite().all() and (result.depth > 0).all() and all(map(math.isfinite, result.range))
+    assert np.isfinite(result.points().points).all()
+
+
+@pytest.mark.parametrize("metres", [(1e-300, 1.0), (1.0, 1e300), (1e300, 1e301)])
+def test_a_range_beyond_all_distances_is_refused(metres: tuple[float, float], tiny_depth: pf.DepthModel) -> None:
+    with pytest.raises(InputError, match=r"a range cannot go from .* m; give metres from 1e-06 to 1e\+09"):
+        tiny_depth.depth(np.zeros((64, 96, 3), np.uint8), range=metres)

@@ -209,12 +209,22 @@ class TestWeights:
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
 
-    def test_a_claim_to_be_huge_is_refused_and_takes_no_memory(self, weights: Path, tiny: pf.FlowModel) -> None:
+    @pytest.mark.parametrize(
+        ("widths", "reason"),
+        [
+            (2**20, r"does not hold weights of this package \(widths is .* at most 8192\)"),
+            (2**13, r"does not hold weights of this package \(the network of flow would have \d+ parameters"),
+            (2**10, "does not fit the network it describes"),
+        ],
+    )
+    def test_a_claim_to_be_huge_is_refused_and_takes_no_memory(
+        self, weights: Path, tiny: pf.FlowModel, widths: int, reason: str
+    ) -> None:
         rewritten(
             weights,
-            {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | {"widths": [2**20, 2**20]}},
+            {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | {"widths": [widths, widths]}},
         )
-        with pytest.raises(InputError, match="does not fit the network it describes"):
+        with pytest.raises(InputError, match=reason):
             pf.load(str(weights))
 
     def test_weights_of_another_task_are_refused(self, tmp_path: Path, tiny: pf.FlowModel) -> None:

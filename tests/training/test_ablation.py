@@ -1,6 +1,7 @@
 """Runs of an ablation: each to its end once, whatever comes between."""
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -152,4 +153,24 @@ def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> Non
     assert read_result(tmp_path, "a") is None
     for text in ("{", "[]", '{"key": "a"}'):
         (tmp_path / "result.json").write_text(text)
+        assert read_result(tmp_path, "a") is None
+
+
+def test_a_result_of_other_types_is_none(tmp_path: Path) -> None:
+    figures = {"seconds": 2.0, "parameters": 3, "gflops": 0.5, "milliseconds": 4.0, "size": [64, 96]}
+    good = {"key": "a", "seed": 0, "steps": 1, **figures, "device": "CPU", "scores": {"world": {"epe": 1.5}}}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(good))
+    assert read_result(tmp_path, "a") is not None
+    for change in (
+        {"seconds": "x"},
+        {"size": [1]},
+        {"scores": [1]},
+        {"scores": {"world": {"epe": "x"}}},
+        {"gflops": None},
+    ):
+        path.write_text(json.dumps(good | change))
+        assert read_result(tmp_path, "a") is None, change
+    for text in ("[" * 100_000, json.dumps(good | {"parameters": 10**400}), json.dumps(good | {"steps": float("nan")})):
+        path.write_text(text)
         assert read_result(tmp_path, "a") is None

@@ -239,3 +239,71 @@ def test_pieces_that_do_not_make_up_the_shape_are_refused(tmp_path: Path) -> Non
 def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere is not a checkpoint, which is a folder; check the path"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edited(lambda manifest: manifest["tensors"].update(x={"dtype": "float32", "shape": [10**30, 0], "parts": []})),
+        edited(lambda manifest: manifest["files"][0].update(bytes=2**40)),
+        edited(lambda manifest: manifest.update(version=["x" * 100] * 1000)),
+        edited(lambda manifest: manifest["tensors"].update({"y" * 10**5: 3})),
+    ],
+    ids=["shape", "bytes", "version", "name"],
+)
+def test_a_manifest_that_claims_much_is_refused_in_few_words(stored, tmp_path: Path, change) -> None:
+    path = stored.saved(tmp_path)
+    change(path)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_long_file_of_holes_is_not_read(stored, tmp_path: Path) -> None:
+    path = stored.saved(tmp_path)
+    part = path / "tensors-00001-of-00001.safetensors"
+    os.truncate(part, 2**36)
+    edited(lambda manifest: manifest["files"][0].update(bytes=2**36))(path)
+    with pytest.raises(InputError, match=r"its files have more than 8589934592 bytes, which is too much"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": None},
+        {"recipe": {"model": {"preset": ["tiny"]}}},
+        {"random": {}},
+        {"random": {"python": [3, [1], None], "numpy": {}}},
+        {"seconds": "x"},
+        {"seconds": float("inf")},
+        {"took": {"save": "x"}},
+        {"took": [1]},
+    ],
+    ids=str,
+)
+def test_a_record_that_is_not_of_a_run_is_refused(lines, tmp_path: Path, change: dict[str, object]) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    found = lines.last(tmp_path)
+    save(tmp_path / "checkpoints", Checkpoint(found.step, found.tensors, {**found.record, **change}))
+    with pytest.raises(InputError):
+        lines.trainer(tmp_path, lines.recipe(steps=3)).run()
+
+
+@pytest.mark.parametrize("key", ["recipe", "random", "seconds", "broken", "took"])
+def test_a_record_that_lacks_something_is_refused(lines, tmp_path: Path, key: str) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    found = lines.last(tmp_path)
+    record = {name: value for name, value in found.record.items() if name != key}
+    save(tmp_path / "checkpoints", Checkpoint(found.step, found.tensors, record))
+    with pytest.raises(InputError, match=r"start over with --fresh"):
+        lines.trainer(tmp_path, lines.recipe(steps=3)).run()
+
+
+def test_a_random_state_that_is_none_is_refused(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    found = lines.last(tmp_path)
+    tensors = {**found.tensors, "random.torch": torch.zeros(3)}
+    save(tmp_path / "checkpoints", Checkpoint(found.step, tensors, found.record))
+    with pytest.raises(InputError, match=r"does not hold the state of a run"):
+        lines.trainer(tmp_path, lines.recipe(steps=3)).run()

@@ -73,7 +73,7 @@ def depth(
     Example: `protoformer depth clip.mp4 -o depth.mp4 --side-by-side --fov 70`
     """
     camera, bounds = CameraHint(focal=focal, fov=fov), checked_range(depth_range(range))
-    scale = near_and_far(colours, "--colours")
+    scale = checked_range(near_and_far(colours, "--colours"))
     if len(sources) == 1 and is_clip(sources[0]):
         if format is not None or ply:
             raise InputError(f"{'--ply' if ply else '--format'} is for images; leave it out for a clip.")

@@ -71,9 +71,9 @@ class Crops:
         A row's sum is the share of what its pixel covers that lies on the image.
         """
         step = (self.sides / self.size)[:, None, None]
-        pixel = torch.arange(self.size, device=starts.device)[:, None] + 0.5
+        pixel = torch.arange(self.size, device=starts.device, dtype=torch.float32)[:, None] + 0.5
         middle, wide = starts[:, None, None] + step * pixel, step.clamp_min(1)
-        place = torch.arange(length, device=starts.device)
+        place = torch.arange(length, device=starts.device, dtype=torch.float32)
         shared = torch.minimum(middle + wide / 2, place + 1.0) - torch.maximum(middle - wide / 2, place + 0.0)
         return shared.clamp_min(0) / wide
 
@@ -91,7 +91,7 @@ def roi_align(features: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 def _sampled(starts: Tensor, lengths: Tensor, count: int, bins: int) -> Tensor:
     """Weights of `count` cells in the mean of the bilinear samples of each bin: N x bins x count."""
-    place = (torch.arange(SAMPLES * bins, device=starts.device) + 0.5) / (SAMPLES * bins)
+    place = (torch.arange(SAMPLES * bins, device=starts.device, dtype=torch.float32) + 0.5) / (SAMPLES * bins)
     positions = starts[:, None] + lengths[:, None] * place - 0.5
     cells = torch.arange(count, device=starts.device)
     hats = (1 - (positions[:, :, None] - cells).abs()).clamp_min(0)

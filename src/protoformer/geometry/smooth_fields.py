@@ -32,7 +32,7 @@ def terms_at(x: Tensor, y: Tensor) -> Tensor:
 
 def cell_terms(height: int, width: int, device: torch.device | None = None) -> Tensor:
     """The terms at the centres of height x width cells that fill the frame: 6 x height x width."""
-    x, y = ((2 * torch.arange(count, device=device) + 1) / count - 1 for count in (width, height))
+    x, y = ((2 * torch.arange(count, device=device).float() + 1) / count - 1 for count in (width, height))
     return terms_at(x, y)
 
 
@@ -67,7 +67,7 @@ def _solved(places: Tensor, weights: Tensor, terms: Tensor) -> Tensor:
     normal = (weights.flatten(2) @ products.T / flat.shape[1]).unflatten(-1, (TERMS, TERMS))
     right = ((places * weights).flatten(3) @ flat.T / flat.shape[1]).transpose(-1, -2)
     rows = torch.arange(TERMS, device=places.device)
-    ridge = torch.zeros(TERMS, TERMS, device=places.device)
+    ridge = torch.zeros(TERMS, TERMS, device=places.device, dtype=torch.float32)
     for index, value in enumerate(RIDGE):
         ridge = ridge + value * ((rows == index)[:, None] & (rows == index)).float()
     return _eliminated(torch.cat((normal + ridge, right), dim=-1))

@@ -13,12 +13,17 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files import focal_in_35mm
+from protoformer.files.short_values import shown
 from protoformer.inference.images import ImageLike
 
 ASSUMED_FOV = 60.0
 """Degrees that the longer side of an image spans where nothing is known of its camera: about that of a phone."""
 FILM_DIAGONAL = math.hypot(36.0, 24.0)
 """Millimetres, of 35 mm film."""
+FOV_BOUNDS = (0.01, 179.0)
+"""Degrees: from far beyond the longest telephoto lens to the widest angle that a pinhole camera can have."""
+FOCAL_BOUNDS = (1e-3, 1e8)
+"""Pixels of a focal length, and at most so many to the optical center: all that follows from them is finite."""
 
 CameraSource = Literal["given", "exif", "assumed"]
 """Who says what the camera is: you, the image's file, or nobody."""
@@ -65,6 +70,10 @@ class CameraHint:
             )
         if self.fov is not None and not 0 < _number(self.fov) < 180:
             raise InputError(f"a field of view is between 0 and 180 degrees, not {_told(self.fov)}; give one, or none.")
+        if self.focal is not None and not _within(_number(self.focal), FOCAL_BOUNDS):
+            raise _no_camera("focal length", _told(self.focal), "pixels", FOCAL_BOUNDS)
+        if self.fov is not None and not _within(_number(self.fov), FOV_BOUNDS):
+            raise _no_camera("field of view", _told(self.fov), "degrees", FOV_BOUNDS)
         if self.intrinsics is not None:
             _checked(self.intrinsics)
 
@@ -75,12 +84,17 @@ def camera_of(size: tuple[int, int], hint: CameraHint, image: ImageLike | None =
     if hint.intrinsics is not None:
         return Camera(_checked(hint.intrinsics), "given")
     if hint.focal is not None:
-        return Camera(_pinhole(hint.focal, size), "given")
+        return Camera(_pinhole(_number(hint.focal), size), "given")
     if hint.fov is not None:
-        return Camera(_pinhole(focal_of_fov(hint.fov, width), size), "given")
+        focal = focal_of_fov(_number(hint.fov), width)
+        if not _within(focal, FOCAL_BOUNDS):  # of an image with very many pixels in a row
+            raise _no_camera("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
+        return Camera(_pinhole(focal, size), "given")
     noted = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
     if noted is not None:
-        return Camera(_pinhole(noted / FILM_DIAGONAL * math.hypot(height, width), size), "exif")
+        focal = noted / FILM_DIAGONAL * math.hypot(height, width)
+        if _within(focal, FOCAL_BOUNDS):  # what a file notes may be anything, and does not make it unreadable
+            return Camera(_pinhole(focal, size), "exif")
     return Camera(_pinhole(focal_of_fov(ASSUMED_FOV, max(height, width)), size), "assumed")
 
 
@@ -93,18 +107,28 @@ def _number(given: Any) -> float:
     """It as a number; NaN where it is none. A text is none."""
     try:
         return math.nan if isinstance(given, str) else float(given)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return math.nan
 
 
+def _within(value: float, bounds: tuple[float, float]) -> bool:
+    return bounds[0] <= value <= bounds[1]
+
+
+def _no_camera(what: str, value: str, unit: str, bounds: tuple[float, float]) -> InputError:
+    least, most = bounds
+    return InputError(f"no camera has a {what} of {value} {unit}; give one from {least:g} to {most:g}, or none.")
+
+
 def _told(given: object) -> str:
-    return repr(given) if math.isnan(_number(given)) and not isinstance(given, float) else f"{_number(given):g}"
+    return shown(given) if math.isnan(_number(given)) and not isinstance(given, float) else f"{_number(given):g}"
 
 
 def _pinhole(focal: float, size: tuple[int, int]) -> Tensor:
     """A camera that looks at the middle of its image, 3 x 3."""
     height, width = size
-    return torch.tensor([[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]])
+    rows = [[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]]
+    return torch.tensor(rows, dtype=torch.float32)
 
 
 def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
@@ -119,4 +143,12 @@ def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
         raise InputError("the intrinsics contain NaN or infinite values; give numbers, or leave them out.")
     if not (matrix[0, 0] > 0 and matrix[1, 1] > 0):
         raise InputError("the intrinsics have a focal length that is not over 0; give fx and fy in pixels.")
+    for focal in (float(matrix[0, 0]), float(matrix[1, 1])):
+        if not _within(focal, FOCAL_BOUNDS):
+            raise _no_camera("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
+    if float(matrix[:2, 2].abs().max()) > FOCAL_BOUNDS[1]:
+        raise InputError(
+            f"the intrinsics have an optical center more than {FOCAL_BOUNDS[1]:g} pixels away; give cx and cy in "
+            "pixels."
+        )
     return matrix

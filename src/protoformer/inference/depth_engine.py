@@ -69,7 +69,8 @@ class DepthEngine:
         (height, width), (low, narrow) = self.size, self.working
         self.focal = camera.focal * math.sqrt(low / height * narrow / width)
         x, y = camera.centre
-        self._centre = torch.tensor([[shrunk_position(x, width, narrow), shrunk_position(y, height, low)]]).to(device)
+        centre = (shrunk_position(x, width, narrow), shrunk_position(y, height, low))
+        self._centre = torch.tensor([centre], dtype=torch.float32, device=device)
         self.batch = batch or (MOST_AT_ONCE if device.type == "cuda" else 1)
         self._network, self._device, self._updates, self._half = network, device, updates, half
         self._mirrored = mirrored

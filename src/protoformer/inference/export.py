@@ -235,7 +235,7 @@ def _program(graph: FlowGraph, size: tuple[int, int] | None) -> ExportedProgram:
         least = LEAST_SIDE + (graph.network.config.decoder == "memory")
         open_axes |= {2: Dim.DYNAMIC(min=least), 3: Dim.DYNAMIC(min=least)}
     # Sizes of 1, and sides that are equal, would be taken for what every input has.
-    example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]))
+    example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     return torch.export.export(graph, (example, example.clone()), dynamic_shapes=(open_axes, dict(open_axes)))
 
 

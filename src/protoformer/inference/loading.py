@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 import torch
 
 from protoformer.errors import InputError
+from protoformer.files.short_values import shown
 from protoformer.inference.depth import DepthModel
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.stabilize import StabilizeModel
@@ -106,7 +107,7 @@ def load(
     """
     on, name = None if device is None else checked_device(device), os.fspath(name)
     if task is not None and task not in TASKS:
-        raise InputError(f"there is no task {task!r}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"there is no task {shown(task)}; choose one of {', '.join(TASKS)}.")
     stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if stored is not None:
         if fields:
@@ -118,7 +119,7 @@ def load(
         return PREDICTORS[found.task](found.network, found.trained, on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
-        raise InputError(f"there is no model {name!r}; choose one of {known}, or give a .safetensors file.")
+        raise InputError(f"there is no model {shown(name)}; choose one of {known}, or give a .safetensors file.")
     if name in TASKS:
         _expect_task(name, name, task)
     does = name if name in TASKS else task or "flow"
@@ -142,5 +143,7 @@ def checked_device(device: str | torch.device) -> torch.device:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
     except (RuntimeError, AssertionError, ImportError, TypeError):
-        raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.") from None
+        raise InputError(
+            f"the device {shown(device)} is not there; choose cpu, or cuda on a machine with a GPU."
+        ) from None
     return chosen

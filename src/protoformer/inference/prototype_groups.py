@@ -47,7 +47,7 @@ def at_pixels(labels: Tensor, size: tuple[int, int], seen: tuple[int, int], stri
     """
     places = []
     for length, shown, cells in zip(size, seen, labels.shape, strict=True):
-        centres = (torch.arange(length, device=labels.device) + 0.5) * (shown / length)
+        centres = (torch.arange(length, device=labels.device).float() + 0.5) * (shown / length)
         places.append((centres / stride).long().clamp(max=cells - 1))
     return labels[places[0]][:, places[1]]
 

@@ -100,7 +100,7 @@ def scores(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], flow: Te
     shared = torch.bincount(old_labels[lands] * len(new) + met, minlength=len(old) * len(new)).view(len(old), len(new))
     moved = torch.bincount(old_labels[lands], minlength=len(old))
     there = torch.bincount(new_labels.flatten(), minlength=len(new))
-    overlap = shared / (moved[:, None] + there - shared).clamp_min(1)
+    overlap = shared.float() / (moved[:, None] + there - shared).clamp_min(1)
     cosines = F.normalize(old.float(), dim=1) @ F.normalize(new.float(), dim=1).T
     alive = (torch.bincount(old_labels.flatten(), minlength=len(old)) > 0)[:, None] & (there > 0)
     return torch.where(alive, cosines + overlap, -torch.inf)

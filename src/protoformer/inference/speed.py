@@ -22,7 +22,7 @@ def forward_milliseconds(network: nn.Module, size: tuple[int, int]) -> float:
     """
     device = next(network.parameters()).device
     count = 2 if isinstance(network, FlowNetwork) else 1
-    noise = torch.rand(count, 1, 3, *size, generator=torch.Generator().manual_seed(0))
+    noise = torch.rand(count, 1, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     images = tuple(2 * image.to(device) - 1 for image in noise)
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:

@@ -26,8 +26,9 @@ from protoformer.inference.stabilize_render import steady_frame
 from protoformer.inference.stabilize_results import Path, StabilizeResult, mean_acceleration
 from protoformer.inference.stabilize_survey import Shot, Survey, Surveyor, surveyed
 from protoformer.inference.weights import load_weights, packaged_weights, save_weights
-from protoformer.model import FlowNetwork, build_flow, preset
+from protoformer.model import FlowNetwork, preset
 from protoformer.model.flow_decoder import Progress
+from protoformer.model.networks import build_network
 from protoformer.model.stabilize import StabilizeNetwork
 
 Crop = str | float
@@ -259,6 +260,6 @@ def _picture(frame: ClipFrame) -> Picture:
 def _packaged_flow() -> FlowNetwork:
     """The flow network of the package; a small one, with random weights, where it brings none."""
     path = packaged_weights("flow")
-    network = build_flow(preset("tiny")) if path is None else load_weights(path).network
+    network = build_network("flow", preset("tiny")) if path is None else load_weights(path).network
     assert isinstance(network, FlowNetwork)
     return network

@@ -173,7 +173,7 @@ class Surveyor:
 
     def _window(self, links: list[Link], place: int, past: int, future: int) -> Tensor:
         """Flows around a frame, T - 1 x 2 x 3 x h x w; zero beyond the shot."""
-        nothing = torch.zeros(2, 3, *self._centres.shape)
+        nothing = torch.zeros(2, 3, *self._centres.shape, dtype=torch.float32)
         around = range(place - past, place + future)
         return torch.stack([links[at].flows if 0 <= at < len(links) else nothing for at in around])
 
@@ -261,7 +261,7 @@ def _looks(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[tuple[Te
 
     Whether it is for a moment is known a few frames later, so frames are held back; a live camera takes it for granted.
     """
-    blank = torch.zeros(1).expand(3, *surveyor.working)
+    blank = torch.zeros(1, dtype=torch.float32).expand(3, *surveyor.working)
     clear: Look | None = None
     held: list[Look | None] = []
     for frame in frames:
@@ -309,12 +309,12 @@ def _bridge(builder: ShotBuilder, blanks: list[Tensor], link: Link | None, surve
 
 
 def _without_flows(link: Link) -> Link:
-    return Link(link.motion, torch.empty(0))
+    return Link(link.motion, torch.empty(0, dtype=torch.float32))
 
 
 def _nothing(surveyor: Surveyor) -> Link:
     rows, columns = surveyor.working[0] // CELL, surveyor.working[1] // CELL
-    return Link(Motion(1 + 0j, 0j, 0.0), torch.zeros(2, 3, rows, columns))
+    return Link(Motion(1 + 0j, 0j, 0.0), torch.zeros(2, 3, rows, columns, dtype=torch.float32))
 
 
 def _at(images: Tensor, size: tuple[int, int]) -> Tensor:

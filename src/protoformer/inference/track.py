@@ -4,6 +4,7 @@ import os
 from fractions import Fraction
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import torch
 
@@ -38,6 +39,13 @@ class TrackModel(Brief):
         self.trained = trained
         self._engines: dict[bool, TrackEngine] = {}  # by whether they compute in half precision
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The network, its device and whether it is trained; engines and the lock are made anew in a copy."""
+        return {"network": self.network, "trained": self.trained, "device": self.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TrackModel.__init__(self, **state)
 
     def tracker(self, first: ImageLike, boxes: Boxes, *, precision: Precision = "auto") -> "Tracker":
         """Follow targets from a first frame on, one frame at a time.
@@ -91,8 +99,8 @@ class TrackModel(Brief):
 
     def _result(self, target: tuple[TrackedBox, ...], moments: list[tuple[Fraction, int]]) -> TrackResult:
         return TrackResult(
-            boxes=torch.tensor([each.box for each in target]),
-            scores=torch.tensor([each.score for each in target]),
+            boxes=torch.tensor([each.box for each in target], dtype=torch.float32),
+            scores=torch.tensor([each.score for each in target], dtype=torch.float32),
             lost=torch.tensor([each.lost for each in target]),
             times=tuple(time for time, _ in moments),
             numbers=tuple(number for _, number in moments),
@@ -125,8 +133,8 @@ class Tracker:
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
         windows = [target.window(config.surroundings, size) for target in self._targets]
-        expected = torch.tensor([target.box for target in self._targets])
-        firmness = torch.tensor([target.firmness for target in self._targets])
+        expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
+        firmness = torch.tensor([target.firmness for target in self._targets], dtype=torch.float32)
         crops = _crops(windows, config.search_side)
         boxes, scores = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
         found, sure = boxes.tolist(), scores.tolist()
@@ -154,6 +162,6 @@ def _shown(box: Box, size: tuple[int, int]) -> Box:
 
 
 def _crops(windows: list[Window], size: int) -> Crops:
-    sides = torch.tensor([window.side for window in windows])
-    centres = torch.tensor([(window.x, window.y) for window in windows])
+    sides = torch.tensor([window.side for window in windows], dtype=torch.float32)
+    centres = torch.tensor([(window.x, window.y) for window in windows], dtype=torch.float32)
     return Crops(centres - sides[:, None] / 2, sides, size)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.files.short_values import shown
 
 Box = tuple[float, float, float, float]
 """(x, y, w, h): the column and row of the top-left pixel, counted from 0, and the size, in pixels."""
@@ -29,7 +30,7 @@ def given_boxes(boxes: Boxes) -> tuple[Box, ...]:
     """Boxes as numbers, at least one, each with an area, wherever it lies."""
     given = boxes.tolist() if isinstance(boxes, Tensor) else boxes
     if not isinstance(given, Iterable):
-        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {given!r}; give these.")
+        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {shown(given)}; give these.")
     given = list(given)
     if given and not isinstance(given[0], Iterable):
         given = [given]
@@ -42,13 +43,15 @@ def _checked(box: Sequence[float]) -> Box:
     try:
         values = [float(value) for value in box]
     except (TypeError, ValueError):
-        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {box!r}; give these.") from None
+        raise InputError(
+            f"a box is four numbers, x, y, width and height in pixels, not {shown(box)}; give these."
+        ) from None
     if len(values) != 4:
         raise InputError(f"a box is four numbers, x, y, width and height, and not {len(values)}; give these.")
-    shown = ",".join(f"{value:g}" for value in values)
+    text = ",".join(f"{value:g}" for value in values)
     if not all(math.isfinite(value) for value in values):
-        raise InputError(f"the box {shown} has a number that is not finite; give x, y, width and height in pixels.")
+        raise InputError(f"the box {text} has a number that is not finite; give x, y, width and height in pixels.")
     x, y, width, height = values
     if width <= 0 or height <= 0:
-        raise InputError(f"the box {shown} has no area; give a width and a height over 0.")
+        raise InputError(f"the box {text} has no area; give a width and a height over 0.")
     return x, y, width, height

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,13 @@ class TrackEngine:
         self._lock = Lock()
         located: Callable[..., Tensors] = partial(_located, network, device.type, half)
         self._locate = Graphed(located) if device.type == "cuda" else located
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the engine is built from: locks and CUDA graphs belong to one process and are made anew in a copy."""
+        return {"network": self._network, "device": self._device, "half": self._half}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        TrackEngine.__init__(self, **state)
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, boxes: Tensor) -> Tensors:

@@ -43,7 +43,7 @@ class TrackMemory:
 
 
 def _boxes(targets: Sequence[Target]) -> Tensor:
-    return torch.tensor([target.box for target in targets])
+    return torch.tensor([target.box for target in targets], dtype=torch.float32)
 
 
 def _joined(before: Tensors, first: Tensors, latest: Tensors, which: Tensor) -> Tensors:

@@ -1,11 +1,18 @@
-"""Weights as safetensors files that say which network they belong to."""
+"""Weights as safetensors files that say which network they belong to.
+
+A file is checked in the order of what each check costs: for weights of the package their SHA-256; the header; the
+configuration in it, whose numbers are bounded; the names and shapes of the tensors against those of the network that it
+describes, of which nothing but shapes is built; and only then are numbers read, which must be finite.
+"""
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +20,10 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from protoformer.errors import InputError
-from protoformer.files import checked_input, write_atomically
+from protoformer.files import write_atomically
+from protoformer.files.reading import opened
+from protoformer.files.short_values import shortened, shown
+from protoformer.files.tensor_header import StoredShape, TensorHeader, parsed_json, read_tensor_header
 from protoformer.model import ModelConfig
 from protoformer.model.initialization import shapes_alone
 from protoformer.model.networks import NETWORKS, build_network
@@ -24,6 +34,10 @@ LENDER = "flow"
 """The task whose encoder others of the package may borrow."""
 ENCODER = "features."
 """What the names of an encoder's tensors begin with."""
+DTYPES = ("F16", "BF16", "F32")
+"""Types that weights may have in a file; they are float32 in memory."""
+DIGESTS = "SHA256SUMS"
+"""The file beside the package's weights that holds their SHA-256; `sha256sum *.safetensors > SHA256SUMS` makes it."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +51,12 @@ class StoredNetwork:
 
 def packaged_weights(task: str) -> Path | None:
     """The weights of a task that came with the package, or None if it brings none."""
-    path = Path(str(resources.files("protoformer") / "weights" / f"{task}.safetensors"))
+    path = _package_folder() / f"{task}.safetensors"
     return path if path.is_file() else None
+
+
+def _package_folder() -> Path:
+    return Path(str(resources.files("protoformer") / "weights"))
 
 
 def save_weights(
@@ -67,41 +85,142 @@ def save_weights(
     write_atomically(path, save(tensors, metadata={KEY: json.dumps(about)}))
 
 
+@dataclass(frozen=True)
+class _Description:
+    """What a file says of its weights. borrowed: the digest of the encoder that it leaves out, if it does."""
+
+    task: str
+    trained: bool
+    config: ModelConfig
+    borrowed: str | None
+
+
 def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
-    """Read what `save_weights` wrote; never runs code from the file."""
-    data = checked_input(path).read_bytes()
+    """Read what `save_weights` wrote; never runs code from the file, nor takes more memory than its tensors need.
+
+    Raises:
+        InputError: If the file is not one of weights, is damaged, describes a network that this version does not
+            build, holds other tensors than that network has, or numbers that are not finite.
+    """
     try:
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        about = json.loads(header["__metadata__"][KEY])
-        config = ModelConfig.from_dict(about["config"])
-        task, trained, borrowed = str(about["task"]), about["trained"] is True, about.get("borrowed")
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            _check_digest(path, file)
+            header = read_tensor_header(file, size)
+            about = _described(path, header)
+            lent = {} if about.borrowed is None else _lent(path)
+            _check_borrowed(path, about.borrowed, lent)
+            network = _fitting(path, header.tensors, about, lent)
+            file.seek(0)
+            tensors = load(file.read())
+    except (SafetensorError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _foreign(path, error) from None
+    _check_finite(path, tensors)
+    network = _filled(network, about, tensors | lent)
+    return StoredNetwork(network, about.task, about.trained)
+
+
+def _foreign(path: str | os.PathLike[str], error: Exception) -> InputError:
+    reason = shortened(error, 300).removesuffix(".")
+    return InputError(f"{path} does not hold weights of this package ({reason}); give a file that it wrote.")
+
+
+def _check_digest(path: str | os.PathLike[str], file: BinaryIO) -> None:
+    """Refuse weights inside the package that are not those it was released with; others have no known digest."""
+    folder = Path(path).resolve().parent
+    if folder != _package_folder().resolve():
+        return
+    found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
+    file.seek(0)
+    if packaged_digests().get(Path(path).name) != found:
         raise InputError(
-            f"{path} does not hold weights of this package ({error}); give a file that it wrote."
+            f"{path} is not the file that this package was released with, by its SHA-256; install the package again, "
+            "or keep weights of your own in another folder."
+        )
+
+
+def packaged_digests() -> dict[str, str]:
+    """The SHA-256 of every file of weights in the package, in hexadecimal digits, by the name of the file."""
+    try:
+        lines = (_package_folder() / DIGESTS).read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        raise InputError(
+            f"{_package_folder() / DIGESTS}, which holds the digests of the package's weights, cannot be read; install "
+            "the package again."
         ) from None
+    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _described(path: str | os.PathLike[str], header: TensorHeader) -> _Description:
+    if KEY not in header.metadata:
+        raise ValueError(f"its metadata has no entry {KEY!r}")
+    about = parsed_json(header.metadata[KEY])
+    if not isinstance(about, dict) or not {"task", "trained", "config"} <= about.keys():
+        raise ValueError("its metadata does not name a task and a configuration")
+    task, borrowed = about["task"], about.get("borrowed")
+    if not isinstance(task, str) or not isinstance(borrowed, str | None):
+        raise ValueError("its metadata has a task or a lender that is not a text")
     if task not in NETWORKS:
-        raise InputError(f"{path} holds weights for {task}, which this version does not do; update it.")
-    if borrowed is not None:
-        lent = _lent(path)
-        if borrowed != _digest(lent):
-            raise InputError(
-                f"{path} was made for other weights of {LENDER} than this package has; use the version that wrote it."
-            )
-        tensors |= lent
-    with shapes_alone():  # so that a false description cannot claim memory
-        network = build_network(task, config)
+        raise InputError(f"{path} holds weights for {shortened(task)}, which this version does not do; update it.")
     try:
-        network.load_state_dict(tensors, assign=True)
-    except RuntimeError:
+        config = ModelConfig.from_dict(about["config"])
+    except InputError as error:
+        raise _foreign(path, error) from None
+    return _Description(task, about["trained"] is True, config, borrowed)
+
+
+def _check_borrowed(path: str | os.PathLike[str], borrowed: str | None, lent: dict[str, Tensor]) -> None:
+    if borrowed is not None and borrowed != _digest(lent):
         raise InputError(
-            f"{path} does not fit the network it describes; give a file that this version wrote."
-        ) from None
+            f"{path} was made for other weights of {LENDER} than this package has; use the version that wrote it."
+        )
+
+
+def _fitting(
+    path: str | os.PathLike[str], stored: Mapping[str, StoredShape], about: _Description, lent: Mapping[str, Tensor]
+) -> nn.Module:
+    """Return the network that is described, without numbers, if these are its tensors by name, shape and type."""
+    with shapes_alone():
+        try:
+            network = build_network(about.task, about.config)
+        except InputError as error:  # it would be too large
+            raise _foreign(path, error) from None
+    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: tensor.shape for name, tensor in stored.items()}
+    found |= {name: tuple(tensor.shape) for name, tensor in lent.items()}
+    if found != wanted:
+        name = min(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+        raise InputError(
+            f"{path} does not fit the network it describes (its tensor {shown(name)} has the shape "
+            f"{shown(found.get(name))}, and the network {shown(wanted.get(name))}); give a file that this version "
+            "wrote."
+        )
+    for name, tensor in stored.items():
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{shown(name)} has numbers of type {tensor.dtype}, and weights have {', '.join(DTYPES)}")
+    return network
+
+
+def _check_finite(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        # A sum in float64 is finite if all its terms are, and takes an eighth of the time of looking at each of them.
+        if not bool(tensor.sum(dtype=torch.float64).isfinite()):
+            raise InputError(
+                f"{path} holds numbers that are not finite, in {name}: its training failed or the file is damaged; "
+                "give other weights."
+            )
+
+
+def _filled(network: nn.Module, about: _Description, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return a network with these weights, as float32. network: as described, without numbers."""
+    network.load_state_dict(tensors, assign=True)
     if any(buffer.is_meta for buffer in network.buffers()):  # what is computed, and not stored
         with torch.random.fork_rng(devices=[]):
-            network = build_network(task, config)
+            network = build_network(about.task, about.config)
         network.load_state_dict(tensors)
-    return StoredNetwork(network.float(), task, trained)
+    return network.float()
 
 
 def _lent(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -109,7 +228,12 @@ def _lent(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     lender = packaged_weights(LENDER)
     if lender is None:
         raise InputError(f"{path} borrows the encoder of {LENDER}, whose weights this package lacks; install them.")
-    return _encoder_of(load(lender.read_bytes()))
+    try:
+        with opened(lender) as file:
+            _check_digest(lender, file)
+            return _encoder_of(load(file.read()))
+    except SafetensorError as error:
+        raise _foreign(lender, error) from None
 
 
 def _encoder_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

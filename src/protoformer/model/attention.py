@@ -58,6 +58,6 @@ def sine_positions(positions: Tensor, channels: int) -> Tensor:
     positions: ... x 2, pixels; returns ... x channels (a multiple of 4).
     """
     waves = channels // 4
-    frequencies = torch.pi * torch.logspace(0, -7, waves, base=2, device=positions.device)
+    frequencies = torch.pi * torch.logspace(0, -7, waves, base=2, device=positions.device, dtype=torch.float32)
     angles = (positions[..., None] * frequencies).flatten(-2)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)

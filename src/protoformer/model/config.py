@@ -1,11 +1,12 @@
 """What a network is made of, in one flat record, and the named records that people start from."""
 
 import dataclasses
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from protoformer.errors import InputError, nearest
+from protoformer.files.short_values import shown
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "embedding": ("patches", "convolutions"),
@@ -16,11 +17,37 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": ("pixels", "prototypes"),
     "regressor": ("field", "grid"),
 }
+_WIDTHS = ("widths", "depth_widths", "head_width", "feature_width", "hidden_width", "memory_width", "track_width")
+_LAYERS = ("depths", "memory_layers", "track_layers")
+MOST: dict[str, float] = {
+    **dict.fromkeys((*_WIDTHS, "stab_width"), 8192),
+    **dict.fromkeys(_LAYERS, 64),
+    **dict.fromkeys(("stages", "stab_layers"), 24),
+    "stab_stages": 16,
+    **dict.fromkeys(("prototypes", "groups"), 16384),
+    **dict.fromkeys(("iterations", "updates_training", "updates", "depth_updates"), 1000),
+    **dict.fromkeys(("levels", "radius"), 32),
+    "memory_tokens": 1024,
+    **dict.fromkeys(("flow_pixels", "depth_pixels", "stab_pixels"), 2**27),
+    **dict.fromkeys(("search_side", "reference_side"), 4096),
+    **dict.fromkeys(("surroundings", "target_grid"), 64),
+    **dict.fromkeys(("stab_window", "stab_past"), 1000),
+    **dict.fromkeys(("nearest", "farthest"), 1e6),
+}
+"""The largest value of every number of a configuration, at least 8 times that of any preset.
+
+Configurations come from files, too: without bounds, one line of a file could ask for any time and memory. How many
+parameters a network has in all is bounded besides, by `networks.MAX_PARAMETERS`.
+"""
+LEAST_METRES = 1e-4
+"""The smallest bound of a depth."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Every choice a network is built from; each row of the paper's ablations differs from a preset in one field.
+
+    Every number has an upper bound, `MOST`.
 
     Encoder
         embedding: how a stage starts, "patches" (the paper's) or "convolutions".
@@ -117,7 +144,7 @@ class ModelConfig:
         for field in dataclasses.fields(self):
             wanted = _wanted(field.name, getattr(self, field.name), field.default)
             if wanted:
-                raise InputError(f"{field.name} is {getattr(self, field.name)!r}, but it must be {wanted}.")
+                raise InputError(f"{field.name} is {shown(getattr(self, field.name))}, but it must be {wanted}.")
         if not self.nearest < self.farthest:
             raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
         own = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
@@ -137,8 +164,10 @@ class ModelConfig:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> "ModelConfig":
+    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
         """The inverse of `as_dict`."""
+        if not isinstance(fields, Mapping):
+            raise InputError(f"a configuration is {shown(fields)}, but it must be a mapping of fields to values.")
         return cls(**_known(fields))
 
 
@@ -148,25 +177,27 @@ def _wanted(name: str, value: object, default: object) -> str:
         return "" if value in CHOICES[name] else f"one of {', '.join(CHOICES[name])}"
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
+    most = MOST[name]
     if isinstance(default, tuple):
-        right = isinstance(value, tuple) and len(value) == 2 and all(_whole(each, 1) for each in value)
-        return "" if right else "two whole numbers, 1 or more"
+        right = isinstance(value, tuple) and len(value) == 2 and all(_whole(each, 1, most) for each in value)
+        return "" if right else f"two whole numbers, 1 or more and at most {most}"
     if isinstance(default, float):
-        right = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-        return "" if right else "a number above 0"
+        right = isinstance(value, int | float) and not isinstance(value, bool) and LEAST_METRES <= value <= most
+        return "" if right else f"a number above 0, from {LEAST_METRES:g} to {most:.0f}"
     least = 0 if name == "iterations" else 1
-    return "" if _whole(value, least) else f"a whole number, {least} or more"
+    return "" if _whole(value, least, most) else f"a whole number, {least} or more and at most {most}"
 
 
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _whole(value: object, least: int, most: float) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def _known(fields: dict[str, Any]) -> dict[str, Any]:
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name not in names:
-            raise InputError(f"a model has no field {name!r}; the nearest one is {nearest(name, names)!r}.")
+            near = nearest(str(name), names)
+            raise InputError(f"a model has no field {shown(name)}; the nearest one is {near!r}.")
     # json knows no tuples
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
@@ -234,5 +265,5 @@ PRESETS: dict[str, ModelConfig] = {
 def preset(name: str, **fields: Any) -> ModelConfig:
     """The named configuration, with some fields changed."""
     if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
+        raise InputError(f"there is no preset {shown(name)}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name].changed(**fields)

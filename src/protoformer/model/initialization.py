@@ -30,6 +30,38 @@ class _Unfilled(TorchFunctionMode):
         return function(*args, **options)
 
 
+_FLOATING = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.linspace, torch.logspace})
+"""Functions whose new tensors have torch's default type unless another one is named."""
+
+
+@contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Within it, new tensors are float32 even if the caller set another default type for torch.
+
+    Networks compute in float32, and their random weights are to be the same whatever the default is. It holds for this
+    thread alone, which `torch.set_default_dtype` does not.
+    """
+    if torch.get_default_dtype() == torch.float32:
+        yield
+        return
+    with _Float32():
+        yield
+
+
+class _Float32(TorchFunctionMode):
+    """Names float32 where a new tensor would have the default type."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if function in _FLOATING and options.get("dtype") is None:
+            options = {**options, "dtype": torch.float32}
+        found = function(*args, **options)
+        is_new = function is torch.tensor and options.get("dtype") is None
+        return found.float() if is_new and found.dtype == torch.get_default_dtype() else found
+
+
 def for_relu(module: nn.Module) -> None:
     """Give every convolution in a module the spread that a ReLU after it preserves (He et al., 2015)."""
     for part in module.modules():

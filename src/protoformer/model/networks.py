@@ -1,12 +1,15 @@
 """The network of each task."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from torch import nn
 
+from protoformer.errors import InputError
 from protoformer.model.config import ModelConfig
 from protoformer.model.depth import build_depth
 from protoformer.model.flow import build_flow
+from protoformer.model.initialization import float32_by_default, shapes_alone
 from protoformer.model.stabilize import build_stabilize
 from protoformer.model.tracking import build_track
 
@@ -19,6 +22,27 @@ NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {
 """Every task there is, and what builds its network; a network keeps its configuration as `config`."""
 
 
+MAX_PARAMETERS = 2**28
+"""The most parameters of a network, 1 GiB of float32; the largest preset has less than a tenth."""
+
+
 def build_network(task: str, config: ModelConfig) -> nn.Module:
-    """The network of a task, with random weights."""
-    return NETWORKS[task](config)
+    """The network of a task, with random weights; `InputError` if it would have more than `MAX_PARAMETERS`.
+
+    The parameters are counted on shapes alone, before any memory is taken.
+    """
+    count = parameter_count(task, config)
+    if count > MAX_PARAMETERS:
+        raise InputError(
+            f"the network of {task} would have {count} parameters, and at most {MAX_PARAMETERS} are built; choose "
+            "smaller widths or fewer layers."
+        )
+    with float32_by_default():
+        return NETWORKS[task](config)
+
+
+@lru_cache(maxsize=32)
+def parameter_count(task: str, config: ModelConfig) -> int:
+    """How many parameters the network of a task has; nothing but shapes is computed."""
+    with shapes_alone():
+        return sum(each.numel() for each in NETWORKS[task](config).parameters())

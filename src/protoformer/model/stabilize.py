@@ -139,7 +139,7 @@ class StabilizeNetwork(nn.Module):
         size = size_of(of_places)
         if self.config.regressor == "field":
             return fields_of(of_frame, cell_terms(*size, device=of_places.device)) + of_places
-        corners = torch.linspace(-1, 1, VERTICES, device=of_places.device)
+        corners = torch.linspace(-1, 1, VERTICES, device=of_places.device, dtype=torch.float32)
         down, across = (_between(side, corners) for side in size)
         means = (each / each.sum(dim=0).clamp_min(1e-6) for each in (down, across))
         near = next(means).T @ of_places @ next(means)
@@ -160,7 +160,7 @@ class StabilizeNetwork(nn.Module):
 
 def _between(cells: int, vertices: Tensor) -> Tensor:
     """How much of each vertex a cell's centre has: cells x vertices, rows of sum 1. vertices: evenly from -1 to 1."""
-    centres = (2 * torch.arange(cells, device=vertices.device) + 1) / cells - 1
+    centres = (2 * torch.arange(cells, device=vertices.device).float() + 1) / cells - 1
     apart = (centres[:, None] - vertices).abs() * (len(vertices) - 1) / 2
     return (1 - apart).clamp_min(0)
 

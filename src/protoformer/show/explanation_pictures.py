@@ -28,7 +28,7 @@ def prototype_colours(explanation: Explanation, layer: str | None = None, famili
         own = own[of_first.families(families)]
     if explanation.second is None:
         return [own]
-    shades = 0.25 + 0.5 * ((torch.arange(of_first.count) * 0.61803399) % 1)
+    shades = 0.25 + 0.5 * ((torch.arange(of_first.count).float() * 0.61803399) % 1)
     other = shades[:, None].repeat(1, 3)
     for match in explanation.matches(layer):
         other[match.second] = own[match.first]
@@ -46,7 +46,7 @@ def groups_pictures(explanation: Explanation, layer: str | None = None, families
 
 def part_colours(count: int) -> Tensor:
     """The colour of each part by its number, and at the end black for what is in none: (count + 1) x 3 in [0, 1]."""
-    return torch.cat((distinct_colours(count), torch.zeros(1, 3)))
+    return torch.cat((distinct_colours(count), torch.zeros(1, 3, dtype=torch.float32)))
 
 
 def parts_pictures(explanation: Explanation, layer: str | None = None) -> list[Pixels]:

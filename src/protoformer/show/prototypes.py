@@ -35,7 +35,7 @@ def colours_of(numbers: Iterable[int]) -> Tensor:
     """Of each number, from 0, its colour among `distinct_colours`: n x 3 in [0, 1]."""
     # Steps of the golden ratio around the hues never come close to an earlier one; lightness alternates besides.
     colours = [colorsys.hls_to_rgb((index * 0.61803399) % 1, (0.42, 0.58, 0.72)[index % 3], 0.75) for index in numbers]
-    return torch.tensor(colours)
+    return torch.tensor(colours, dtype=torch.float32)
 
 
 def hex_colours(colours: Tensor) -> list[str]:

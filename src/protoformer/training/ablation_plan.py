@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protoformer.errors import InputError
+from protoformer.files.short_values import shown
 from protoformer.training.ablation_tables import DEFAULTS, TASKS, AblationTable, Variant
 from protoformer.training.recipe import Recipe, read_recipe
 
@@ -111,7 +112,7 @@ class AblationPlan:
 def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: bool = False) -> Recipe:
     """The recipe that variants are changed from. graph: record steps as CUDA graphs. settings: have the last word."""
     if task not in TASKS:
-        raise InputError(f"the paper has no ablation of {task!r}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"the paper has no ablation of {shown(task)}; choose one of {', '.join(TASKS)}.")
     usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
     speed = ["run.speed=graph"] if graph else []
     recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])

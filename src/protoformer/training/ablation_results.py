@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,26 @@ def read_result(folder: Path, key: str) -> RunResult | None:
     try:
         values = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         found = RunResult(**{**values, "size": tuple(values["size"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return found if found.key == key else None
+    return found if found.key == key and _is_sound(found) else None
+
+
+def _is_sound(result: RunResult) -> bool:
+    """Whether a result that was read has values of the right types, with which tables can be computed."""
+    numbers = (result.seed, result.steps, result.seconds, result.parameters, result.gflops, result.milliseconds)
+    try:
+        scores = [score for figures in result.scores.values() for score in figures.values()]
+    except AttributeError:
+        return False
+    return (
+        all(_is_number(each) and math.isfinite(each) for each in (*numbers, *result.size))
+        and len(result.size) == 2
+        and isinstance(result.device, str)
+        and all(_is_number(score) for score in scores)  # NaN where nothing could be scored
+    )
+
+
+def _is_number(value: object) -> bool:
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+    return is_whole or isinstance(value, float)

@@ -25,12 +25,16 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.files.reading import system_reason
+from protoformer.files.short_values import shortened, shown
+from protoformer.files.tensor_header import read_tensor_header
 
 FORMAT, VERSION = "protoformer checkpoint", 1
 MANIFEST, RECORD = "manifest.json", "record.json"
 LEAST_PART = 4096
 """Bytes of the smallest part that tensors are split into."""
 _LONGEST_JSON = 2**26  # bytes; a file that says it is longer was not written here
+MAX_BYTES = 2**33
+"""Of all files of a checkpoint; the largest network, its average and two moments of each weight have half of it."""
 
 
 class DamagedError(ValueError):
@@ -145,16 +149,20 @@ def read_manifest(folder: Path) -> Manifest:
     if kind != FORMAT:
         raise DamagedError(f"{MANIFEST} is not of a checkpoint")
     if version != VERSION:
-        raise DamagedError(f"it is of version {version!r}, and this package reads version {VERSION}")
-    if content.pop("sha256", None) != _digest(content):
-        raise DamagedError(f"{MANIFEST} was changed after it was written")
+        raise DamagedError(f"it is of version {shown(version)}, and this package reads version {VERSION}")
     try:
+        if content.pop("sha256", None) != _digest(content):
+            raise DamagedError(f"{MANIFEST} was changed after it was written")
         manifest = _understood(content)
-    except (TypeError, ValueError, KeyError, AttributeError):
+    except DamagedError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
         raise DamagedError(f"{MANIFEST} does not say what a manifest must") from None
     count = len(manifest.files) - 1
     if [file.name for file in manifest.files] != [*(part_name(number, count) for number in range(count)), RECORD]:
         raise DamagedError(f"{MANIFEST} lists other files than a checkpoint has")
+    if sum(file.bytes for file in manifest.files) > MAX_BYTES:
+        raise DamagedError(f"its files have more than {MAX_BYTES} bytes, which is too much")
     return manifest
 
 
@@ -187,18 +195,20 @@ def read_tensors(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
             stored = manifest.tensors.get(name)
             place = len(found.get(name, ()))
             if stored is None or stored.parts[place : place + 1] != (file.name,):
-                raise DamagedError(f"{file.name} holds {name}, which the manifest does not say")
+                raise DamagedError(f"{file.name} holds {shortened(name)}, which the manifest does not say")
             found[name].append(tensor)
     return {name: _joined(name, found.pop(name), stored) for name, stored in manifest.tensors.items()}
 
 
 def _part(folder: Path, file: StoredFile) -> Iterator[tuple[str, Tensor]]:
     try:
-        tensors = tensors_from(checked_bytes(folder, file))
-    except (SafetensorError, ValueError, KeyError, AssertionError) as error:
+        data = checked_bytes(folder, file)
+        read_tensor_header(io.BytesIO(data), len(data))
+        tensors = tensors_from(data)
+    except (SafetensorError, ValueError, KeyError, AssertionError, RuntimeError) as error:
         if isinstance(error, DamagedError):
             raise
-        raise DamagedError(f"{file.name} does not hold tensors ({error})") from None
+        raise DamagedError(f"{file.name} does not hold tensors ({shortened(error)})") from None
     yield from tensors.items()
 
 
@@ -208,12 +218,12 @@ def _joined(name: str, pieces: list[Tensor], stored: StoredTensor) -> Tensor:
     fits = len(pieces) == len(stored.parts) > 0
     fits = fits and all(str(piece.dtype).removeprefix("torch.") == stored.dtype for piece in pieces)
     if whole is None:
-        fits = fits and all(piece.dim() == 1 for piece in pieces)
+        fits = fits and all(piece.dim() == 1 and piece.numel() for piece in pieces)
         fits = fits and sum(piece.numel() for piece in pieces) == math.prod(stored.shape)
     else:
         fits = fits and tuple(whole.shape) == stored.shape
     if not fits:
-        raise DamagedError(f"{name} is not of the type and shape that the manifest says")
+        raise DamagedError(f"{shortened(name)} is not of the type and shape that the manifest says")
     return torch.cat(pieces).view(stored.shape) if whole is None else whole
 
 

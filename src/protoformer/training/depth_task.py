@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from protoformer.model.depth import build_depth, focal_length, metric_depth, optical_centre
+from protoformer.model.depth import focal_length, metric_depth, optical_centre
 from protoformer.model.flow import normalised
+from protoformer.model.networks import build_network
 from protoformer.model.precision import full_precision
 from protoformer.training.depth_losses import counted_depths, depth_loss
 from protoformer.training.held_out import HeldOutScenes
@@ -28,7 +29,7 @@ class DepthTask:
 
     def build(self) -> nn.Module:
         """The network that the recipe describes."""
-        network = build_depth(self.recipe.model.config())
+        network = build_network("depth", self.recipe.model.config())
         if self.start is not None:
             begin_with(network, self.start, self.recipe.model.start)
         return network

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
+GUARD = "guard."
+"""What the names of a guard's tensors begin with."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A network with its optimizer, average and guard, and the step that trains it."""
@@ -40,17 +44,24 @@ class Engine:
             for key, tensor in self.optimizer.state[parameter].items():
                 narrow = slim and key != "step"
                 tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if narrow else tensor
-        return tensors | {f"guard.{name}": tensor for name, tensor in self.guard.state().items()}
+        return tensors | {f"{GUARD}{name}": tensor for name, tensor in self.guard.state().items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take over what `state` gave, read from a checkpoint."""
-        state = self.state()
+        state, kept = self.state(), {name: tensor for name, tensor in tensors.items() if not name.startswith(GUARD)}
+        own = {name.removeprefix(GUARD): tensor for name, tensor in tensors.items() if name.startswith(GUARD)}
+        tensors = kept | {f"{GUARD}{name}": tensor for name, tensor in Guard.completed(own).items()}
         for name in sorted(state.keys() | tensors.keys()):
             if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
                 raise InputError(
                     f"the checkpoint's tensor {name} does not fit the recipe's network; go on with the recipe that the "
                     "run began with, or start over with --fresh."
+                )
+            if name.startswith(("model.", "ema.")) and not bool(tensors[name].double().sum().isfinite()):
+                raise InputError(
+                    f"the checkpoint's tensor {name} has numbers that are not finite; take an earlier checkpoint, or "
+                    "start over with --fresh."
                 )
         for name, tensor in state.items():
             tensor.copy_(tensors[name])

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from protoformer.model import build_flow
 from protoformer.model.flow import normalised
+from protoformer.model.networks import build_network
 from protoformer.model.precision import full_precision
 from protoformer.training.held_out import HeldOutScenes
 from protoformer.training.losses import counted_pixels, flow_loss
@@ -28,7 +28,7 @@ class FlowTask:
 
     def build(self) -> nn.Module:
         """The network that the recipe describes."""
-        network = build_flow(self.recipe.model.config())
+        network = build_network("flow", self.recipe.model.config())
         if self.start is not None:
             begin_with(network, self.start, self.recipe.model.start)
         return network

@@ -1,4 +1,8 @@
-"""Losses that are not finite: their steps are skipped and counted where they are computed, and too many stop a run."""
+"""Steps that teach nothing are skipped, and counted where they are computed: too many that are not finite stop a run.
+
+A step teaches nothing if its loss or gradient is not finite, or if its batch has no valid target, such as a pixel whose
+motion is known.
+"""
 
 from dataclasses import dataclass
 
@@ -13,15 +17,18 @@ ROW = 10
 class Counted:
     """What a guard has seen.
 
-    good: steps since the last `clear` whose loss and gradient were finite. means: of the values of these steps, NaN if
-    there were none. skipped: the other steps, in the run's life. fatal: the number of the first step of a row of ROW
-    or more of them, or None.
+    good: steps since the last `clear` that had a target, and whose loss and gradient were finite. means: of the values
+    of these steps, NaN if there were none. In the run's life: skipped, steps that were not finite; empty, others that
+    had no valid target; learned, the rest, which changed the weights. fatal: the number of the first step of a row of
+    ROW or more that were not finite, or None.
     """
 
     good: int
     means: tuple[float, ...]
     skipped: int
     fatal: int | None
+    empty: int = 0
+    learned: int = 0
 
 
 class Guard:
@@ -36,23 +43,35 @@ class Guard:
 
         self.step, self.skipped, self.row = whole(0), whole(0), whole(0)
         self.first, self.fatal, self.good = whole(-1), whole(-1), whole(0)
+        self.empty, self.learned = whole(0), whole(0)
         self.sums = torch.zeros(values, dtype=torch.float64, device=device)
 
     def state(self) -> dict[str, Tensor]:
         """The tensors that a run needs to go on; not the row that stopped it, which whoever goes on has seen."""
-        names = ("step", "skipped", "row", "first", "good", "sums")
+        names = ("step", "skipped", "row", "first", "good", "sums", "empty", "learned")
         return {name: getattr(self, name) for name in names}
 
+    @staticmethod
+    def completed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add what states of earlier versions lack, who took every finite step for one that taught something."""
+        if "step" not in state or "skipped" not in state:
+            return state
+        return {"empty": torch.zeros_like(state["step"]), "learned": state["step"] - state["skipped"], **state}
+
     @torch.no_grad()
-    def note(self, bad: Tensor, values: Tensor) -> None:
-        """One step: whether it was bad (scalar, 0 or 1), and its values."""
+    def note(self, bad: Tensor, values: Tensor, empty: Tensor | None = None) -> None:
+        """One step: whether it was not finite, its values, and whether it had no valid target (scalars, 0 or 1)."""
         is_bad = bad > 0
+        is_empty = torch.zeros_like(is_bad) if empty is None else (empty > 0) & ~is_bad
+        taught = ~(is_bad | is_empty)
         self.first.copy_(torch.where(is_bad & (self.row == 0), self.step, self.first))
         self.row.copy_(torch.where(is_bad, self.row + 1, 0))
         self.fatal.copy_(torch.where((self.row >= ROW) & (self.fatal < 0), self.first, self.fatal))
         self.skipped += is_bad
-        self.good += ~is_bad
-        self.sums += torch.where(is_bad, 0.0, values.double())
+        self.empty += is_empty
+        self.learned += taught
+        self.good += taught
+        self.sums += torch.where(taught, values.double(), 0.0)
         self.step += 1
 
     def end_row(self) -> None:
@@ -67,11 +86,10 @@ class Guard:
     def counted(self, sums: Tensor | None = None) -> Counted:
         """What was seen, which waits for the device. sums: those of all processes, their mean, where there are more."""
         sums = self.sums if sums is None else sums
-        good, skipped, fatal, *totals = torch.cat(
-            (torch.stack((self.good, self.skipped, self.fatal)).double(), sums)
-        ).tolist()
+        counts = torch.stack((self.good, self.skipped, self.fatal, self.empty, self.learned))
+        good, skipped, fatal, empty, learned, *totals = torch.cat((counts.double(), sums)).tolist()
         means = tuple(total / good if good else float("nan") for total in totals)
-        return Counted(int(good), means, int(skipped), None if fatal < 0 else int(fatal))
+        return Counted(int(good), means, int(skipped), None if fatal < 0 else int(fatal), int(empty), int(learned))
 
     def is_fatal(self) -> bool:
         """Whether a row stops the run; waits for the device."""

@@ -1,6 +1,7 @@
 """The one loop of training, for every task, on one device or many."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,13 +15,14 @@ from torch import nn
 
 from protoformer.errors import InputError
 from protoformer.files import write_atomically
+from protoformer.files.short_values import shortened, shown
 from protoformer.training import checkpoints
 from protoformer.training.checkpoint_files import check_part_bytes
 from protoformer.training.checkpoints import Checkpoint, Found
 from protoformer.training.clock import Budget, Pace
 from protoformer.training.distributed import agreed, gathered, launched, mean_over_ranks, ranks, together
 from protoformer.training.engine import build_engine
-from protoformer.training.guard import ROW
+from protoformer.training.guard import ROW, Counted
 from protoformer.training.judge import Judge
 from protoformer.training.log import RunLog
 from protoformer.training.observer import Observer, Observers, Progress
@@ -131,6 +133,7 @@ class _Go(Generic[Batch]):
         self.saved, self.saved_at = -1, 0.0  # the step of the last one, and when that was
         self.checkpoint = self.place.checkpoints
         self.whole: set[Path] = set()  # checkpoints that were written or read here
+        self.is_warned = False  # that nothing was learned so far
 
     def run(self) -> Ended:
         """The loop."""
@@ -178,17 +181,30 @@ class _Go(Generic[Batch]):
         return found is not None
 
     def _restore(self, found: Found) -> None:
+        """Take over the state of a checkpoint, which may be any that has the right form."""
+        try:
+            self._take_over(found)
+        except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the checkpoint {found.path} does not hold the state of a run ({shortened(error)}); take another one, "
+                "or start over with --fresh."
+            ) from None
+
+    def _take_over(self, found: Found) -> None:
         record, tensors = found.checkpoint.record, found.checkpoint.tensors
         self.engine.restore({name: tensor for name, tensor in tensors.items() if not name.startswith("random.")})
         # The loop draws nothing, and neither does a source: other processes than the first need no state of theirs.
         restore_random(tensors, record["random"], self.device)
-        self.step, self.pace.seconds = found.checkpoint.step, record["seconds"]
+        self.step, self.pace.seconds = found.checkpoint.step, _seconds(record["seconds"])
         if isinstance(record["broken"], dict):  # once it was their number alone
-            self.source.broken.reasons.update(record["broken"])
+            self.source.broken.reasons.update({name: str(reason) for name, reason in record["broken"].items()})
         if record.get("device") == self.device.type:  # another one takes another time
-            self.budget.last = record["took"]
+            self.budget.last = {name: _seconds(took) for name, took in record["took"].items()}
         if self.trainer.minutes_of_run:
-            self.budget.go_on(record.get("elapsed", record["seconds"]))  # once there was no other count than this
+            # Once there was no other count than the first.
+            self.budget.go_on(_seconds(record.get("elapsed", record["seconds"])))
         self.saved, self.saved_at, self.checkpoint = self.step, self.budget.elapsed(), found.path
         self.whole.add(found.path)
 
@@ -243,6 +259,9 @@ class _Go(Generic[Batch]):
             sums = mean_over_ranks(self.engine.guard.sums.clone())
             counted = self.engine.guard.counted(sums)
         self._share_broken()
+        if not counted.learned and not self.is_warned:
+            self.is_warned = True
+            self.told.noted(f"nothing was learned so far: {_taught_nothing(self.step, counted)}.")
         total, *metrics = counted.means
         spent, steps = max(self.pace.spent(), 1e-9), self.pace.steps
         on_gpu = self.device.type == "cuda"
@@ -337,8 +356,18 @@ class _Go(Generic[Batch]):
                 if why == "minutes" and self.step - begun == 1:
                     self.told.noted("the time of this go was over after one step; give it more minutes.")
                 if over:
+                    self._refuse_untaught()
                     weights = self._judged_at_the_end()
         return Ended(self.step, why, self.checkpoint, weights, self.pace.life())
+
+    def _refuse_untaught(self) -> None:
+        """Weights that no step has changed are not trained ones: they are neither written as such nor judged."""
+        counted = self.engine.guard.counted()
+        if not counted.learned and (counted.empty or self.trainer.write_weights is not None):
+            raise InputError(
+                f"nothing was learned, and no weights were written: {_taught_nothing(self.step, counted)}; check the "
+                "recipe's data, and which of it the loss counts."
+            )
 
     def _judged_at_the_end(self) -> Path | None:
         """The file of the weights, if somebody writes one."""
@@ -349,3 +378,18 @@ class _Go(Generic[Batch]):
         self.judge.validate(self.step, average)
         self.judge.picture(self.step, average)
         return weights
+
+
+def _seconds(value: Any) -> float:
+    """A duration of a checkpoint's record."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{shown(value)} is no number of seconds")
+    return float(value)
+
+
+def _taught_nothing(step: int, counted: Counted) -> str:
+    """Why no step changed the weights."""
+    return (
+        f"of {step} steps, {counted.empty} had not a single valid target, such as a pixel whose truth is known, and "
+        f"{counted.skipped} a loss or a gradient that is not finite"
+    )

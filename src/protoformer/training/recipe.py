@@ -14,10 +14,14 @@ from protoformer.data.augmentation_light import Light
 from protoformer.data.registry import DATASETS
 from protoformer.errors import InputError, nearest
 from protoformer.files.reading import opened
+from protoformer.files.short_values import shortened, shown
 from protoformer.model import ModelConfig, preset
 from protoformer.model.networks import NETWORKS
-from protoformer.training.recipe_values import differing, given, parsed_yaml, plain, section_from
+from protoformer.training.recipe_values import MAX_NESTING, MAX_TEXT, differing, given, parsed_yaml, plain, section_from
 from protoformer.world.families import FAMILIES
+
+MAX_BYTES = 4 * MAX_TEXT
+"""Of a recipe's file, whose characters have up to 4 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,13 @@ class DatasetSection:
         """How its samples are varied, and cut to (height, width)."""
         named: Mapping[str, Augmentation | DepthAugmentation] = {**AUGMENTATIONS, **DEPTH_AUGMENTATIONS}
         if self.augmentation not in named:
-            raise InputError(f"there is no augmentation {self.augmentation!r}; choose one of {', '.join(named)}.")
+            raise InputError(f"there is no augmentation {shown(self.augmentation)}; choose one of {', '.join(named)}.")
         chosen = named[self.augmentation]
         known = [each.name for each in dataclasses.fields(chosen) if each.name != "crop"]
         for name in self.fields:
             if name not in known:
-                raise InputError(f"an augmentation has no field {name!r}; the nearest one is {nearest(name, known)!r}.")
+                near = nearest(name, known)
+                raise InputError(f"an augmentation has no field {shown(name)}; the nearest one is {near!r}.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.fields.items()
         }
@@ -114,6 +119,12 @@ class DataSection:
         _expect(0 <= self.seed < 2**31, "data.seed", self.seed, "a whole number from 0 to 2147483647")
         _expect(self.batch >= 1, "data.batch", self.batch, "1 or more")
         _expect(min(self.crop) >= 16, "data.crop", list(self.crop), "two sides of at least 16 pixels")
+        for name, count, limit in (
+            ("batch", self.batch, 2**16),
+            ("crop", max(self.crop), 2**14),
+            ("workers", self.workers, 2**10),
+        ):
+            _expect(count <= limit, f"data.{name}", count, f"at most {limit}")
         _expect(0 < self.world_share < 1, "data.world_share", self.world_share, "a share between 0 and 1")
         _expect(0 <= self.final <= 1, "data.final", self.final, "a share, 0 to 1")
         _expect(self.broken >= 0, "data.broken", self.broken, "0 or more")
@@ -240,6 +251,7 @@ class RunSection:
             "validate_every", "pictures_every", "checkpoint_every", "checkpoint_minutes", "validation_scenes",
         ):  # fmt: skip
             _expect(getattr(self, name) >= 0, f"run.{name}", getattr(self, name), "0 or more")
+        _expect(self.validation_scenes <= 2**20, "run.validation_scenes", self.validation_scenes, f"at most {2**20}")
 
 
 @dataclass(frozen=True)
@@ -257,7 +269,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.task not in NETWORKS:
-            raise InputError(f"there is no task {self.task!r}; choose one of {', '.join(NETWORKS)}.")
+            raise InputError(f"there is no task {shown(self.task)}; choose one of {', '.join(NETWORKS)}.")
         known = [each.name for each in DATASETS.values() if each.task == self.task]
         _named(f"dataset of {self.task}", self.data.datasets, known)
         fitting = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
@@ -313,16 +325,18 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
         known = packaged_recipes()
         if str(name) not in known:
             raise InputError(
-                f"there is no recipe {str(name)!r}; the nearest known one is {nearest(str(name), known)!r}, and a file "
-                "of your own ends in .yaml."
+                f"there is no recipe {shown(str(name))}; the nearest known one is {nearest(str(name), known)!r}, and a "
+                "file of your own ends in .yaml."
             )
         path = _folder() / f"{name}.yaml"
     with opened(path) as file:
-        data = file.read()
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path} is longer than {MAX_BYTES} bytes, too long for a recipe; give one that is shorter.")
     try:
         return Recipe.from_dict(_mapping(data))
     except ValueError as error:  # also an InputError
-        raise InputError(f"{path} is not a recipe: {str(error).removesuffix('.')}.") from None
+        raise InputError(f"{path} is not a recipe: {shortened(error, 400).removesuffix('.')}.") from None
 
 
 def _mapping(data: bytes) -> Mapping[str, Any]:
@@ -340,22 +354,26 @@ def _set(values: dict[str, Any], setting: str) -> None:
     """Put what a setting says into the plain values of a recipe."""
     key, sign, text = setting.partition("=")
     if not (key and sign):
-        raise InputError(f"{setting!r} sets nothing; write it as key=value, such as optimizer.rate=1e-4.")
+        raise InputError(f"{shown(setting)} sets nothing; write it as key=value, such as optimizer.rate=1e-4.")
     *above, last = key.strip().split(".")
+    if len(above) >= MAX_NESTING:
+        raise InputError(f"{shown(key)} names a key below {len(above)} others, and a recipe has none so deep.")
     section: Any = values
     for place, name in enumerate(above):
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
-            raise InputError(f"{'.'.join(above[: place + 1])} holds no keys, so {key.strip()} cannot be set.")
+            whole = shortened(key.strip())
+            raise InputError(f"{shortened('.'.join(above[: place + 1]))} holds no keys, so {whole} cannot be set.")
     section[last] = given(text.strip())
 
 
 def _expect(right: bool, name: str, value: object, wanted: str) -> None:
     if not right:
-        raise InputError(f"{name} is {value!r}, but it must be {wanted}.")
+        raise InputError(f"{name} is {shown(value)}, but it must be {wanted}.")
 
 
 def _named(what: str, names: Mapping[str, Any], known: list[str]) -> None:
     for name in names:
         if name not in known:
-            raise InputError(f"there is no {what} {name!r}; the nearest known one is {nearest(name, known)!r}.")
+            near = nearest(name, known)
+            raise InputError(f"there is no {what} {shown(name)}; the nearest known one is {near!r}.")

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import yaml
 
 from protoformer.errors import InputError, nearest
+from protoformer.files.short_values import shortened, shown
 
 Section = TypeVar("Section")
 
@@ -26,27 +27,64 @@ def given(text: str) -> "Given | dict[str, Any]":
     return value if isinstance(value, dict) else Given(text)
 
 
+MAX_TEXT = 2**16
+"""Characters of a recipe; those of the package have some 2000."""
+MAX_NESTING = 12
+"""Levels of sections and lists inside one another; recipes have up to 5."""
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which yaml would silently keep the last."""
+    """Reads plain values alone.
+
+    Aliases, which let a few lines stand for gigabytes, tags and merge keys are refused, and so are deep nesting and a
+    key that is there twice, of which yaml would silently keep the last.
+    """
+
+    _nesting = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "anchor", None) is not None:  # of &name as well as of *name
+            raise _refused("anchors and aliases, & and *, are not allowed in a recipe; write the value out", event)
+        if getattr(event, "tag", None) is not None:
+            raise _refused("tags, which begin with !, are not allowed in a recipe; leave them out", event)
+        self._nesting += 1
+        if self._nesting > MAX_NESTING:
+            raise _refused(f"values are nested in more than {MAX_NESTING} levels", event)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._nesting -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise _refused("merge keys, <<, are not allowed in a recipe; write the keys out", key)
             if isinstance(key, yaml.ScalarNode):  # a list, which cannot be a key, is refused below
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(problem=f"{key.value!r} is there twice")
+                    raise yaml.constructor.ConstructorError(problem=f"{shown(key.value)} is there twice")
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
+def _refused(problem: str, at: Any) -> yaml.YAMLError:
+    """An error at an event or a node."""
+    return yaml.constructor.ConstructorError(problem=problem, problem_mark=at.start_mark)
+
+
 def parsed_yaml(text: str) -> Any:
     """The plain values of a yaml text; raises ValueError, with the reason, where it is none."""
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"it has {len(text)} characters, and at most {MAX_TEXT} are read")
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or "it cannot be read"
+        problem = shortened(getattr(error, "problem", None) or "it cannot be read")
         mark = getattr(error, "problem_mark", None)
-        raise ValueError(f"line {mark.line + 1}: {problem}" if mark else str(problem)) from None
+        raise ValueError(f"line {mark.line + 1}: {problem}" if mark else problem) from None
+    except (ValueError, OverflowError) as error:  # such as a date or a number that cannot be
+        raise ValueError(shortened(error)) from None
 
 
 def section_from(kind: type[Section], values: object, place: str = "") -> Section:
@@ -58,13 +96,13 @@ def section_from(kind: type[Section], values: object, place: str = "") -> Sectio
     if values is None:
         values = {}
     if not isinstance(values, Mapping):
-        raise InputError(f"{place or 'a recipe'} is {values!r}, but it must be a section of keys and values.")
+        raise InputError(f"{place or 'a recipe'} is {shown(values)}, but it must be a section of keys and values.")
     kinds = get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for key in values:
         if key not in known:
             near = _below(place, nearest(str(key), known))
-            raise InputError(f"a recipe has no key {_below(place, key)}; the nearest one is {near}.")
+            raise InputError(f"a recipe has no key {shortened(_below(place, key))}; the nearest one is {near}.")
     return kind(**{key: _value(kinds[key], value, _below(place, key)) for key, value in values.items()})
 
 
@@ -104,17 +142,28 @@ def _value(kind: Any, value: Any, place: str) -> Any:
         return None if value is None else _value(inner[0], value, place)
     if origin is Literal:
         if value not in inner:
-            raise InputError(f"{place} is {value!r}; choose one of {', '.join(inner)}.")
+            raise InputError(f"{place} is {shown(value)}; choose one of {', '.join(inner)}.")
         return value
     if origin is tuple:
         if not isinstance(value, list | tuple) or len(value) != len(inner):
-            raise InputError(f"{place} is {value!r}, but it must be a list of {len(inner)}, such as [1, 2].")
+            raise InputError(f"{place} is {shown(value)}, but it must be a list of {len(inner)}, such as [1, 2].")
         return tuple(_value(each, part, place) for each, part in zip(inner, value, strict=True))
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping | None):
-            raise InputError(f"{place} is {value!r}, but it must be a section of keys and values.")
+            raise InputError(f"{shortened(place)} is {shown(value)}, but it must be a section of keys and values.")
         return {str(key): _value(inner[1], each, _below(place, key)) for key, each in (value or {}).items()}
-    return value if kind is Any else _scalar(kind, value, place)
+    if kind is Any:
+        _check_nesting(value, place)
+        return value
+    return _scalar(kind, value, place)
+
+
+def _check_nesting(value: Any, place: str, level: int = 1) -> None:
+    if level > MAX_NESTING:
+        raise InputError(f"{shortened(place)} holds values that are nested in more than {MAX_NESTING} levels.")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for each in inner:
+        _check_nesting(each, place, level + 1)
 
 
 def _understood(kind: Any, text: Given) -> Any:
@@ -136,7 +185,7 @@ def _scalar(kind: type, value: Any, place: str) -> Any:
     elif isinstance(value, kind):
         return value
     wanted = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[kind]
-    raise InputError(f"{place} is {value!r}, but it must be {wanted}.")
+    raise InputError(f"{shortened(place)} is {shown(value)}, but it must be {wanted}.")
 
 
 def _number(value: Any) -> int | float | None:
@@ -144,7 +193,9 @@ def _number(value: Any) -> int | float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
+        finite = math.isfinite(float(value))
+    except (ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    if not finite:
+        return None
+    return float(value) if isinstance(value, str) else value

@@ -12,6 +12,7 @@ from protoformer import __version__
 from protoformer.errors import InputError
 from protoformer.files.folders import made_folder
 from protoformer.files.reading import system_reason
+from protoformer.files.short_values import shown
 from protoformer.training import checkpoints
 from protoformer.training.checkpoints import Found
 from protoformer.training.log import read_log
@@ -109,16 +110,22 @@ class RunFolder:
             )
 
     def _compare(self, recipe: Recipe, record: dict[str, Any], told: Callable[[str], None]) -> None:
-        before = Recipe.from_dict(record["recipe"])
+        try:
+            before = Recipe.from_dict(record["recipe"])
+        except KeyError:
+            raise InputError(
+                f"the checkpoint of the run in {self.path} does not say its recipe; choose another folder, or start "
+                "over with --fresh."
+            ) from None
         for key in recipe.differences(before):
             now, then = (_at(each.as_dict(), key) for each in (recipe, before))
             if key == "task" or (key.startswith("model.") and key not in HARMLESS):
                 raise InputError(
-                    f"the run in {self.path} has {key} {then!r}, not {now!r}, so its weights are of another network; "
-                    "go on with the same, choose another folder, or start over with --fresh."
+                    f"the run in {self.path} has {key} {shown(then)}, not {shown(now)}, so its weights are of another "
+                    "network; go on with the same, choose another folder, or start over with --fresh."
                 )
             if key not in FREE:
-                told(f"{key} is {now!r} from here on, where the run had {then!r}.")
+                told(f"{key} is {shown(now)} from here on, where the run had {shown(then)}.")
 
 
 def _at(values: Any, key: str) -> Any:

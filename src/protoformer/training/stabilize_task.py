@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from protoformer.geometry.trails import Trails
 from protoformer.model.flow import normalised
+from protoformer.model.networks import build_network
 from protoformer.model.precision import full_precision
-from protoformer.model.stabilize import StabilizePrediction, build_stabilize
+from protoformer.model.stabilize import StabilizePrediction
 from protoformer.training.held_out import HeldOutScenes
 from protoformer.training.recipe import Recipe
 from protoformer.training.sample_kind import SampleKind
@@ -36,7 +37,7 @@ class StabilizeTask:
 
     def build(self) -> nn.Module:
         """The network that the recipe describes."""
-        network = build_stabilize(self.config)
+        network = build_network("stabilize", self.config)
         if self.start is not None:
             begin_with(network, self.start, self.recipe.model.start)
         return network

@@ -1,4 +1,4 @@
-"""One step of training: forward, backward, clip, AdamW, average; skipped where it is not finite."""
+"""One step of training: forward, backward, clip, AdamW, average; skipped if it is not finite or has no target."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +84,15 @@ class Step:
         """The step itself."""
         self.optimizer.zero_grad(set_to_none=True)
         # A mean over the samples of all processes, of which each has its own number of valid pixels.
-        weight = mean_over_ranks(self.task.weight(tensors).float()).clamp_min(1 / ranks())
-        values = self.objective(tensors, weight)
+        targets = mean_over_ranks(self.task.weight(tensors).float())
+        empty = (targets <= 0).all().float()
+        values = self.objective(tensors, targets.clamp_min(1 / ranks()))
         self.fabric.backward(values[0])
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         bad = most_over_ranks((~(values[0].detach() + norm).isfinite()).float())
-        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
+        # Without a target, weight decay and terms that need none would still change the weights.
+        skip = torch.maximum(bad, empty)
+        self.optimizer.found_inf = skip  # type: ignore[attr-defined]
         self.optimizer.step()
-        self.average.update(1 - bad)
-        self.guard.note(bad, values.detach())
+        self.average.update(1 - skip)
+        self.guard.note(bad, values.detach(), empty)

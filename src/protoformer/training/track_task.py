@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from protoformer.geometry.boxes import box_overlap
 from protoformer.model.flow import normalised
+from protoformer.model.networks import build_network
 from protoformer.model.precision import full_precision
-from protoformer.model.tracking import TrackPrediction, build_track
+from protoformer.model.tracking import TrackPrediction
 from protoformer.training.held_out import EXAMPLES, HeldOutScenes
 from protoformer.training.prefetch import moved
 from protoformer.training.recipe import Recipe
@@ -37,7 +38,7 @@ class TrackTask:
 
     def build(self) -> nn.Module:
         """The network that the recipe describes."""
-        network = build_track(self.config)
+        network = build_network("track", self.config)
         if self.start is not None:
             begin_with(network, self.start, self.recipe.model.start)
         return network

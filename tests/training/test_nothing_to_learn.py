@@ -1,0 +1,143 @@
+"""Data without a single valid target: such steps change nothing, and a run of them writes no weights."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.training import Recipe, Trainer
+from protoformer.training.checkpoints import Checkpoint, load, newest, save
+from protoformer.training.guard import Guard
+from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
+from protoformer.training.tasks import task_of
+
+UNTAUGHT = r"^nothing was learned, and no weights were written: of 3 steps, {} had not a single valid target, .*\.$"
+MASKS = ("valid", "located", "judged")
+
+
+def world_trainer(task: str, folder: Path, **options: Any) -> Trainer[Any]:
+    """Three steps on small scenes."""
+    small = {"search_side": 64, "reference_side": 48, "stab_window": 4, "stab_past": 4}
+    family = {"track": "chase", "stabilize": "handheld"}[task]
+    recipe = Recipe(
+        task=task,
+        model=ModelSection("tiny", small),
+        data=DataSection(batch=2, crop=(48, 64), families={family: 1.0}, final=0.0),
+        schedule=ScheduleSection("constant", 0),
+        run=RunSection(steps=3, validation_scenes=0, validate_every=0, pictures_every=0, log_every=2),
+    )
+    return Trainer(recipe, task_of(recipe), folder, **options)
+
+
+def blind(task: Any, steps: range = range(10**6)) -> Any:
+    """The same task, whose batches of these numbers have no valid target."""
+    tensors_of, seen = task.tensors, iter(range(10**6))
+
+    def tensors(batch: Any) -> dict[str, Tensor]:
+        hidden = next(seen) in steps
+        return {
+            name: torch.zeros_like(tensor) if hidden and name in MASKS else tensor
+            for name, tensor in tensors_of(batch).items()
+        }
+
+    task.tensors = tensors
+    return task
+
+
+def last(folder: Path) -> Checkpoint:
+    path = newest(folder / "checkpoints", pytest.fail)
+    assert path is not None
+    return load(path)
+
+
+def unreachable(*_: object) -> None:
+    pytest.fail("weights were written")
+
+
+@pytest.mark.parametrize("name", ["flow", "depth", "track", "stabilize"])
+def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, told, noises, depths) -> None:
+    options = {"observers": (told,), "write_weights": unreachable}
+    if name in ("flow", "depth"):
+        runs = noises if name == "flow" else depths
+        trainer = runs.trainer(tmp_path, runs.recipe(steps=3, log_every=2), **options)
+    else:
+        trainer = world_trainer(name, tmp_path, **options)
+    blind(trainer.task)
+    with pytest.raises(InputError, match=UNTAUGHT.format(3)):
+        trainer.run()
+    assert not (tmp_path / "weights.safetensors").exists()
+    assert [each for each in told.of("noted") if each.startswith("nothing was learned so far: of 2 steps, 2 had not")]
+    assert all(progress.loss is None for progress in told.of("logged"))
+    torch.manual_seed(trainer.recipe.data.seed)
+    tensors = last(tmp_path).tensors
+    for key, tensor in trainer.task.build().state_dict().items():
+        assert torch.equal(tensors[f"model.{key}"], tensor), key
+
+
+def test_depths_that_the_loss_does_not_count_teach_nothing(tmp_path: Path, depths) -> None:
+    recipe = depths.recipe(steps=3).changed(["loss.nearest=5000", "loss.farthest=6000"])
+    with pytest.raises(InputError, match=UNTAUGHT.format(3)):
+        depths.trainer(tmp_path, recipe).run()
+
+
+def test_a_few_steps_that_are_not_finite_teach_nothing(lines, tmp_path: Path) -> None:
+    trainer = lines.trainer(tmp_path, lines.recipe(steps=3), frozenset(range(3)), write_weights=unreachable)
+    with pytest.raises(InputError, match=r"of 3 steps, 0 had not .* and 3 a loss or a gradient that is not finite"):
+        trainer.run()
+
+
+def test_a_step_without_a_target_changes_nothing_but_counts(lines, tmp_path: Path, told) -> None:
+    """Weights, moments and average after steps 3 and 4 are those of a run that never saw their batches."""
+    lines.trainer(tmp_path / "a", lines.recipe(steps=3)).run()
+    trainer = lines.trainer(tmp_path / "b", lines.recipe(steps=5, log_every=5), observers=(told,))
+    blind(trainer.task, range(3, 5))
+    trainer.run()
+    clean, skipped = last(tmp_path / "a").tensors, last(tmp_path / "b").tensors
+    for name in clean:
+        if name.startswith(("model.", "ema", "optimizer.")):
+            assert torch.equal(clean[name], skipped[name]), name
+    assert [int(skipped[f"guard.{name}"]) for name in ("step", "skipped", "empty", "learned")] == [5, 0, 2, 3]
+    (progress,) = told.of("logged")
+    assert progress.skipped == 0 and progress.loss is not None
+
+
+def test_data_that_comes_to_have_targets_is_learned_from(lines, tmp_path: Path) -> None:
+    trainer = lines.trainer(tmp_path, lines.recipe(steps=3), write_weights=unreachable)
+    blind(trainer.task)
+    with pytest.raises(InputError, match=UNTAUGHT.format(3)):
+        trainer.run()
+    assert lines.trainer(tmp_path, lines.recipe(steps=6)).run().step == 6
+
+
+def test_means_are_of_steps_with_targets_alone() -> None:
+    guard = Guard(1, torch.device("cpu"))
+    for bad, value, empty in ((0, 2.0, 0), (0, 0.0, 1), (1, torch.nan, 0), (1, torch.nan, 1), (0, 4.0, 0)):
+        guard.note(torch.tensor(float(bad)), torch.tensor([value]), torch.tensor(float(empty)))
+    counted = guard.counted()
+    assert counted.means == (3.0,)
+    assert (counted.good, counted.skipped, counted.empty, counted.learned) == (2, 2, 1, 2)
+
+
+def test_checkpoints_from_before_the_count_go_on(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=4)).run()
+    found = last(tmp_path)
+    older = {name: each for name, each in found.tensors.items() if name not in ("guard.empty", "guard.learned")}
+    save(tmp_path / "checkpoints", dataclasses.replace(found, tensors=older))
+    assert lines.trainer(tmp_path, lines.recipe(steps=6)).run().step == 6
+    assert int(last(tmp_path).tensors["guard.learned"]) == 6
+
+
+def test_a_checkpoint_whose_weights_are_not_finite_is_refused(lines, tmp_path: Path) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=4)).run()
+    found = last(tmp_path)
+    name = next(each for each in found.tensors if each.startswith("model."))
+    save(
+        tmp_path / "checkpoints",
+        dataclasses.replace(found, tensors={**found.tensors, name: torch.full_like(found.tensors[name], torch.inf)}),
+    )
+    with pytest.raises(InputError, match=rf"the checkpoint's tensor {name} has numbers that are not finite"):
+        lines.trainer(tmp_path, lines.recipe(steps=6)).run()
