@@ -13,15 +13,12 @@ from protoformer.files.folders import made_folder
 from protoformer.files.reading import opened
 from protoformer.inference import FlowModel, load
 from protoformer.inference.batch import Batch, BatchResult, Told, run_batch, video_jobs
-from protoformer.inference.batch.jobs import Doing
+from protoformer.inference.batch.jobs import FLOWS, VIDEO, Doing
 from protoformer.inference.flow_video import VideoOptions
 from protoformer.inference.memory import free_bytes
 from protoformer.inference.planning import SHARE, Tile
 from protoformer.inference.weights import packaged_weights
 from protoformer.show import flow_frame
-
-VIDEO, FLOWS = ".mp4", ".flo"
-"""How the names of outputs end: the video of the motion, and the folder of .flo files."""
 
 
 @dataclass(frozen=True)

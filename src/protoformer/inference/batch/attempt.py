@@ -31,6 +31,7 @@ def attempt(doing: Doing, job: Job) -> Report:
         return Report("done", before.frames, before.seconds)
     began = time.perf_counter()
     try:
+        ledger.check_inside(job)
         with ledger.scratch(job) as scratch:
             seen = stamp(job.video)
             frames = doing(job.video, tuple(scratch / Path(name).name for name in job.outputs))
