@@ -168,7 +168,9 @@ def test_many_damaged_records_are_one_note(out: Path) -> None:
     for name in ("x", "y"):
         (out / f".batch/ledger/{name}.mp4.json").write_text("{")
     finished, note = run_again(out)
-    assert finished and note.startswith(f"2 records in {out}/.batch/ledger are ignored, such as x.mp4.json, since it is ")
+    assert finished and note.startswith(
+        f"2 records in {out}/.batch/ledger are ignored, such as x.mp4.json, since it is "
+    )
 
 
 @needs_links

@@ -43,7 +43,8 @@ class Ledger:
         for path in (self.private, self.records, self.work, self.folder / SUMMARY):
             if path.is_symlink():
                 raise InputError(
-                    f"{path} is a link, and a batch writes only to its folder; remove the link, or choose another folder."
+                    f"{path} is a link, and a batch writes to its own folder only; "
+                    "remove the link, or choose another folder."
                 )
         made_folder(self.records)
         try:
