@@ -97,11 +97,12 @@ def _above(key: str) -> list[str]:
 
 
 def _candidates(name: str, video: Path) -> Iterator[str]:
-    """The name that a video would like, and others that only its whole path decides."""
+    """The name that a video would like, and others that its whole path decides, the later ones outside all folders."""
+    path = os.fsencode(video)
     yield name
+    yield f"{name}-{hashlib.sha256(path).hexdigest()[:8]}"
     for number in itertools.count():
-        digest = hashlib.sha256(os.fsencode(video) + (b"#%d" % number if number else b"")).hexdigest()
-        yield f"{name}-{digest[:8]}"
+        yield f"{PurePosixPath(name).name}-{hashlib.sha256(path + b'#%d' % number).hexdigest()[:8]}"
 
 
 def _found(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, str]]:
