@@ -6,13 +6,12 @@ So it is read as data that may be wrong in any way, and it can only name outputs
 
 import json
 import math
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from protoformer.files.reading import system_reason
+from protoformer.files.small_files import UnfitFileError, read_small_file
 from protoformer.inference.batch.jobs import SUFFIXES
 
 MAX_BYTES = 2**20
@@ -66,9 +65,14 @@ def read_record(path: Path, name: str) -> Record | None:
     Raises:
         DamagedRecordError: If the file is not a record, or not of this job.
     """
-    data = _bytes_of(path)
-    if data is None:
+    try:
+        data = read_small_file(path, MAX_BYTES)
+    except FileNotFoundError:
         return None
+    except UnfitFileError as error:
+        raise DamagedRecordError(str(error)) from None
+    except OSError as error:
+        raise DamagedRecordError(f"it cannot be read ({system_reason(error)})") from None
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -82,23 +86,6 @@ def read_record(path: Path, name: str) -> Record | None:
     if record.outputs[0].name != name or not {each.name for each in record.outputs} <= allowed:
         raise DamagedRecordError("it names outputs of another video")
     return record
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    """The content of a regular file, which is opened without following a link or waiting for a pipe."""
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedRecordError("it is not a regular file")
-        if status.st_size > MAX_BYTES:
-            raise DamagedRecordError(f"it is {status.st_size} bytes long, which is too much")
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            return file.read(MAX_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DamagedRecordError(f"it cannot be read ({system_reason(error)})") from None
 
 
 def _understood(content: Any) -> Record:
