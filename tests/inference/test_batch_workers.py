@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -61,14 +62,14 @@ def test_a_crashing_video_costs_itself_alone_with_one_worker(tmp_path: Path, mon
 @pytest.mark.parametrize(("workers", "how"), [(1, "block"), (2, "loop")])
 def test_a_hanging_video_is_given_up_at_the_time_limit(tmp_path: Path, workers: int, how: str) -> None:
     began = time.monotonic()
-    result = run(tmp_path, [f"{how}-1", "good-2"], workers, minutes=1 / 60)
+    result = run(tmp_path, [f"{how}-1", "good-2"], workers, minutes=1 / 30)
     assert time.monotonic() - began < 60
     assert statuses(result) == {f"{how}-1": "failed", "good-2": "done"}
     assert result.failures[tmp_path / f"videos/{how}-1.mp4"] == (
-        f"{tmp_path}/videos/{how}-1.mp4 took longer than 0.0166667 minutes and was given up; "
+        f"{tmp_path}/videos/{how}-1.mp4 took longer than 0.0333333 minutes and was given up; "
         "give a higher --max-minutes-per-video, or try it by itself."
     )
-    assert [report.seconds for report in result.reports if report.status == "failed"] == [1.0]
+    assert [report.seconds for report in result.reports if report.status == "failed"] == [2.0]
     assert not (tmp_path / "out/.batch/work").exists() and not (tmp_path / f"out/{how}-1.mp4").exists()
 
 
@@ -82,6 +83,25 @@ def test_a_worker_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
             Batch(workers=1),
             Told(),
         )
+
+
+@linux
+def test_a_stopped_batch_ends_a_worker_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    (tmp_path / "block.mp4").write_bytes(b"pixels")
+    (job,) = video_jobs([tmp_path / "block.mp4"], tmp_path / "out", (".mp4",), {})
+    before = set(children())
+    with closing(processes.Processes(import_module("scripted_work").Scripted(), 1, TimeLimit())) as workers:
+        while not workers.idle():
+            workers.wait()
+        workers.begin(job)
+        while not list((tmp_path / "out").glob(".batch/work/*/outputs")):
+            time.sleep(0.01)
+        time.sleep(0.1)  # it holds the lock of its interpreter, so it hears no request to leave
+        began = time.monotonic()
+    assert 0.4 < time.monotonic() - began < 10
+    left = [pid for pid in set(children()) - before if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert left == []
 
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan"), float("inf")])
