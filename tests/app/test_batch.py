@@ -172,6 +172,7 @@ def test_outputs_are_not_taken_for_videos(place: Path, protoformer: Run) -> None
         (("none/*.mp4",), "no file matches none/*.mp4; check the folder and the pattern."),
         (("videos/none.mp4",), "videos/none.mp4 does not exist; check the path."),
         (("videos/*", "--workers", "0"), "0 workers cannot do anything; give 1 or more."),
+        (("videos/*", "--max-minutes-per-video", "0"), "no video is done in 0 minutes; give a number over 0, "),
         (("videos/*", "--every", "0"), "one frame in 0 cannot be taken; "),
         (("videos/*", "--scale", "-1"), "colours cannot be full at -1 pixels; "),
         (("videos/*", "--updates", "0"), "0 updates cannot be run; "),
@@ -196,6 +197,29 @@ def test_a_cluster_without_ray_is_one_sentence(place: Path, protoformer: Run, mo
     assert outcome.errors == [
         "protoformer: a cluster needs the package ray; install it with: pip install 'protoformer[cluster]'"
     ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names or files")
+def test_odd_files_and_names_are_no_trouble_for_the_others(place: Path, protoformer: Run) -> None:
+    odd = [os.fsdecode(b"\xff.mp4"), f"{'é' * 125}.mp4"]
+    for number, name in zip((2, 10), odd, strict=True):
+        Path(f"videos/clip{number}.mp4").rename(f"videos/{name}")
+    os.mkfifo("videos/pipe.mp4")
+    Path("videos/gone.mp4").symlink_to("nothing.mp4")
+    Path("out/.batch/ledger").mkdir(parents=True)
+    Path("out/.batch/ledger/clip1.mp4.json").write_text("{}")
+    outcome = protoformer("batch", "flow", "videos/*.mp4", "-o", "out", *QUICK)
+    assert outcome.code == 1 and outcome.errors == []
+    assert outcome.out.startswith("5 videos: 3 done, 0 finished before, 2 failed; 7 frames in ")
+    assert sum("clip1.mp4.json is ignored, since it does not say " in note for note in outcome.notes) == 1
+    with Path("out/summary.csv").open(newline="", errors="surrogateescape") as file:
+        found = {Path(row["video"]).name: row for row in csv.DictReader(file)}
+    assert {name: row["status"] for name, row in found.items()} == {
+        **dict.fromkeys(("clip1.mp4", *odd), "done"),
+        **dict.fromkeys(("gone.mp4", "pipe.mp4"), "failed"),
+    }
+    assert found["pipe.mp4"]["reason"].startswith("videos/pipe.mp4 was not read, since it is a named pipe; ")
+    assert all((Path("out") / found[name]["output"]).is_file() for name in odd)
 
 
 def test_two_batches_do_not_share_a_folder(place: Path, protoformer: Run) -> None:

@@ -102,8 +102,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[
     return tmp_path
 
 
-def started(cluster: str, videos: str) -> "subprocess.Popen[str]":
-    arguments = [videos, "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2"]
+def started(cluster: str, videos: str, *options: str) -> "subprocess.Popen[str]":
+    arguments = [videos, "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2", *options]
     return subprocess.Popen(
         [sys.executable, "-m", "protoformer", "batch", "flow", *arguments, "--cluster", cluster],
         env={**os.environ, **QUIET},
@@ -139,6 +139,11 @@ def test_a_lost_machine_costs_no_video(place: Path, machines: Machines) -> None:
     first = started(machines.client, "videos/[05].mp4")
     out, err = first.communicate(timeout=300)
     assert first.returncode == 0 and out.startswith("2 videos: 2 done, 0 finished before, 0 failed; 4 frames in "), err
+    # A video at its time limit costs itself alone, and so does the next, though each takes its worker along.
+    short = started(machines.address, "videos/[12].mp4", "--max-minutes-per-video", "0.0001", "--workers", "1")
+    out, err = short.communicate(timeout=300)
+    assert short.returncode == 1 and out.startswith("2 videos: 0 done, 0 finished before, 2 failed; "), err
+    assert err.count("minutes and was given up") == 2 and "Traceback" not in err, err
     running = started(machines.address, "videos/*.mp4")
     try:
         until(lambda: goes() == ["3.mp4", "4.mp4"], running)

@@ -104,3 +104,16 @@ def test_a_killed_worker_costs_nothing_but_time(place: Path, started: Start, unt
     assert not Path("out/.batch/work").exists()
     for name, count in FRAMES.items():
         assert len(list(open_movie(f"out/{name}.mp4").frames())) == count - 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes of a batch are found as Linux lists them")
+def test_a_killed_batch_leaves_no_worker(place: Path, started: Start, until: Wait) -> None:
+    with started(*ARGUMENTS, "--workers", "1") as running:
+        until(lambda: {"1.mp4", "2.mp4"} & set(at_work()), running)
+        workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        running.kill()
+        running.wait()
+        deadline = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline, "a worker lives on"
+            time.sleep(0.02)

@@ -46,6 +46,9 @@ def flow_of_many(
     cluster: Annotated[
         str | None, typer.Option(help="A Ray cluster that sees the same files: auto, or ray://HOST:PORT.")
     ] = None,
+    max_minutes_per_video: Annotated[
+        float | None, typer.Option(help="Give up a video that takes longer, and go on with the next. [default: never]")
+    ] = None,
     side_by_side: Annotated[bool, typer.Option("--side-by-side", help="The frame beside its motion.")] = False,
     arrows: Annotated[bool, typer.Option("--arrows", help="The frame with arrows on it.")] = False,
     save_flo: Annotated[
@@ -90,6 +93,7 @@ def flow_of_many(
             workers=workers,
             device=device,
             cluster=cluster,
+            max_minutes_per_video=max_minutes_per_video,
             told=Told(lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")),
             model=model,
             side_by_side=side_by_side,

@@ -13,15 +13,13 @@ from protoformer.files.folders import made_folder
 from protoformer.files.reading import opened
 from protoformer.inference import FlowModel, load
 from protoformer.inference.batch import Batch, BatchResult, Told, run_batch, video_jobs
-from protoformer.inference.batch.jobs import Doing
+from protoformer.inference.batch.crew import TimeLimit
+from protoformer.inference.batch.jobs import FLOWS, VIDEO, Doing
 from protoformer.inference.flow_video import VideoOptions
 from protoformer.inference.memory import free_bytes
 from protoformer.inference.planning import SHARE, Tile
 from protoformer.inference.weights import packaged_weights
 from protoformer.show import flow_frame
-
-VIDEO, FLOWS = ".mp4", ".flo"
-"""How the names of outputs end: the video of the motion, and the folder of .flo files."""
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,16 @@ def batch_flow(
     workers: int | None = None,
     device: str | None = None,
     cluster: str | None = None,
+    max_minutes_per_video: float | None = None,
     told: Told | None = None,
     **options: Any,
 ) -> BatchResult:
     """Write the motion of many videos into a folder; what is finished there, with the same options, is not done again.
 
     videos: files, and patterns such as "videos/**/*.mp4". workers: processes of this machine, or of the cluster (None:
-    as many as fit). cluster: "auto" or "ray://HOST:PORT", a Ray cluster whose machines see the same files. told: who
-    hears how it goes. options: the fields of `FlowOptions`. A video that fails is no exception: it is in the result.
+    as many as fit). cluster: "auto" or "ray://HOST:PORT", a Ray cluster whose machines see the same files.
+    max_minutes_per_video: a video that takes longer has failed (None: there is no limit). told: who hears how it goes.
+    options: the fields of `FlowOptions`. A video that fails is no exception: it is in the result.
     """
     named = [videos] if isinstance(videos, str | os.PathLike) else list(videos)
     model = os.fspath(options.pop("model", "flow"))
@@ -100,9 +100,9 @@ def batch_flow(
     suffixes = (VIDEO, FLOWS) if asked.save_flo else (VIDEO,)
     return run_batch(
         folder,
-        lambda: video_jobs(named, folder, suffixes, recorded),
+        lambda ledger: video_jobs(named, folder, suffixes, recorded, ledger),
         FlowWork(asked, device),
-        Batch(workers, device, cluster),
+        Batch(workers, device, cluster, TimeLimit(max_minutes_per_video)),
         told or Told(),
     )
 

@@ -29,6 +29,7 @@ from protoformer.data import DATASETS, open_dataset
 from protoformer.errors import InputError
 from protoformer.files import checked_output, write_atomically
 from protoformer.files.folders import made_folder
+from protoformer.files.names import short_name
 from protoformer.inference.brief import count_fact
 from protoformer.inference.track_evaluation import (
     TrackEvaluation,
@@ -104,7 +105,7 @@ def _boxes_into(folder: Path) -> Callable[[TrackSequence, str, Tensor], None]:
 
     def keep(sequence: TrackSequence, label: str, boxes: Tensor) -> None:
         place = made_folder(folder / re.sub(r"[^\w.-]+", "-", label).strip("-."))
-        write_atomically(place / f"{sequence.name.replace('/', '-')}.txt", boxes_as_text(boxes).encode())
+        write_atomically(place / f"{short_name(sequence.name.replace('/', '-'))}.txt", boxes_as_text(boxes).encode())
 
     return keep
 

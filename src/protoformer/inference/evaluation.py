@@ -15,6 +15,7 @@ from protoformer.data.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.files import write_flo, write_kitti_flow
 from protoformer.files.folders import made_folder
+from protoformer.files.names import leads_out
 from protoformer.geometry import resized, resized_flow
 from protoformer.inference.flow import FlowModel
 from protoformer.inference.planning import seen_size
@@ -202,6 +203,8 @@ def write_submission(
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
         place = submission_path(benchmark, pair.names[0])
+        if leads_out(folder, folder / place):
+            raise InputError(f"the pair {pair.names[0]} would be written outside {folder}; rename it.")
         made_folder((folder / place).parent)
         (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / place, flow)
         if progress:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protoformer.files import write_image
+from protoformer.files.names import short_name
 from protoformer.show.prototypes import Pixels
 
 
@@ -30,7 +31,7 @@ class Worst:
         written = []
         ranked = sorted(self.kept, reverse=True, key=lambda each: each[:2])
         for rank, (_, _, name, pixels) in enumerate(ranked, start=1):
-            path = folder / f"worst-{rank:02d}-{name.replace('/', '-')}.png"
+            path = folder / f"worst-{rank:02d}-{short_name(name.replace('/', '-'))}.png"
             write_image(path, pixels)
             written.append(path)
         return written

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protoformer.files import write_atomically
+from protoformer.files.small_files import read_small_file
 
 RESULT = "result.json"
+MAX_BYTES = 2**20
+"""A result has some hundred bytes for every dataset; a longer file was not written here."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def write_result(folder: Path, result: RunResult) -> None:
 def read_result(folder: Path, key: str) -> RunResult | None:
     """The result in a run's folder; None where the run is not finished, or its result cannot be read."""
     try:
-        values = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        values = json.loads(read_small_file(folder / RESULT, MAX_BYTES))
         found = RunResult(**{**values, "size": tuple(values["size"])})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -47,20 +50,23 @@ def read_result(folder: Path, key: str) -> RunResult | None:
 
 
 def _is_sound(result: RunResult) -> bool:
-    """Whether a result that was read has values of the right types, with which tables can be computed."""
-    numbers = (result.seed, result.steps, result.seconds, result.parameters, result.gflops, result.milliseconds)
-    try:
-        scores = [score for figures in result.scores.values() for score in figures.values()]
-    except AttributeError:
+    """Whether every field that was read has its type and can be computed with; a file on a disk may hold anything."""
+    scores = result.scores.values() if isinstance(result.scores, dict) else [None]
+    if not all(isinstance(each, dict) for each in scores):
         return False
+    figures = (result.seconds, result.gflops, result.milliseconds)
     return (
-        all(_is_number(each) and math.isfinite(each) for each in (*numbers, *result.size))
-        and len(result.size) == 2
+        len(result.size) == 2
         and isinstance(result.device, str)
-        and all(_is_number(score) for score in scores)  # NaN where nothing could be scored
+        and all(_is_whole(each) for each in (result.seed, result.steps, result.parameters, *result.size))
+        and all(_is_number(each) and math.isfinite(each) for each in figures)
+        and all(_is_number(score) for each in scores for score in each.values())  # NaN if nothing could be scored
     )
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
 def _is_number(value: object) -> bool:
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    return is_whole or isinstance(value, float)
+    return _is_whole(value) or isinstance(value, float)

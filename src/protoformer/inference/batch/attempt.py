@@ -31,6 +31,7 @@ def attempt(doing: Doing, job: Job) -> Report:
         return Report("done", before.frames, before.seconds)
     began = time.perf_counter()
     try:
+        ledger.check_inside(job)
         with ledger.scratch(job) as scratch:
             seen = stamp(job.video)
             frames = doing(job.video, tuple(scratch / Path(name).name for name in job.outputs))
@@ -41,12 +42,28 @@ def attempt(doing: Doing, job: Job) -> Report:
         return Report("failed", seconds=time.perf_counter() - began, reason=_sentence(job.video, error))
 
 
+def start_failure(error: Exception) -> str:
+    """A sentence for an error that is no `InputError`, of a worker that could not load what it needs."""
+    text = " ".join(str(error).split())
+    if _is_out_of_memory(error, text):
+        return "the memory ran out while a model was loaded; give fewer --workers, or close other programs."
+    return (
+        f"no worker could load the model ({type(error).__name__}: {text[:300]}); try one video with `protoformer flow`."
+    )
+
+
+def _is_out_of_memory(error: Exception, text: str) -> bool:
+    return isinstance(error, MemoryError) or any(
+        clause in text.lower() for clause in ("out of memory", "can't allocate memory")
+    )
+
+
 def _sentence(video: Path, error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, InputError):
         return text
     if isinstance(error, OSError):
         return f"the motion of {video} could not be written ({system_reason(error)}); check the disk."
-    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "can't allocate memory" in text.lower():
+    if _is_out_of_memory(error, text):
         return f"the memory ran out at {video}; give --memory, or fewer --workers."
     return f"{video} cannot be worked on ({type(error).__name__}: {text[:300]}); try it by itself."

@@ -10,13 +10,14 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from protoformer.errors import InputError
 from protoformer.inference.batch.attempt import attempt, prepared
-from protoformer.inference.batch.crew import ATTEMPTS, Notes
+from protoformer.inference.batch.crew import ATTEMPTS, Notes, TimeLimit, patience
 from protoformer.inference.batch.jobs import Job, Ready, Report, Work
 
 CORES = 4
@@ -47,22 +48,31 @@ class ClusterCrew:
     """Actors on the cluster at an address: "auto", "ray://HOST:PORT" or "HOST:PORT".
 
     count: how many; None: one a GPU, or, where there is none, one for every four cores. most: there is no use in more.
-    told: hears what a person who waits should know.
+    told: hears what a person who waits should know. limit: of each video, from the moment an actor is given it.
     """
 
-    def __init__(self, work: Work, address: str, count: int | None, most: int, told: Callable[[str], None]) -> None:
-        self._ray, self._work, self._told = required_ray(), work, told
+    def __init__(
+        self,
+        work: Work,
+        address: str,
+        count: int | None,
+        most: int,
+        told: Callable[[str], None],
+        limit: TimeLimit,
+    ) -> None:
+        self._ray, self._work, self._told, self._limit = required_ray(), work, told, limit
         self._address, self._notes = address, Notes()
         self._ours = _connected(self._ray, address)
         self._starting: dict[Any, Any] = {}
         self._idle: list[Any] = []
-        self._busy: dict[Any, tuple[Any, Job]] = {}
+        self._busy: dict[Any, tuple[Any, Job, float]] = {}
+        """What an actor will answer: the actor, its job and when that is given up."""
         self._waited = 0.0
         try:
             with self._lost():
                 nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
                 self._needs, self._sharing, number = divided(nodes, count)
-                self._spare = ATTEMPTS * number
+                self._spare = self._most_spare = ATTEMPTS * number
                 for _ in range(min(number, most)):
                     self._start()
         except BaseException:
@@ -77,18 +87,20 @@ class ClusterCrew:
         """Hand it to one of them."""
         actor = self._idle.pop()
         with self._lost():
-            self._busy[actor.do.remote(job)] = (actor, job)
+            self._busy[actor.do.remote(job)] = (actor, job, self._limit.deadline())
 
     def wait(self) -> Sequence[tuple[Job, Report | None]]:
         """Until something happens on the cluster, or for a second."""
         ended: list[tuple[Job, Report | None]] = []
         with self._lost():
-            happened, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1, timeout=1.0)
+            seconds = patience((deadline for _, _, deadline in self._busy.values()), 1.0)
+            happened, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1, timeout=seconds)
             for each in happened:
                 if each in self._starting:
                     self._arrive(each)
                 else:
                     ended.append(self._end(each))
+            ended.extend(self._given_up())
         self._grumble(bool(happened))
         return ended
 
@@ -98,7 +110,7 @@ class ClusterCrew:
 
     def close(self) -> None:
         """Give back what the cluster lent."""
-        actors = [*self._starting.values(), *self._idle, *(actor for actor, _ in self._busy.values())]
+        actors = [*self._starting.values(), *self._idle, *(actor for actor, _, _ in self._busy.values())]
         with suppress(Exception):  # a cluster that is gone has nothing to take back
             for actor in actors:
                 self._ray.kill(actor)
@@ -115,27 +127,43 @@ class ClusterCrew:
         try:
             ready = self._ray.get(starting)
         except self._ray.exceptions.RayError as error:
-            self._replace(actor, error)
+            self._replace(actor, error, charged=True)
             return
         self._notes.take(ready)
         self._idle.append(actor)
 
     def _end(self, ending: Any) -> tuple[Job, Report | None]:
-        actor, job = self._busy.pop(ending)
+        actor, job, _ = self._busy.pop(ending)
         try:
             report: Report = self._ray.get(ending)
         except self._ray.exceptions.RayError as error:
             self._replace(actor, error)
             return job, None
         self._idle.append(actor)
+        self._spare = self._most_spare
         return job, report
 
-    def _replace(self, actor: Any, error: Exception) -> None:
-        """Another for one that died, or that cannot be reached, which must not come back to its job."""
+    def _given_up(self) -> list[tuple[Job, Report | None]]:
+        """End the actors whose videos are at their time limit."""
+        late = [each for each, (_, _, deadline) in self._busy.items() if deadline <= time.monotonic()]
+        answered, _ = self._ray.wait(late, num_returns=len(late), timeout=0) if late else ([], [])
+        ended: list[tuple[Job, Report | None]] = []
+        for each in late:
+            if each not in answered:  # else its report is taken the next time
+                actor, job, _ = self._busy.pop(each)
+                self._replace(actor, TimeoutError(f"{job.video} hangs"))
+                ended.append((job, self._limit.report(job)))
+        return ended
+
+    def _replace(self, actor: Any, error: Exception, charged: bool = False) -> None:
+        """Another for one that died, or that cannot be reached, which must not come back to its job.
+
+        charged: where it had no job that answers for its death, only so many are started before a job is done.
+        """
         with suppress(Exception):
             self._ray.kill(actor)
-        if self._spare:
-            self._spare -= 1
+        if self._spare or not charged:
+            self._spare -= charged
             self._start()
         if not (self._starting or self._idle or self._busy):
             why = str(error).strip().splitlines()[-1]

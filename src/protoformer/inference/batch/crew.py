@@ -1,15 +1,19 @@
 """Who works: hands jobs to workers, and takes care of those that die."""
 
+import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protoformer.errors import InputError
-from protoformer.inference.batch.attempt import attempt, prepared
-from protoformer.inference.batch.jobs import Job, Ready, Report, Work
+from protoformer.inference.batch.jobs import Job, Ready, Report
+from protoformer.inference.batch.ledger import Ledger
 
 ATTEMPTS = 3
 """Workers that may die over a video before it is given up: it may well be what kills them."""
+LONGEST_WAIT = 3600.0
+"""Seconds that are waited at once at most, since a system call takes no number that is much longer."""
 
 
 class Crew(Protocol):
@@ -54,35 +58,39 @@ def carried_out(jobs: Sequence[Job], crew: Crew) -> Iterator[tuple[Job, Report]]
                 yield job, Report("failed", reason=reason)
 
 
-class Alone:
-    """One worker, which is the process itself."""
+@dataclass(frozen=True)
+class TimeLimit:
+    """How long one video may take. minutes: None for as long as it needs."""
 
-    def __init__(self, work: Work) -> None:
-        doing, self._ready = prepared(work, 1)
-        if doing is None:
-            raise InputError(self._ready.refusal)
-        self._doing = doing
-        self._job: Job | None = None
+    minutes: float | None = None
 
-    def idle(self) -> bool:
-        """Whether it has no job."""
-        return self._job is None
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise InputError(f"no video is done in {self.minutes:g} minutes; give a number over 0, or no limit.")
 
-    def begin(self, job: Job) -> None:
-        """It is done when somebody waits for it."""
-        self._job = job
+    def deadline(self) -> float:
+        """When a video that begins now is given up, by the clock of `time.monotonic`."""
+        return float("inf") if self.minutes is None else time.monotonic() + 60 * self.minutes
 
-    def wait(self) -> Sequence[tuple[Job, Report | None]]:
-        """Do the job."""
-        job, self._job = self._job, None
-        return [] if job is None else [(job, attempt(self._doing, job))]
+    def report(self, job: Job) -> Report:
+        """Of a job whose worker was ended at its deadline; it may have been finished in the last moment."""
+        assert self.minutes is not None
+        finished = Ledger(job.folder).finished(job)
+        if finished is not None:
+            return replace(finished, status="done")
+        reason = (
+            f"{job.video} took longer than {self.minutes:g} minutes and was given up; "
+            "give a higher --max-minutes-per-video, or try it by itself."
+        )
+        return Report("failed", seconds=60 * self.minutes, reason=reason)
 
-    def notes(self) -> tuple[str, ...]:
-        """Of the model."""
-        return self._ready.notes
 
-    def close(self) -> None:
-        """Nobody to send home."""
+def patience(deadlines: Iterable[float], most: float | None = None) -> float | None:
+    """Seconds until the next deadline, or `most` if that is less; None to wait for as long as it takes."""
+    first = min(deadlines, default=float("inf"))
+    if first == float("inf"):
+        return most
+    return min(max(0.0, first - time.monotonic()), LONGEST_WAIT if most is None else most)
 
 
 class Notes:

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol
 
 Status = Literal["waiting", "done", "skipped", "failed"]
 """Of a video: its turn is to come; done now; finished before; it cannot be done."""
+SUFFIXES = VIDEO, FLOWS = (".mp4", ".flo")
+"""How the names of outputs end: the video of the motion, and the folder of .flo files. A record names no others."""
 
 
 @dataclass(frozen=True)
@@ -15,13 +17,15 @@ class Job:
 
     video, folder: absolute paths of the video and of the folder of the batch, the same on all machines. outputs: what
     will lie in the folder, files or folders of files, relative to it; the first one names the job. options: what the
-    outputs depend on besides the video, as json holds it.
+    outputs depend on besides the video, as json holds it. unread: a sentence where the video is not even opened, since
+    it is a pipe, say.
     """
 
     video: Path
     folder: Path
     outputs: tuple[str, ...]
     options: dict[str, Any] = field(hash=False)
+    unread: str = ""
 
     @property
     def name(self) -> str:

@@ -5,19 +5,20 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from protoformer.errors import InputError
-from protoformer.inference.batch.attempt import attempt, prepared
-from protoformer.inference.batch.crew import ATTEMPTS, Notes
+from protoformer.inference.batch.attempt import attempt, prepared, start_failure
+from protoformer.inference.batch.crew import ATTEMPTS, Notes, TimeLimit, patience
 from protoformer.inference.batch.jobs import Job, Ready, Report, Work
 
 PATIENCE = 10.0
@@ -30,15 +31,25 @@ class _Worker:
     talk: Connection
     ready: bool = False
     job: Job | None = None
+    deadline: float = float("inf")
+
+    def bury(self) -> None:
+        """Free what is left of a process that died or is about to."""
+        self.process.join()
+        self.process.close()
+        self.talk.close()
 
 
 class Processes:
-    """So many processes, each with a model of its own and its part of the cores."""
+    """So many processes, each with a model of its own and its part of the cores.
 
-    def __init__(self, work: Work, count: int) -> None:
-        self._work, self._count, self._notes = work, count, Notes()
+    A worker that dies over a video, or is ended at the time limit of a video, is replaced; the video answers for that.
+    """
+
+    def __init__(self, work: Work, count: int, limit: TimeLimit) -> None:
+        self._work, self._count, self._limit, self._notes = work, count, limit, Notes()
         self._spare = ATTEMPTS * count
-        """Workers that may still be started in place of others."""
+        """Workers without a job that may still be replaced before the next one is done."""
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
@@ -54,26 +65,31 @@ class Processes:
     def begin(self, job: Job) -> None:
         """Hand it to one of them; if that one just died, `wait` will find out."""
         worker = next(each for each in self._workers if each.ready and each.job is None)
-        worker.job = job
+        worker.job, worker.deadline = job, self._limit.deadline()
         with suppress(OSError):
             worker.talk.send(job)
 
     def wait(self) -> Sequence[tuple[Job, Report | None]]:
-        """Until a worker speaks or dies."""
+        """Until a worker speaks or dies, or a video is at its time limit."""
         ended: list[tuple[Job, Report | None]] = []
-        speaking = wait([worker.talk for worker in self._workers])
+        speaking = wait([worker.talk for worker in self._workers], patience(each.deadline for each in self._workers))
         for worker in [each for each in self._workers if each.talk in speaking]:
             try:
                 heard = worker.talk.recv()
             except (EOFError, OSError):
-                ended.extend(self._buried(worker))
+                ended.extend((job, None) for job in self._replaced(worker))
                 continue
             if isinstance(heard, Ready):
                 self._notes.take(heard)
                 worker.ready = True
             elif worker.job is not None:
                 ended.append((worker.job, heard))
-                worker.job = None
+                worker.job, worker.deadline = None, float("inf")
+                self._spare = ATTEMPTS * self._count
+        late = [each for each in self._workers if each.deadline <= time.monotonic() and not each.talk.poll()]
+        for worker in late:
+            worker.process.kill()  # what hangs in a decoder does not hear a request to leave
+            ended.extend((job, self._limit.report(job)) for job in self._replaced(worker))
         return ended
 
     def notes(self) -> tuple[str, ...]:
@@ -81,41 +97,46 @@ class Processes:
         return self._notes.said
 
     def close(self) -> None:
-        """Ask them to go, and see to it that they do."""
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join(PATIENCE)
-            if worker.process.is_alive():
+        """Ask them to go, and see to it that they do, even where this is interrupted."""
+        workers, self._workers = self._workers, []
+        try:
+            for worker in workers:
+                worker.process.terminate()
+            until = time.monotonic() + PATIENCE
+            for worker in workers:
+                worker.process.join(max(0.0, until - time.monotonic()))
+        finally:
+            for worker in workers:
                 worker.process.kill()
-                worker.process.join()
-            worker.process.close()
-            worker.talk.close()
-        self._workers = []
+            for worker in workers:
+                worker.bury()
 
     def _started(self) -> _Worker:
+        if multiprocessing.current_process().daemon:
+            raise InputError("a batch needs processes of its own, which a daemonic process has not; call it elsewhere.")
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        threads = None if "OMP_NUM_THREADS" in os.environ else max(1, cores() // self._count)
+        own = self._count == 1 or "OMP_NUM_THREADS" in os.environ
+        threads = None if own else max(1, cores() // self._count)
         process = context.Process(target=_serve, args=(theirs, self._work, self._count, threads), daemon=True)
-        with _deaf():
+        with _deaf(), _without_main():
             process.start()
         theirs.close()  # so that its death is the end of what we hear
         return _Worker(process, ours)
 
-    def _buried(self, worker: _Worker) -> Iterator[tuple[Job, None]]:
+    def _replaced(self, worker: _Worker) -> list[Job]:
         """Put another in the place of a worker that died; its job, if it had one."""
         self._workers.remove(worker)
-        worker.process.join()
-        worker.process.close()
-        worker.talk.close()
+        worker.bury()
+        if worker.job is not None:
+            self._workers.append(self._started())
+            return [worker.job]
         if self._spare:
             self._spare -= 1
             self._workers.append(self._started())
         if not self._workers:
             raise InputError("the workers of this batch die one after another; close other programs, or give --memory.")
-        if worker.job is not None:
-            yield worker.job, None
+        return []
 
 
 def cores() -> int:
@@ -129,11 +150,23 @@ def _serve(talk: Connection, work: Work, sharing: int, threads: int | None) -> N
     signal.signal(signal.SIGTERM, _leave)
     if threads is not None:
         torch.set_num_threads(threads)
+    threading.Thread(target=_watch, daemon=True).start()
     with suppress(EOFError, BrokenPipeError):
-        doing, ready = prepared(work, sharing)
+        try:
+            doing, ready = prepared(work, sharing)
+        except Exception as error:  # the other workers would fail in the same way
+            doing, ready = None, Ready(refusal=start_failure(error))
         talk.send(ready)
         while doing is not None:
             talk.send(attempt(doing, talk.recv()))
+
+
+def _watch() -> None:
+    """End the process when the one that started it is gone, also in the middle of a video."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -151,3 +184,17 @@ def _deaf() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """What is started meanwhile does not run the program that called, which it has no use for.
+
+    The usual start of a process would: the program would then have to be safe to import, which few short ones are.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -10,9 +10,9 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.inference.batch.cluster import ClusterCrew
-from protoformer.inference.batch.crew import Alone, Crew, carried_out
+from protoformer.inference.batch.crew import Crew, TimeLimit, carried_out
 from protoformer.inference.batch.jobs import Job, Report, Work
-from protoformer.inference.batch.ledger import Ledger
+from protoformer.inference.batch.ledger import SUMMARY, Ledger
 from protoformer.inference.batch.processes import Processes, cores
 from protoformer.inference.batch.summary import Summary
 from protoformer.inference.loading import UntrainedWarning
@@ -43,12 +43,13 @@ class Told:
 @dataclass(frozen=True)
 class Batch:
     """Where a batch is done. workers: processes, or actors of the cluster (None: as many as fit). device: "cpu",
-    "cuda" or None, of the model. cluster: "auto", "ray://HOST:PORT" or None for this machine.
+    "cuda" or None, of the model. cluster: "auto", "ray://HOST:PORT" or None for this machine. limit: of each video.
     """
 
     workers: int | None = None
     device: str | None = None
     cluster: str | None = None
+    limit: TimeLimit = field(default_factory=TimeLimit)
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -74,24 +75,31 @@ class BatchResult:
         return sum(each.status == status for each in self.reports)
 
 
-def run_batch(folder: Path, jobs: Callable[[], Sequence[Job]], work: Work, batch: Batch, told: Told) -> BatchResult:
+FindJobs = Callable[[Ledger], Sequence[Job]]
+"""Says which jobs there are in a folder with this ledger."""
+
+
+def run_batch(folder: Path, jobs: FindJobs, work: Work, batch: Batch, told: Told) -> BatchResult:
     """Do the jobs of a folder that are not finished. An interruption leaves the outputs, the ledger and the summary.
 
-    jobs: makes them when the folder is held, since their names depend on what lies there.
+    jobs: makes them when the folder is held, since their names depend on what its ledger has.
     """
     ledger = Ledger(folder.absolute())
     with ledger.taken():
-        found = jobs()
-        summary = Summary(ledger.folder / "summary.csv", found)
+        found = jobs(ledger)
+        summary = Summary(ledger.folder / SUMMARY, found)
         to_do, over = [], 0
         for job in found:
-            report = ledger.finished(job)
+            report = Report("failed", reason=job.unread) if job.unread else ledger.finished(job)
             if report is None:
                 to_do.append(job)
                 continue
             over += 1
             summary.add(job, report)
             told.job(job, report, over, len(found))
+        note = ledger.note()
+        if note:
+            told.note(note)
         try:
             if to_do:
                 with closing(_crew(work, batch, len(to_do), told.note)) as crew:
@@ -115,9 +123,8 @@ def _carry_out(jobs: Sequence[Job], crew: Crew, summary: Summary, told: Told, ov
 
 def _crew(work: Work, batch: Batch, jobs: int, note: Callable[[str], None]) -> Crew:
     if batch.cluster is not None:
-        return ClusterCrew(work, batch.cluster, batch.workers, jobs, note)
-    workers = batch.workers or _usual(batch.device)
-    return Alone(work) if workers == 1 else Processes(work, min(workers, jobs))
+        return ClusterCrew(work, batch.cluster, batch.workers, jobs, note, batch.limit)
+    return Processes(work, min(batch.workers or _usual(batch.device), jobs), batch.limit)
 
 
 def _usual(device: str | None) -> int:

@@ -42,5 +42,5 @@ class Summary:
         rows.writerow(COLUMNS)
         for job, each in zip(self.jobs, self.reports, strict=True):
             rows.writerow((job.video, job.name, each.frames, each.seconds, each.status, each.reason))
-        write_atomically(self.path, text.getvalue().encode())
+        write_atomically(self.path, text.getvalue().encode(errors="surrogateescape"))
         self._written = time.monotonic()

@@ -1,0 +1,45 @@
+"""Work for the workers of a batch that crashes, hangs or succeeds; it is imported in their processes."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+with suppress(ImportError):  # on Windows
+    import resource
+
+
+class Scripted:
+    """Work that does with a video what its name says."""
+
+    def prepare(self, sharing: int) -> Callable[[Path, tuple[Path, ...]], int]:
+        return _do
+
+
+def _do(video: Path, targets: tuple[Path, ...]) -> int:
+    action = video.stem.split("-")[0]
+    if action == "abort":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core is dumped, which takes long
+        os.abort()
+    if action == "exit":
+        os._exit(3)
+    if action == "loop":
+        while True:
+            pass
+    if action == "block":
+        _block_in_c()
+    targets[0].write_bytes(video.read_bytes())
+    return 1
+
+
+def _block_in_c() -> None:
+    """Wait in a system call that no signal but the last ends, as a decoder of a broken disk may."""
+    ctypes.PyDLL(None).sleep(600)  # holds the lock of the interpreter
+
+
+class Broken:
+    """Work that no worker can do."""
+
+    def prepare(self, sharing: int) -> Callable[[Path, tuple[Path, ...]], int]:
+        raise RuntimeError("no driver")
