@@ -1,7 +1,14 @@
 """What the tests of kernels share: whether they can run, numbers to run on, and how far from right a result is.
 
-Triton's kernels need a CUDA device. With TRITON_INTERPRET=1 they run on the CPU instead, slowly and without bfloat16,
-products of which the interpreter does not know. The plain version, in float64, is what is right.
+Triton's kernels need a CUDA device. Without one they run in Triton's interpreter on the CPU: `tests/conftest.py` sets
+TRITON_INTERPRET=1, and TRITON_INTERPRET=0 turns it off. The plain version, in float64, is what is right.
+
+What the interpreter leaves to a GPU:
+
+- bfloat16, whose products are wrong in it: NumPy has no such numbers, so it multiplies their 16 bits as integers. All
+  kernels are tested in float32 and float16 instead.
+- Large cases, marked `slow_interpreted`, which take seconds each.
+- CUDA graphs, streams, memory, launches, and that two runs agree bit by bit: programs run one after the other in it.
 """
 
 import dataclasses
@@ -29,19 +36,28 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 HALF_PRECISIONS = [torch.float16, *([] if INTERPRETED else [torch.bfloat16])]
+slow = pytest.mark.slow_interpreted
 # images, heads, K, head width, pixels
 SHAPES = [
     (2, 2, 10, 32, 37),
     (1, 3, 50, 32, 301),
-    (2, 4, 100, 32, 515),
+    pytest.param((2, 4, 100, 32, 515), marks=slow),
     (1, 2, 200, 32, 129),
-    (1, 2, 256, 64, 97),
+    pytest.param((1, 2, 256, 64, 97), marks=slow),
     (1, 2, 100, 16, 64),
     (1, 1, 100, 64, 130),
     (1, 2, 7, 24, 50),
     (3, 1, 100, 32, 1),
     (1, 1, 1, 32, 40),
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to a GPU what takes seconds in the interpreter."""
+    if not ON_GPU:
+        for item in items:
+            if item.get_closest_marker("slow_interpreted"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device: takes seconds in Triton's interpreter"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,7 +100,7 @@ def kernels_run() -> None:
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     if not (ON_GPU or INTERPRETED):
-        pytest.skip("needs a CUDA device (or TRITON_INTERPRET=1)")
+        pytest.skip("needs a CUDA device, or Triton's interpreter, which TRITON_INTERPRET=0 turns off")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from protoformer.model.precision import accumulated, full_precision
 
 MOST_PROTOTYPES, WIDEST_HEAD = 256, 64
 TRITON_IS_THERE = importlib.util.find_spec("triton") is not None
-"""It comes with torch for CUDA, and with no other."""
+"""It comes with torch for CUDA. Where it was installed for tests, without a GPU, no operator calls it."""
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
