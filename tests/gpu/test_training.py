@@ -1,6 +1,7 @@
 """Training on a GPU: nothing waits for it, and a recorded step is the step itself."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,11 @@ def near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str,
 
 @pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(task: str, precision: str) -> None:
-    data = batches(STEPS, task)
-    made = {speed: engine(task, speed=speed, precision=precision) for speed in ("eager", "graph")}
-    warm = {speed: trained(each, data[:WARM_UP]) for speed, each in made.items()}
-    done = {speed: trained(each, data[WARM_UP:]) for speed, each in made.items()}
-    near(done["graph"], done["eager"], start=warm["eager"])
+def test_recorded_steps_are_the_steps_themselves(
+    task: str, precision: str, recorded_is_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
+) -> None:
+    run = dataclasses.replace(RECIPE.run, precision=precision)
+    recorded_is_eager(dataclasses.replace(RECIPE, task=task, run=run), batches(STEPS, task))
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
