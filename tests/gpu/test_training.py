@@ -117,10 +117,13 @@ def test_a_step_never_waits_for_the_device(task: str, speed: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # what torch's compiler says of itself and of the GPU
 @pytest.mark.parametrize(("speed", "steps"), [("compile", 3), ("both", WARM_UP + 2)])
-def test_compiled_parts_compute_the_same(speed: str, steps: int) -> None:
-    data = batches(steps)
-    eager, compiled = (trained(engine(speed=each), data) for each in ("eager", speed))
-    near(compiled, eager, start=trained(engine(), []))
+def test_compiled_parts_compute_the_same(
+    speed: str,
+    steps: int,
+    same_steps: Callable[[Engine, Engine, list[dict[str, Tensor]], Recipe], None],
+    exact_convolutions: None,
+) -> None:
+    same_steps(engine(speed="eager"), engine(speed=speed), batches(steps), RECIPE)
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
