@@ -9,6 +9,8 @@ from protoformer.world.render import Renderer
 from protoformer.world.surface import Hits, plain_surface
 
 pytestmark = [pytest.mark.usefixtures("kernels_run"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+GPU = torch.cuda.is_available()
+"""Which fuses products with sums; in the interpreter each is rounded, as in the plain version."""
 SIZE = (19, 31)
 """More rays than a program takes, and not a multiple of them."""
 QUICK = ("objects", "chase")
@@ -37,7 +39,7 @@ def test_the_nearest_primitive_is_the_plain_one(seen: tuple[Renderer, Hits], num
     same = index.cpu() == right_index
     assert same.float().mean() > 0.998  # a ray through the very edge may fall on either side
     assert len(right_index[same].unique()) > 2
-    assert ((depth.cpu() - right_depth).abs() / right_depth)[same].max() < 1e-4
+    assert ((depth.cpu() - right_depth).abs() / right_depth)[same].max() < (1e-4 if GPU else 1e-5)
 
 
 def test_shadows_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> None:
@@ -66,4 +68,4 @@ def test_surfaces_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> No
     right = plain_surface(hit, looks, bank)
     expected = torch.cat((right.colour, right.light[None], right.gloss[None], right.normals))
     assert expected.std(dim=(1, 2)).min() > 0 or expected[4].std() == 0  # gloss alone may be the same everywhere
-    assert (found - expected).abs().max() < 1e-3
+    assert (found - expected).abs().max() < (1e-3 if GPU else 1e-5)
