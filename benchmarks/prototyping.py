@@ -34,7 +34,6 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from measuring import captured, median_milliseconds, peak_mib, synchronize
 from protoformer.files import write_atomically
@@ -44,6 +43,7 @@ from protoformer.model.attention import Attention, FeedForward
 from protoformer.model.convergence import Convergence, measure_convergence, plain_em
 from protoformer.model.encoder import Mixer
 from protoformer.model.flow import normalised
+from protoformer.model.fused.flops import flop_counter
 from protoformer.model.synchronization import LatentSynchronization
 from protoformer.model.tokens import size_of, tokens_of
 from protoformer.world import random_scene
@@ -102,7 +102,7 @@ def operations(build: Callable[[], nn.Module], size: tuple[int, int], channels: 
     """Counted from shapes alone."""
     with torch.device("meta"):
         module, tokens = build().requires_grad_(False), torch.empty(1, size[0] * size[1], channels)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), flop_counter() as counter:
         module(tokens, size)
     return int(counter.get_total_flops())
 

@@ -11,6 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+# Where there is no GPU, Triton's kernels run in its interpreter. Triton reads this when it is imported, as it is below;
+# on a CPU nothing but the tests of kernels calls one.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from protoformer.training import world_mix
 from protoformer.world import procedural_bank
 

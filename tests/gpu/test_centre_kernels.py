@@ -14,7 +14,7 @@ SHAPES = [
     # images, prototypes, heads, head width: rows that do not fill programs of 16, and channels that are padded
     (1, 7, 2, 16),
     (2, 10, 3, 16),
-    (3, 35, 2, 32),
+    pytest.param((3, 35, 2, 32), marks=pytest.mark.slow_interpreted),
     (1, 1, 1, 24),
     (1, 18, 8, 32),
 ]

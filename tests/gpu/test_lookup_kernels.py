@@ -12,7 +12,12 @@ from protoformer.training.frugal import recompute_activations
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
-SIZES = [(9, 11, 2, 3), (8, 13, 4, 4), (8, 8, 4, 2), (5, 23, 1, 1)]
+slow = pytest.mark.slow_interpreted
+SIZES = [
+    (3, 5, 4, 4),
+    (5, 3, 2, 1),
+    *(pytest.param(*each, marks=slow) for each in [(9, 11, 2, 3), (8, 13, 4, 4), (8, 8, 4, 2), (5, 23, 1, 1)]),
+]
 """Height, width, levels, radius."""
 
 
@@ -65,6 +70,7 @@ def test_nothing_read_is_no_gradient(numbers):
         assert not gradient.any()
 
 
+@slow
 def test_windows_that_are_computed_a_second_time_give_the_same_gradient(numbers, monkeypatch):
     monkeypatch.setattr("protoformer.model.flow_decoder.kernels_run_on", lambda _: True)
     centres = estimates(numbers, 8, 9, 1.0, 2)

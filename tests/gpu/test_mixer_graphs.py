@@ -35,7 +35,10 @@ def _nothing_is_compiled_yet() -> None:
 
 
 @pytest.mark.usefixtures("kernels_taken")
-@pytest.mark.parametrize(("half", "operators"), [(False, ["mix"]), (True, ["mix", "perceptron"])])
+@pytest.mark.parametrize(
+    ("half", "operators"),
+    [pytest.param(False, ["mix"], marks=pytest.mark.slow_interpreted), (True, ["mix", "perceptron"])],
+)
 def test_a_mixer_at_once_compiles_to_one_graph(half, operators, mixer, numbers):
     module, backend = mixer(32, 2, 10), Looking("aot_eager")
     compiled = torch.compile(module, backend=backend, fullgraph=True)

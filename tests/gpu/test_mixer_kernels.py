@@ -13,10 +13,11 @@ from protoformer.model.fused import mixing, perceptron
 
 pytestmark = pytest.mark.usefixtures("kernels_run", "kernels_taken")
 
+slow = pytest.mark.slow_interpreted
 MIXERS = [
     # images, (H, W), prototypes, channels, heads, settings
-    (2, (9, 14), 10, 32, 2, {}),
-    (1, (10, 20), 100, 64, 2, {"iterations": 1}),
+    pytest.param((2, (9, 14), 10, 32, 2, {}), marks=slow),
+    pytest.param((1, (10, 20), 100, 64, 2, {"iterations": 1}), marks=slow),
     (2, (7, 5), 12, 48, 2, {"normalize": False, "iterations": 2}),
     (1, (3, 4), 35, 32, 1, {"residual": False, "iterations": 2}),
     (1, (8, 9), 20, 96, 3, {"iterations": 2}),
@@ -24,12 +25,12 @@ MIXERS = [
 HALF_MIXERS = [
     # the same; synchronization takes heads together
     (2, (9, 14), 10, 32, 2, {}),
-    (1, (8, 11), 20, 128, 4, {"iterations": 2}),
+    pytest.param((1, (8, 11), 20, 128, 4, {"iterations": 2}), marks=slow),
     (1, (7, 9), 12, 64, 1, {"residual": False, "iterations": 2}),
-    (1, (6, 9), 10, 256, 8, {"iterations": 2}),
+    pytest.param((1, (6, 9), 10, 256, 8, {"iterations": 2}), marks=slow),
     # one after the other: they or the channels are padded
     (2, (7, 5), 12, 48, 2, {"normalize": False, "iterations": 2}),
-    (1, (8, 9), 20, 96, 3, {"iterations": 2}),
+    pytest.param((1, (8, 9), 20, 96, 3, {"iterations": 2}), marks=slow),
     (1, (6, 9), 10, 64, 8, {"iterations": 1}),
     (1, (6, 9), 10, 192, 6, {"iterations": 2}),
 ]
@@ -107,7 +108,7 @@ def test_a_mixer_in_half_precision_is_the_exact_one_wherever_pixels_go_to_the_sa
     assert max(errors.values()) < 1e-2, errors
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize("iterations", [1, 2, pytest.param(3, marks=slow)])
 def test_a_mixer_that_keeps_nothing_finds_the_same(iterations, mixer, numbers):
     module = mixer(32, 2, 10, iterations=iterations)
     tokens = numbers.random(2, 9 * 14, 32, seed=0, dtype=torch.float32)

@@ -8,7 +8,8 @@ from protoformer.world import noise
 from protoformer.world.photography import compress, defocus, expose, sensor_noise, steps_of, vignette
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
-SIZES = [(45, 61), (16, 32), (33, 24), (17, 3), (1, 1)]
+slow = pytest.mark.slow_interpreted
+SIZES = [pytest.param((45, 61), marks=slow), (16, 32), (33, 24), (17, 3), (1, 1)]
 
 
 @pytest.fixture(params=SIZES, ids=str)
@@ -34,6 +35,7 @@ def test_compression_is_the_plain_one(images: Tensor, quality: float, numbers) -
     assert apart.mean() < 1e-4
 
 
+@slow
 def test_every_level_of_grey_passes_through_the_codec(numbers) -> None:
     from protoformer.world.photography_kernels import compressed
 

@@ -9,8 +9,8 @@ from protoformer.world.render import Renderer, View
 from protoformer.world.tasks import depth_sample, flow_sample, stability_clip, track_clip
 
 pytestmark = [pytest.mark.usefixtures("kernels_run"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-SIZE = (20, 37)
-FEW = tuple(FAMILIES) if torch.cuda.is_available() else ("objects",)  # interpreted, a family takes half a minute
+SIZE = (20, 37) if torch.cuda.is_available() else (16, 17)  # more than one tile, and not whole ones
+FEW = tuple(FAMILIES) if torch.cuda.is_available() else ("objects",)  # interpreted, a family takes seconds
 
 
 def renderers(family: str, device: str) -> tuple[Renderer, Renderer]:

@@ -84,6 +84,7 @@ def test_gradients_too_small_for_half_precision_are_not_lost_on_the_way(given, s
     assert max(numbers.error(*pair) for pair in zip(ours[2:], exact[2:], strict=True)) < 1e-2
 
 
+@pytest.mark.slow_interpreted
 def test_two_runs_agree_bit_by_bit(dtype, given, sums_and_gradients):
     inputs = given(2, 2, 100, 32, 999, dtype)
     for one, other in zip(sums_and_gradients(inputs), sums_and_gradients(inputs), strict=True):

@@ -69,6 +69,7 @@ def test_vectors_of_no_length_to_speak_of_have_the_plain_gradient(length, given,
         assert numbers.error(mine, right) < 1e-5
 
 
+@pytest.mark.slow_interpreted
 def test_two_runs_agree_bit_by_bit(dtype, given):
     from protoformer.model.fused import synchronization_backward_kernels as backward_kernels
     from protoformer.model.fused import synchronization_kernels as kernels

@@ -1,6 +1,7 @@
 """Training on a GPU: nothing waits for it, and a recorded step is the step itself."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,11 @@ def near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str,
 
 @pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(task: str, precision: str) -> None:
-    data = batches(STEPS, task)
-    made = {speed: engine(task, speed=speed, precision=precision) for speed in ("eager", "graph")}
-    warm = {speed: trained(each, data[:WARM_UP]) for speed, each in made.items()}
-    done = {speed: trained(each, data[WARM_UP:]) for speed, each in made.items()}
-    near(done["graph"], done["eager"], start=warm["eager"])
+def test_recorded_steps_are_the_steps_themselves(
+    task: str, precision: str, recorded_is_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
+) -> None:
+    run = dataclasses.replace(RECIPE.run, precision=precision)
+    recorded_is_eager(dataclasses.replace(RECIPE, task=task, run=run), batches(STEPS, task))
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
@@ -117,10 +117,13 @@ def test_a_step_never_waits_for_the_device(task: str, speed: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # what torch's compiler says of itself and of the GPU
 @pytest.mark.parametrize(("speed", "steps"), [("compile", 3), ("both", WARM_UP + 2)])
-def test_compiled_parts_compute_the_same(speed: str, steps: int) -> None:
-    data = batches(steps)
-    eager, compiled = (trained(engine(speed=each), data) for each in ("eager", speed))
-    near(compiled, eager, start=trained(engine(), []))
+def test_compiled_parts_compute_the_same(
+    speed: str,
+    steps: int,
+    same_steps: Callable[[Engine, Engine, list[dict[str, Tensor]], Recipe], None],
+    exact_convolutions: None,
+) -> None:
+    same_steps(engine(speed="eager"), engine(speed=speed), batches(steps), RECIPE)
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])

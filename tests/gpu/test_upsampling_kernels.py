@@ -17,7 +17,11 @@ def learned(upsample, field: Tensor, weights: Tensor, factor: int, numbers) -> l
     return [fine.detach(), *torch.autograd.grad(fine, given, arrives)]
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 1, 2, 1), (1, 2, 1, 9), (2, 3, 6, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param((2, 3, 5, 7), marks=pytest.mark.slow_interpreted), (1, 1, 2, 1), (1, 2, 1, 9), (2, 3, 6, 2)],
+    ids=str,
+)
 @pytest.mark.parametrize("factor", [8, 4])
 def test_upsampling_and_its_gradients_are_the_plain_ones(shape, factor, dtype, numbers):
     batch, _, height, width = shape

@@ -28,11 +28,13 @@ def test_a_replay_gives_what_the_function_gives_and_keeps_it() -> None:
             torch.testing.assert_close(mine, right)
 
 
-def test_a_clip_has_the_flow_of_its_pairs() -> None:
+def test_a_clip_has_the_flow_of_its_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 they are 1e-6 pixels apart, flows of other pairs 0.04 and more, and weights 1 % off make 0.02."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cuda")
     frames = list(torch.rand(8, 3, 64, 96, generator=torch.Generator().manual_seed(0)))
     for batch, zoom in ((1, None), (3, None), (3, 1.5)):
         for number, step in enumerate(model.flow_video(frames, batch=batch, precision="full", zoom=zoom)):
             pair = model.flow(frames[number], frames[number + 1], zoom=zoom)
-            torch.testing.assert_close(step.flow, pair.flow, atol=1e-2, rtol=0)
+            torch.testing.assert_close(step.flow, pair.flow, atol=1e-3, rtol=0)

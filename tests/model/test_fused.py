@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from protoformer.model import Encoder, Prototyping, fused, nearest_prototype, preset
 from protoformer.model.encoder import Mixer
 from protoformer.model.fused import blocked, operators, plain
+from protoformer.model.fused.flops import flop_counter
 from protoformer.model.prototyping import Prototypes
 from protoformer.model.synchronization import LatentSynchronization
 
@@ -366,7 +366,7 @@ def test_operations_are_counted_as_in_the_plain_version():
     for version in fused.VERSIONS:
         with torch.device("meta"):
             module, tokens = mixer().requires_grad_(False), torch.empty(2, 63, 32)
-        with fused.computed(version), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with fused.computed(version), torch.no_grad(), flop_counter() as counter:
             module(tokens, (7, 9))
         counts[version] = counter.get_total_flops()
     assert counts["fused"] == counts["plain"] > 0

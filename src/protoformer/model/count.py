@@ -4,11 +4,11 @@ from functools import lru_cache
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from protoformer.model.config import ModelConfig
 from protoformer.model.depth import build_depth
 from protoformer.model.flow import FlowNetwork, build_flow
+from protoformer.model.fused.flops import flop_counter
 from protoformer.model.initialization import shapes_alone
 
 
@@ -46,7 +46,7 @@ def flow_operations(config: ModelConfig, height: int, width: int) -> int:
         image = torch.empty(1, 3, height, width)
     counts = []
     for updates in (1, 2):
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), flop_counter() as counter:
             network(image, image, updates=updates, low_memory=False)
         counts.append(int(counter.get_total_flops()))
     return counts[0] + (config.updates - 1) * (counts[1] - counts[0])
@@ -57,7 +57,7 @@ def depth_operations(config: ModelConfig, height: int, width: int) -> int:
     with shapes_alone():
         network = build_depth(config).eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), flop_counter() as counter:
         network(image)
     return int(counter.get_total_flops())
 

@@ -106,7 +106,7 @@ def look(
     facing = -(cx * rx + cy * ry + cz) / tl.sqrt(1 + rx * rx + ry * ry)
     metres = depth / tl.load(lens + 4 * scene)
     footprint = side * side * metres * metres * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, LEAST_FACING)
-    level = tl.minimum(tl.maximum(SOFTNESS + 0.5 * tl.log2(tl.maximum(footprint, 1e-12)), 0.0), levels - 1.0)
+    level = tl.minimum(tl.maximum(0.5 * tl.log2(tl.maximum(footprint, 1e-12)) + SOFTNESS, 0.0), levels - 1.0)
     whole = tl.minimum(level.to(tl.int32), levels - 2)
     blend = level - whole
     size = side >> whole

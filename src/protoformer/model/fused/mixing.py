@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
+from protoformer.model.fused.flops import flop_formula
 from protoformer.model.precision import full_precision
 from protoformer.model.tokens import split_heads
 
@@ -369,7 +369,7 @@ def _gradient(ctx: Any, d_attended: Tensor | None, d_centres: Tensor | None, *_:
 mix.register_autograd(_gradient, setup_context=_keep)
 
 
-@register_flop_formula(torch.ops.protoformer.mix)
+@flop_formula(torch.ops.protoformer.mix)
 def _(tokens: list[int], *given: Any, **kwargs: object) -> int:
     batch, pixels, channels = tokens
     _, (rows, columns), steps, *_ = given[len(Weights._fields) :]

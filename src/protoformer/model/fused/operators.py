@@ -10,15 +10,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from protoformer.geometry import cells
 from protoformer.model.fused import blocked
+from protoformer.model.fused.flops import flop_formula
 from protoformer.model.precision import accumulated, full_precision
 
 MOST_PROTOTYPES, WIDEST_HEAD = 256, 64
 TRITON_IS_THERE = importlib.util.find_spec("triton") is not None
-"""It comes with torch for CUDA, and with no other."""
+"""It comes with torch for CUDA. Where it was installed for tests, without a GPU, no operator calls it."""
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -181,13 +181,13 @@ synchronize.register_autograd(_synchronized_gradient, setup_context=_keep_synchr
 # Matrix products, as the plain version has them: 2 operations a product.
 
 
-@register_flop_formula(torch.ops.protoformer.prototype_sums)
+@flop_formula(torch.ops.protoformer.prototype_sums)
 def _(queries: list[int], keys: list[int], values: list[int], *args: object, **kwargs: object) -> int:
     batch, heads, count, width = queries
     return 4 * batch * heads * count * width * keys[2]
 
 
-@register_flop_formula(torch.ops.protoformer.prototype_sums_backward)
+@flop_formula(torch.ops.protoformer.prototype_sums_backward)
 def _(
     d_sums: list[int], d_mass: list[int], queries: list[int], keys: list[int], *args: object, **kwargs: object
 ) -> int:
@@ -195,7 +195,7 @@ def _(
     return 10 * batch * heads * count * width * keys[2]
 
 
-@register_flop_formula(torch.ops.protoformer.synchronize)
+@flop_formula(torch.ops.protoformer.synchronize)
 def _(features: list[int], directions: list[int], *args: object, **kwargs: object) -> int:
     batch, pixels, channels = features
     return 2 * batch * pixels * channels * directions[1]

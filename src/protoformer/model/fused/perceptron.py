@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
+from protoformer.model.fused.flops import flop_formula
 from protoformer.model.precision import full_precision
 
 MOST_CHANNELS = 256
@@ -65,11 +65,11 @@ def _gradient(ctx: Any, d_output: Tensor) -> Gradients:
 perceptron.register_autograd(_gradient, setup_context=_keep)
 
 
-@register_flop_formula(torch.ops.protoformer.perceptron)
+@flop_formula(torch.ops.protoformer.perceptron)
 def _(tokens: list[int], first: list[int], *given: object, **kwargs: object) -> int:
     return 4 * tokens[0] * first[0] * first[1]
 
 
-@register_flop_formula(torch.ops.protoformer.perceptron_backward)
+@flop_formula(torch.ops.protoformer.perceptron_backward)
 def _(d_output: list[int], tokens: list[int], first: list[int], *given: object, **kw: object) -> int:
     return 8 * tokens[0] * first[0] * first[1]

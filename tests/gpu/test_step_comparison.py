@@ -1,0 +1,175 @@
+"""The comparison of recorded steps with eager ones passes what is the same and finds what is one percent wrong."""
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.training import Recipe
+from protoformer.training.distributed import launched
+from protoformer.training.engine import Engine, build_engine
+from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
+from protoformer.training.tasks import task_of
+
+STEPS = 3
+State = dict[str, Tensor]
+Step = Callable[[Engine, State, float], None]
+Check = Callable[[Engine, Engine, list[State], Recipe], None]
+
+
+def recipe_in(precision: str) -> Recipe:
+    return Recipe(
+        task="depth",
+        model=ModelSection("tiny"),
+        data=DataSection(batch=2, crop=(32, 32)),
+        schedule=ScheduleSection("constant", warm_up=4),
+        run=RunSection(precision=precision),
+    )
+
+
+@pytest.fixture(scope="module")
+def engines() -> dict[str, tuple[Engine, Engine]]:
+    """Two engines for each precision."""
+    made = {precision: recipe_in(precision) for precision in ("fp32", "bf16")}
+    return {
+        precision: (
+            build_engine(launched("cpu"), recipe, task_of(recipe)),
+            build_engine(launched("cpu"), recipe, task_of(recipe)),
+        )
+        for precision, recipe in made.items()
+    }
+
+
+def batches() -> list[State]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            "image": torch.rand(2, 3, 32, 32, generator=generator),
+            "depth": 0.2 + (number + 1) * torch.rand(2, 1, 32, 32, generator=generator),
+            "focal": torch.tensor([60.0, 90.0]),
+            "centre": torch.tensor([[15.5, 15.5], [4.0 * number, 20.0]]),
+            "valid": torch.rand(2, 1, 32, 32, generator=generator) < 0.7,
+        }
+        for number in range(STEPS)
+    ]
+
+
+@pytest.fixture
+def check(engines: dict[str, tuple[Engine, Engine]], same_steps: Check) -> Callable[[str, Step], None]:
+    """Compares a way to step, of an engine, a batch and a rate, with the engine's own; both begin afresh."""
+
+    def run(precision: str, step: Step) -> None:
+        one, other = engines[precision]
+        start = {name: tensor.clone() for name, tensor in one.state().items()}
+        changed = dataclasses.replace(other, step=lambda tensors, rate: step(other, tensors, rate))
+        try:
+            same_steps(one, changed, batches(), recipe_in(precision))
+        finally:
+            one.restore(start)
+
+    return run
+
+
+def right(engine: Engine, tensors: State, rate: float) -> None:
+    """The engine's own step."""
+    engine.step(tensors, rate)
+
+
+def reordered(engine: Engine, tensors: State, rate: float) -> None:
+    """A step whose gradient is that of weights with other last digits, which round as another order of sums does."""
+    parameters, generator = list(engine.network.parameters()), torch.Generator().manual_seed(1)
+    exact = [each.detach().clone() for each in parameters]
+    with torch.no_grad():
+        for each in parameters:
+            each.mul_(1 + 1e-7 * torch.randn(each.shape, generator=generator))
+
+    def restore(*_: object) -> None:
+        for each, weight in zip(parameters, exact, strict=True):
+            each.data.copy_(weight)
+
+    with_hook(engine, restore, tensors, rate)
+
+
+def larger(engine: Engine, tensors: State, rate: float) -> None:
+    """A step whose gradient, cut to its norm already, is 1 % too large."""
+
+    def enlarge(*_: object) -> None:
+        for each in engine.network.parameters():
+            if each.grad is not None:
+                each.grad.mul_(1.01)
+
+    with_hook(engine, enlarge, tensors, rate)
+
+
+def with_hook(engine: Engine, hook: Callable[..., None], tensors: State, rate: float) -> None:
+    """A step before whose update something is done."""
+    handle = engine.optimizer.register_step_pre_hook(hook)
+    try:
+        engine.step(tensors, rate)
+    finally:
+        handle.remove()
+
+
+def overshot(kind: str, key: str = "") -> Step:
+    """A step that changes one part of the state by 1 % too much."""
+
+    def step(engine: Engine, tensors: State, rate: float) -> None:
+        before = {name: tensor.clone() for name, tensor in engine.state().items()}
+        engine.step(tensors, rate)
+        with torch.no_grad():
+            for name, tensor in engine.state().items():
+                if name.startswith(kind) and name.endswith(key) and tensor.is_floating_point():
+                    tensor.add_(0.01 * (tensor - before[name]))
+
+    return step
+
+
+def faster(engine: Engine, tensors: State, rate: float) -> None:
+    """A step at a rate that is 1 % too high."""
+    engine.step(tensors, 1.01 * rate)
+
+
+def stale(only: int | None = None) -> Step:
+    """Steps on the batch before, or only one of them."""
+    taken: list[State] = []
+
+    def step(engine: Engine, tensors: State, rate: float) -> None:
+        taken.append(tensors)
+        is_stale = only is None or len(taken) - 1 == only
+        engine.step(taken[-2] if is_stale and len(taken) > 1 else tensors, rate)
+
+    return step
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("step", [right, reordered])
+def test_the_same_step_passes(precision: str, step: Step, check: Callable[[str, Step], None]) -> None:
+    check(precision, step)
+
+
+@pytest.mark.parametrize(
+    ("precision", "step"),
+    [
+        ("fp32", overshot("model.")),
+        ("fp32", overshot("ema.")),
+        ("fp32", overshot("optimizer.", ".exp_avg_sq")),
+        ("fp32", faster),
+        ("fp32", larger),
+        ("bf16", larger),
+        ("fp32", stale()),
+        ("bf16", stale()),
+        ("fp32", stale(only=STEPS - 1)),
+        ("bf16", stale(only=STEPS - 1)),
+    ],
+    ids=[
+        *("weights", "average", "moments", "rate", "gradient", "bf16 gradient", "batch", "bf16 batch", "one batch"),
+        "bf16 one batch",
+    ],
+)
+def test_a_step_that_is_one_percent_wrong_is_found(
+    precision: str, step: Step, check: Callable[[str, Step], None]
+) -> None:
+    with pytest.raises(AssertionError):
+        check(precision, step)
