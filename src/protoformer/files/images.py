@@ -122,7 +122,7 @@ def _decoded(path: str | os.PathLike[str], max_pixels: int | None = None) -> Flo
                 pixels = _deep_tiff(data, image, path)
             else:
                 pixels = _from_pillow(image, path)
-        except InputError:
+        except (InputError, MemoryError):
             raise
         except Exception as error:  # decoders raise nearly anything on damaged bytes
             raise InputError(f"{path} is damaged or cut short ({error}); make or download it again.") from None
@@ -160,6 +160,8 @@ def _identified(data: bytes, path: str | os.PathLike[str]) -> Image.Image:
             f"{path} is not an image of a known format, or its header is damaged; "
             "give a png, jpeg, ppm, bmp, tiff, webp or gif file."
         ) from None
+    except MemoryError:
+        raise
     except Exception as error:  # see read_image: a damaged header can raise nearly anything
         raise InputError(f"{path} has a damaged header ({error}); make or download it again.") from None
 

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.files import focal_in_35mm
+from protoformer.files import DecodedImage, focal_in_35mm
 from protoformer.inference.images import ImageLike
 
 ASSUMED_FOV = 60.0
@@ -79,6 +79,8 @@ def camera_of(size: tuple[int, int], hint: CameraHint, image: ImageLike | None =
     if hint.fov is not None:
         return Camera(_pinhole(focal_of_fov(hint.fov, width), size), "given")
     noted = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
+    if isinstance(image, DecodedImage):
+        noted = image.focal_in_35mm
     if noted is not None:
         return Camera(_pinhole(noted / FILM_DIAGONAL * math.hypot(height, width), size), "exif")
     return Camera(_pinhole(focal_of_fov(ASSUMED_FOV, max(height, width)), size), "assumed")
