@@ -34,6 +34,26 @@ class Limits:
     seconds: float
     jobs: int
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of one file."""
+        return int(1e6 * self.megabytes)
+
+    @property
+    def client_bytes(self) -> int:
+        """Bytes that one client may upload in the time that uploads are kept."""
+        return 10 * self.file_bytes
+
+    @property
+    def client_files(self) -> int:
+        """Uploads that one client may make in the time that they are kept."""
+        return 200
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all uploads and results of the page together."""
+        return 2 * 10**9 + 20 * self.file_bytes
+
     def check_file(self, path: Path) -> None:
         """Refuse a file that is too long."""
         size = checked_input(path).stat().st_size / 1e6
