@@ -196,3 +196,31 @@ def test_an_icon_may_not_hold_such_an_image_either(tmp_path: Path) -> None:
     (tmp_path / "a.icns").write_bytes(b"icns" + struct.pack(">I", 8 + len(entry)) + entry)
     with pytest.raises(InputError, match="16384 tiles"):
         read_image(tmp_path / "a.icns")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"P5 " + b"#" * 10**7 + b"\n8 8 255\n",
+        b"P5 8 " + b"#\n" * 10**6 + b"8 255\n",
+        b"P4" + b" " * 10**7 + b"8 8\n",
+        b"P6 8 8" + b"#" * 10**7,
+    ],
+)
+def test_a_header_of_endless_comments_is_refused_at_once(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "a.ppm").write_bytes(header + bytes(64))
+    begin = time.monotonic()
+    with pytest.raises(InputError, match="has a header of more than 65536 bytes"):
+        read_image(tmp_path / "a.ppm")
+    assert time.monotonic() - begin < 1
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "RGB"])
+def test_pixels_that_look_like_blanks_and_comments_are_no_header(tmp_path: Path, mode: str) -> None:
+    size = (800, 800) if mode == "1" else (400, 400)
+    for pixel in b" #1\n":
+        bits = bytes([pixel]) * (80_000 if mode == "1" else 160_000 * len(mode))
+        Image.frombytes(mode, size, bits).save(tmp_path / "a.ppm")
+        assert read_image(tmp_path / "a.ppm").shape == (size[1], size[0], 3)
+    (tmp_path / "a.ppm").write_bytes(b"P5\n# made by hand\n2 2 # width, height\n255\n" + bytes(4))
+    assert read_image(tmp_path / "a.ppm").shape == (2, 2, 3)

@@ -13,12 +13,23 @@ MAX_JPEG2000_TILES = 4096
 MAX_JPEG2000_COMPONENTS = 4
 """Color and alpha channels; each tile holds tables for every one of them."""
 
+MAX_PNM_HEADER_BYTES = 2**16
+"""Bytes of the header of a PBM, PGM or PPM image with its comments, which Pillow reads one at a time."""
+
 _JPEG = b"\xff\xd8"
 _END, _START_OF_SCAN = 0xD9, 0xDA
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without a segment: temporary use, restarts, start of the image."""
 _NEXT_MARKER = re.compile(rb"\xff+([^\x00\xff])")
 _ICNS = b"icns"
+_BLANK, _NUMBER = rb"(?:\s|#[^\r\n]*+)*+", rb"[0-9.eE+-]++"
+_PNM_HEADER = re.compile(
+    b"|".join(
+        # All numbers of the header, or as many as there are and what follows them.
+        rb"P[%b](?:(?:%b%b){%d}|(?:%b%b){0,%d}%b)" % (kinds, _BLANK, _NUMBER, count, _BLANK, _NUMBER, count - 1, _BLANK)
+        for kinds, count in ((b"14", 2), (b"02356789fyx", 3))
+    )
+)
 _JP2 = b"\x00\x00\x00\x0cjP  "
 _CODESTREAM, _SIZE_SEGMENT = b"\xff\x4f", b"\xff\x51"
 
@@ -31,8 +42,8 @@ def check_decoder_limits(data: bytes, path: str | os.PathLike[str]) -> None:
         path: Named in messages.
 
     Raises:
-        InputError: A JPEG has more than `MAX_JPEG_SCANS` scans, or a JPEG 2000 image more than `MAX_JPEG2000_TILES`
-            tiles or `MAX_JPEG2000_COMPONENTS` components.
+        InputError: A JPEG has more than `MAX_JPEG_SCANS` scans, a JPEG 2000 image more than `MAX_JPEG2000_TILES`
+            tiles or `MAX_JPEG2000_COMPONENTS` components, or a PNM image a header of more than `MAX_PNM_HEADER_BYTES`.
     """
     if data.startswith(_JPEG) and _count_scans(data) > MAX_JPEG_SCANS:
         raise InputError(
@@ -40,6 +51,9 @@ def check_decoder_limits(data: bytes, path: str | os.PathLike[str]) -> None:
         )
     if data.startswith((_JP2, _CODESTREAM)):
         _check_jpeg2000(data, _codestream_start(data), path)
+    header = _PNM_HEADER.match(data)
+    if header is not None and header.end() > MAX_PNM_HEADER_BYTES:
+        raise InputError(f"{path} has a header of more than {MAX_PNM_HEADER_BYTES} bytes; save it again.")
     if data.startswith(_ICNS):  # an icon may hold several
         for found in re.finditer(re.escape(_CODESTREAM + _SIZE_SEGMENT), data):
             _check_jpeg2000(data, found.start(), path)

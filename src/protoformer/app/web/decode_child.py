@@ -104,7 +104,8 @@ def _decode_image(limits: Limits, path: Path, _: dict[str, Any], spool: BinaryIO
 def _decode_clip(limits: Limits, path: Path, request: dict[str, Any], spool: BinaryIO) -> dict[str, Any]:
     """Write the uint8 frames of a clip, or the first one alone."""
     movie = _opened(limits, path)
-    numbers, times = [], []
+    numbers: list[int] = []
+    times: list[str] = []
     for frame in movie.frames():
         limits.check_frames(len(numbers) + 1, path)
         spool.write(frame.image.data)
