@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -85,6 +86,47 @@ def make_movie() -> Callable[..., Path]:
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def flat_gif() -> Callable[[int, int], bytes]:
+    """A gif of one frame of one color, packed as tightly as the format allows: about 1500 pixels a byte."""
+
+    def build(width: int, height: int) -> bytes:
+        clear, end, first_free, most = 4, 5, 6, 4094
+        packed, bits, filled = bytearray(), 0, 0
+
+        def emit(code: int, length: int) -> None:
+            nonlocal bits, filled
+            bits, filled = bits | code << filled, filled + length
+            while filled >= 8:
+                packed.append(bits & 255)
+                bits, filled = bits >> 8, filled - 8
+
+        left, length, free, run = width * height, 3, first_free, 0
+        emit(clear, length)
+        while left > 0:
+            # Each code stands for a run that is one longer than the one before.
+            emit(free if run else 0, length)
+            run += 1
+            left -= run
+            if run > 1:
+                free += 1
+            if free == 1 << length and length < 12:
+                length += 1
+            if free > most:
+                emit(clear, length)
+                length, free, run = 3, first_free, 0
+        emit(end, length)
+        packed.append(bits & 255)
+        blocks = b"".join(
+            bytes([len(packed[at : at + 255])]) + packed[at : at + 255] for at in range(0, len(packed), 255)
+        )
+        head = b"GIF89a" + struct.pack("<HHBBB", width, height, 0x91, 0, 0) + bytes(12)
+        frame = b"," + struct.pack("<HHHHB", 0, 0, width, height, 0) + b"\2" + blocks + b"\0"
+        return head + frame + b";"
+
+    return build
 
 
 FEW_TEXTURES = (64, 2)

@@ -44,10 +44,12 @@ def serve(
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     print("note: loading the model and rendering the examples takes some seconds", file=sys.stderr, flush=True)
     with stoppable(_tell_ended), _folder_for_now() as folder:
-        page, address = serve_page(Site(model, folder, limits, depth_model, track_model, stabilize_model), host, port)
+        site = Site(model, folder, limits, depth_model, track_model, stabilize_model)
+        page, address = serve_page(site, host, port)
         print(f"protoformer is at {address}; Ctrl-C ends it", flush=True)
         try:
-            threading.Event().wait()
+            with site.sweeper():
+                threading.Event().wait()
         finally:
             page.close(verbose=False)
 

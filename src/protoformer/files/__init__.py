@@ -6,7 +6,15 @@ from protoformer.files.depth_png import read_mm_depth, write_mm_depth
 from protoformer.files.flo import read_flo, write_flo
 from protoformer.files.flow_array import known_flow
 from protoformer.files.flow_color import color_wheel_legend, flow_to_color
-from protoformer.files.images import focal_in_35mm, image_size, read_cutout, read_image, write_image
+from protoformer.files.images import (
+    DecodedImage,
+    focal_in_35mm,
+    image_size,
+    load_image,
+    read_cutout,
+    read_image,
+    write_image,
+)
 from protoformer.files.kitti import (
     read_kitti_depth,
     read_kitti_disparity,
@@ -21,7 +29,7 @@ from protoformer.files.movie_writing import MovieWriter
 from protoformer.files.pfm import read_pfm, read_pfm_flow, write_pfm, write_pfm_flow
 from protoformer.files.ply import write_ply
 from protoformer.files.png import encode_png
-from protoformer.files.reading import MAX_PIXELS, checked_input
+from protoformer.files.reading import MAX_PIXELS, PixelLimitError, checked_input
 from protoformer.files.sintel import Camera, read_cam, read_dpt, write_cam, write_dpt
 from protoformer.files.sparse import SparseFlow, SparseValues
 from protoformer.files.video import read_frames, write_video
@@ -30,10 +38,12 @@ from protoformer.files.vkitti2 import read_vkitti2_depth, read_vkitti2_flow, wri
 __all__ = [
     "MAX_PIXELS",
     "Camera",
+    "DecodedImage",
     "Movie",
     "MovieFrame",
     "MovieInfo",
     "MovieWriter",
+    "PixelLimitError",
     "SparseFlow",
     "SparseValues",
     "checked_input",
@@ -46,6 +56,7 @@ __all__ = [
     "focal_in_35mm",
     "image_size",
     "known_flow",
+    "load_image",
     "open_movie",
     "read_cam",
     "read_cutout",

@@ -1,6 +1,7 @@
 """Images from disk as float RGB, and pictures to disk as png (8 or 16 bits) or jpeg."""
 
 import os
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from PIL import Image, UnidentifiedImageError
 from protoformer.errors import InputError
 from protoformer.files.atomic import write_atomically
 from protoformer.files.declared_size import check_declared_size, check_icon
+from protoformer.files.decoder_limits import check_decoder_limits
 from protoformer.files.png import SIGNATURE, check_picture_shape, check_png, decode_png16, encode_png
 from protoformer.files.quiet_pillow import quiet_pillow
-from protoformer.files.reading import MAX_PIXELS, check_pixel_count, read_image_bytes
+from protoformer.files.reading import MAX_PIXELS, PixelLimitError, check_pixel_count, read_image_bytes
 
 # Pillow's raster formats. Left out: those that run another program (EPS), only identify a file (HDF5, MPEG) or
 # recognise too little of it to tell it from text.
@@ -31,15 +33,36 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES, _TIFF_EXTRA_SAMPLES = 258, 262, 284
 FloatPixels = npt.NDArray[np.float32]
 
 
-def read_image(path: str | os.PathLike[str]) -> FloatPixels:
+@dataclass(frozen=True, eq=False)
+class DecodedImage:
+    """An image that was read, with what its file notes of the camera; takes the place of its path in `ImageLike`.
+
+    Attributes:
+        name: What messages call it.
+        pixels: float32 HxWx3 RGB in [0, 1], as `read_image` gives them.
+        focal_in_35mm: The focal length in mm for 35 mm film, as in `focal_in_35mm`; None where it is not noted.
+    """
+
+    name: str
+    pixels: FloatPixels
+    focal_in_35mm: float | None = None
+
+
+def load_image(path: str | os.PathLike[str], max_pixels: int | None = None) -> DecodedImage:
+    """Read an image with what its file notes of the camera; arguments as in `read_image`."""
+    return DecodedImage(str(path), read_image(path, max_pixels), focal_in_35mm(path))
+
+
+def read_image(path: str | os.PathLike[str], max_pixels: int | None = None) -> FloatPixels:
     """Read an image as float32 HxWx3 RGB in [0, 1], upright (EXIF orientation applied), C-contiguous.
 
     Grey is repeated in the three channels; transparency is composited over black; CMYK is converted without a colour
     profile; the first frame of an animation is taken. 8-bit samples are value / 255; 16-bit ones keep all their bits
-    as value / 65535; float samples must already lie in [0, 1]. Images of more than `MAX_PIXELS` are refused, and so are
-    those whose header declares far more pixels than the file has room for.
+    as value / 65535; float samples must already lie in [0, 1]. Images of more than `max_pixels` (None: `MAX_PIXELS`)
+    are refused before they are decoded, and so are those whose header declares far more pixels than the file has room
+    for.
     """
-    return np.ascontiguousarray(_over_black(_decoded(path)))
+    return np.ascontiguousarray(_over_black(_decoded(path, max_pixels)))
 
 
 def read_cutout(path: str | os.PathLike[str]) -> FloatPixels:
@@ -77,15 +100,14 @@ def focal_in_35mm(source: str | os.PathLike[str] | Image.Image) -> float | None:
     return focal if 0 < focal < float("inf") else None
 
 
-def _decoded(path: str | os.PathLike[str]) -> FloatPixels:
+def _decoded(path: str | os.PathLike[str], max_pixels: int | None = None) -> FloatPixels:
     """Read upright float32 samples in [0, 1]: HxW of grey, HxWx3 of RGB, or HxWx4 where there is an alpha."""
     data = read_image_bytes(path)
     # Pillow would let a png with a damaged or missing end pass.
     deep_png = data.startswith(SIGNATURE) and check_png(data, path).bit_depth == 16
-    check_icon(data, path)
     with quiet_pillow():
         image = _identified(data, path)
-        check_pixel_count(image.width, image.height, path)
+        check_pixel_count(image.width, image.height, path, max_pixels)
         if image.format != "PNG":  # the check of a png has counted its data
             check_declared_size(image, data, path)
         wide_ppm = _wide_ppm_place(image)
@@ -100,7 +122,7 @@ def _decoded(path: str | os.PathLike[str]) -> FloatPixels:
                 pixels = _deep_tiff(data, image, path)
             else:
                 pixels = _from_pillow(image, path)
-        except InputError:
+        except (InputError, MemoryError):
             raise
         except Exception as error:  # decoders raise nearly anything on damaged bytes
             raise InputError(f"{path} is damaged or cut short ({error}); make or download it again.") from None
@@ -125,17 +147,21 @@ def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8] | np
 
 
 def _identified(data: bytes, path: str | os.PathLike[str]) -> Image.Image:
-    """Read the header alone; no pixel is decoded yet."""
+    """Read the header alone; no pixel is decoded yet, but those of a small Windows icon."""
+    check_icon(data, path)
+    check_decoder_limits(data, path)
     Image.init()
     try:
         return Image.open(BytesIO(data), formats=[name for name in _FORMATS if name in Image.OPEN])
     except Image.DecompressionBombError:
-        raise InputError(f"{path} is over the limit of {MAX_PIXELS} pixels; scale it down first.") from None
+        raise PixelLimitError(f"{path} is over the limit of {MAX_PIXELS} pixels; scale it down first.") from None
     except UnidentifiedImageError:
         raise InputError(
             f"{path} is not an image of a known format, or its header is damaged; "
             "give a png, jpeg, ppm, bmp, tiff, webp or gif file."
         ) from None
+    except MemoryError:
+        raise
     except Exception as error:  # see read_image: a damaged header can raise nearly anything
         raise InputError(f"{path} has a damaged header ({error}); make or download it again.") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
-from protoformer.files.reading import system_reason
+from protoformer.files.reading import pixel_limit, system_reason
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -17,21 +17,28 @@ if TYPE_CHECKING:
 
 _TEXT = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Formats as which ffmpeg draws a text file."""
+CODED_BORDER = 2**20
+"""Pixels by which a decoder may be allowed more than a frame shows: codecs pad frames to whole blocks."""
 _PROMISING = ("matroska", "mov", "flv", "asf")
 """Formats whose head says how long the file is; of others ffmpeg guesses it from what is there."""
 
 
 @contextmanager
-def opened_container(path: Path) -> Iterator["InputContainer"]:
+def opened_container(path: Path, max_pixels: int | None = None) -> Iterator["InputContainer"]:
     """Open a checked file for ffmpeg; what it does not know is an `InputError`.
 
-    Only files are opened, whatever a playlist may name: no address on the net.
+    Only files are opened, whatever a playlist may name: no address on the net. Opening may decode a frame to learn what
+    the header leaves out; frames far over `max_pixels` are not decoded, and the stream then has no size.
     """
     av = require_av()
     try:
         # Without the protocol a colon in the name would be taken for the end of one.
         container = av.open(
-            f"file:{path}", "r", container_options={"protocol_whitelist": "file"}, metadata_errors="replace"
+            f"file:{path}",
+            "r",
+            container_options={"protocol_whitelist": "file"},
+            options={"max_pixels": str(pixel_limit(max_pixels) + CODED_BORDER)},
+            metadata_errors="replace",
         )
     except (av.error.PermissionError, av.error.IsADirectoryError) as error:
         raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None

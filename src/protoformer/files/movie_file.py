@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,16 +11,26 @@ from typing import TYPE_CHECKING
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
 from protoformer.files.movie import USUAL_RATE, Movie, MovieFrame, MovieInfo, Picture
-from protoformer.files.movie_container import opened_container, promised_seconds, sound_stream, tick_of, video_stream
+from protoformer.files.movie_container import (
+    CODED_BORDER,
+    opened_container,
+    promised_seconds,
+    sound_stream,
+    tick_of,
+    video_stream,
+)
 from protoformer.files.movie_decoding import Decoding
-from protoformer.files.movie_picture import Developer, Framing, framing_of, marked_size
+from protoformer.files.movie_picture import Developer, Framing, framing_of, kept_size, marked_size
 from protoformer.files.movie_seeking import Place, find_place
-from protoformer.files.reading import check_pixel_count, checked_input
+from protoformer.files.reading import PixelLimitError, check_pixel_count, checked_input, pixel_limit
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
+
+_BLOCK = 64
+"""Pixels on each axis by which a coded frame is at most larger than the frame it holds."""
 
 
 class FileMovie(Movie):
@@ -29,23 +40,46 @@ class FileMovie(Movie):
     default one is read; the picture on a sound file is none.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = checked_input(path)
-        with opened_container(self._path) as container:
-            stream = video_stream(container, self._path)
-            check_pixel_count(stream.width, stream.height, self._path)
+    def __init__(self, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
+        """Read the header and the first frame.
+
+        Args:
+            path: The video file.
+            max_pixels: Most pixels of a frame as shown; None: `MAX_PIXELS`. A larger header is refused before a frame
+                is decoded; a frame that turns out to be larger is neither decoded nor converted.
+        """
+        self._path, self._max_pixels = checked_input(path), pixel_limit(max_pixels)
+        with self._opened() as (container, stream):
+            # Matroska writes the names of its tags large.
+            tags = {name.lower(): text for name, text in container.metadata.items()}
+            aspect, marked = stream.sample_aspect_ratio, marked_size(tags.get("comment", ""))
+            self._check_size(kept_size((stream.height, stream.width), aspect, marked))
             first = next(Decoding(container, stream, self._path).frames(), None)
             if first is None:
                 raise InputError(f"{path} has no frame that can be decoded; make or download it again.")
-            # Matroska writes the names of its tags large.
-            tags = {name.lower(): text for name, text in container.metadata.items()}
-            marked = marked_size(tags.get("comment", ""))
-            self._framing = framing_of(first, stream.sample_aspect_ratio, marked)
-            check_pixel_count(self._framing.scaled[1], self._framing.scaled[0], self._path)
+            self._framing = framing_of(first, aspect, marked)
+            self._check_size(self._framing.kept)
             # A kind of pixel that cannot be converted is told now and not later.
             _developed(Developer(self._framing), first, self._path, number=0)
             self._origin = first.pts or 0
             super().__init__(_described(container, stream, self._path, self._framing, self._origin))
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+        """The open file and its video stream, whose decoder takes no frame far over the limit of pixels."""
+        with opened_container(self._path, self._max_pixels) as container:
+            stream = video_stream(container, self._path)
+            if stream.width < 1 or stream.height < 1:
+                raise PixelLimitError(
+                    f"{self._path} has frames over the limit of {self._max_pixels} pixels, or does not say how large "
+                    "they are; scale it down, or convert it to h264 first."
+                )
+            coded = (stream.width + _BLOCK) * (stream.height + _BLOCK)
+            stream.codec_context.options = {"max_pixels": str(max(coded, self._max_pixels + CODED_BORDER))}
+            yield container, stream
+
+    def _check_size(self, size: tuple[int, int]) -> None:
+        check_pixel_count(size[1], size[0], self._path, self._max_pixels)
 
     def _reading(self, start: float, end: float, every: int) -> Iterator[MovieFrame]:
         place = find_place(self._path, self._origin, start) if start > 0 else None
@@ -61,8 +95,7 @@ class FileMovie(Movie):
         """As `_reading`, from a place; `_LostPlaceError` where seeking does not lead there, before any frame."""
         self.skipped, self.torn = 0, False
         developer, count = Developer(self._framing), 0
-        with opened_container(self._path) as container:
-            stream = video_stream(container, self._path)
+        with self._opened() as (container, stream):
             decoding = Decoding(container, stream, self._path)
             if place is not None:
                 _seek(container, stream, place)

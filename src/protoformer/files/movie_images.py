@@ -25,11 +25,12 @@ IMAGE_SUFFIXES = frozenset(
 class ImageMovie(Movie):
     """Images of one size, `rate` frames a second, read as `read_image` reads them and rounded to 8 bits."""
 
-    def __init__(self, paths: Iterable[Path], rate: Fraction) -> None:
+    def __init__(self, paths: Iterable[Path], rate: Fraction, max_pixels: int | None = None) -> None:
         files = tuple(paths)
+        self._max_pixels = max_pixels
         info = MovieInfo(
             paths=files,
-            size=_picture(files[0]).shape[:2],
+            size=_picture(files[0], max_pixels).shape[:2],
             rate=rate,
             tick=1 / rate,
             start=Fraction(0),
@@ -45,7 +46,7 @@ class ImageMovie(Movie):
         inside = [(number, time) for number, time in times if start <= float(time) < end]
         for number, time in inside[::every]:
             path = self.info.paths[number]
-            image = _picture(path)
+            image = _picture(path, self._max_pixels)
             if image.shape[:2] != self.info.size:
                 height, width = self.info.size
                 raise InputError(
@@ -92,7 +93,7 @@ def _in_order(paths: Iterable[Path]) -> list[Path]:
     return sorted(visible, key=lambda path: natural_key(os.fspath(path)))
 
 
-def _picture(path: Path) -> Picture:
-    samples = read_image(path)
+def _picture(path: Path, max_pixels: int | None) -> Picture:
+    samples = read_image(path, max_pixels)
     samples *= 255
     return np.rint(samples, out=samples).astype(np.uint8)

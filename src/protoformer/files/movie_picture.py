@@ -93,8 +93,15 @@ def framing_of(first: "VideoFrame", pixel_aspect: Fraction | None, marked: tuple
     """Read it off the first frame. pixel_aspect: a stored pixel's width over its height. marked: see `marked_size`."""
     stored = (first.height, first.width)
     scaled = _squared(stored, pixel_aspect or Fraction(1))
-    kept = marked if marked and scaled == tuple(side + side % 2 for side in marked) else scaled
-    return Framing(stored, scaled, kept, orientation_of(first))
+    return Framing(stored, scaled, kept_size(stored, pixel_aspect, marked), orientation_of(first))
+
+
+def kept_size(
+    stored: tuple[int, int], pixel_aspect: Fraction | None, marked: tuple[int, int] | None
+) -> tuple[int, int]:
+    """(height, width) of a stored frame with square pixels and without the border; arguments as in `framing_of`."""
+    scaled = _squared(stored, pixel_aspect or Fraction(1))
+    return marked if marked and scaled == tuple(side + side % 2 for side in marked) else scaled
 
 
 class Developer:

@@ -10,10 +10,22 @@ from typing import BinaryIO
 from protoformer.errors import InputError
 
 MAX_PIXELS = 2**27
-"""The most pixels (width x height) of an image that is decoded; a larger header is refused unread."""
+"""The most pixels (width x height) of an image or a video frame that is decoded, unless a caller sets another limit."""
 
 # Four channels of four bytes is the widest pixel any supported format stores uncompressed.
 MAX_IMAGE_BYTES = 16 * MAX_PIXELS
+
+
+class PixelLimitError(InputError):
+    """An image or a video has more pixels than the caller allows.
+
+    Attributes:
+        size: (height, width) in pixels as far as they are known, else None.
+    """
+
+    def __init__(self, message: str, size: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 def checked_input(path: str | os.PathLike[str]) -> Path:
@@ -78,10 +90,18 @@ def wrong_length(
     return InputError(f"{path} is {size} bytes long but {source} calls for {expected}; make or download it again.")
 
 
-def check_pixel_count(width: int, height: int, path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` where a header declares more than `MAX_PIXELS` pixels."""
-    if width * height > MAX_PIXELS:
-        raise InputError(f"{path} is {width}x{height}, over the limit of {MAX_PIXELS} pixels; scale it down first.")
+def check_pixel_count(width: int, height: int, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
+    """Raise `PixelLimitError` where a header declares more than `max_pixels` pixels (None: `MAX_PIXELS`)."""
+    most = pixel_limit(max_pixels)
+    if width * height > most:
+        raise PixelLimitError(
+            f"{path} is {width}x{height}, over the limit of {most} pixels; scale it down first.", (height, width)
+        )
+
+
+def pixel_limit(max_pixels: int | None) -> int:
+    """The most pixels to decode: what a caller sets, but never more than `MAX_PIXELS`."""
+    return MAX_PIXELS if max_pixels is None else min(max_pixels, MAX_PIXELS)
 
 
 def system_reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.files import focal_in_35mm
+from protoformer.files import DecodedImage, focal_in_35mm
 from protoformer.files.short_values import shown
 from protoformer.inference.images import ImageLike
 
@@ -91,6 +91,8 @@ def camera_of(size: tuple[int, int], hint: CameraHint, image: ImageLike | None =
             raise _no_camera("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
         return Camera(_pinhole(focal, size), "given")
     noted = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
+    if isinstance(image, DecodedImage):
+        noted = image.focal_in_35mm
     if noted is not None:
         focal = noted / FILM_DIAGONAL * math.hypot(height, width)
         if _within(focal, FOCAL_BOUNDS):  # what a file notes may be anything, and does not make it unreadable

@@ -9,11 +9,12 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.files import read_image
+from protoformer.files import DecodedImage, read_image
 
-ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image
-"""A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; or a picture of Pillow's. Integers
-span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black."""
+ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image | DecodedImage
+"""A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; a picture of Pillow's; or an image
+that was read already. Integers span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black.
+"""
 ROUNDING = 1e-3
 """How far beyond [0, 1] floats may lie, as resizing leaves them; they are cut off."""
 
@@ -24,6 +25,8 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
         return _from_tensor(source, name)
     if isinstance(source, np.ndarray):
         return _from_array(source, name)
+    if isinstance(source, DecodedImage):
+        return torch.from_numpy(source.pixels).permute(2, 0, 1)[None]
     if isinstance(source, Image.Image):
         return _from_array(np.asarray(source.convert("RGBA" if source.has_transparency_data else "RGB")), name)
     if not isinstance(source, (str, os.PathLike)):
@@ -56,7 +59,11 @@ def as_float(frame: Tensor) -> Tensor:
 def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:
     """Two images of one size, 1 x 3 x H x W each."""
     names = [
-        str(source) if isinstance(source, (str, os.PathLike)) else f"the {place} image"
+        str(source)
+        if isinstance(source, (str, os.PathLike))
+        else source.name
+        if isinstance(source, DecodedImage)
+        else f"the {place} image"
         for source, place in ((first, "first"), (second, "second"))
     ]
     one, two = as_image(first, names[0]), as_image(second, names[1])

@@ -111,7 +111,7 @@ class DepthTab:
         except Exception as error:
             self.site.forget(folder)
             return old, notice(refusal(error, paths)), *(gr.skip() for _ in range(4 + len(FILES)))
-        self.site.forget(old)
+        self.site.finish(folder, old)
         return (
             folder,
             notice(answer.summary, "note"),

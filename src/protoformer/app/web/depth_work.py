@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from protoformer.app.camera_words import told_camera
+from protoformer.app.web.decoding import clip_writer, decode_clip, decode_image
 from protoformer.app.web.kept_views import CLIP_CELLS, keep_view, kept_view
 from protoformer.app.web.limits import Deadline, Limits, Told
-from protoformer.files import MovieWriter
 from protoformer.files.depth_color import usual_range
 from protoformer.geometry import shrunk, shrunk_size
 from protoformer.inference import DepthModel
@@ -46,14 +46,14 @@ def depth_of_image(
 ) -> DepthAnswer:
     """The depth of an image; depth.png (16 bits, millimetres), depth.npy and depth.ply go into the folder."""
     deadline = Deadline(limits.seconds)
-    limits.check_image(path)
+    decoded = decode_image(limits, path, deadline)
 
     def progress(done: int, total: int) -> None:
         deadline.check()
         told(done / total, "depth")
 
-    result = model.depth(path, fov=asked.fov, range=asked.range, prototypes=True, progress=progress)
-    image = as_image(path)[0]
+    result = model.depth(decoded, fov=asked.fov, range=asked.range, prototypes=True, progress=progress)
+    image = as_image(decoded)[0]
     downloads = {suffix: folder / f"depth{suffix}" for suffix in (".png", ".npy", ".ply")}
     result.save(downloads[".png"], "mm")
     result.save(downloads[".npy"])
@@ -75,31 +75,32 @@ def depth_of_clip(
 ) -> DepthAnswer:
     """The depth of every frame of a clip; depth.mp4 and what `kept_view` reads go into the folder."""
     deadline = Deadline(limits.seconds)
-    movie, count = limits.opened_clip(path, deadline)
-    video = model.depth_video(movie, fov=asked.fov, range=asked.range)
+    with decode_clip(limits, path, deadline) as movie:
+        count = len(movie)
+        video = model.depth_video(movie, fov=asked.fov, range=asked.range)
 
-    def looking(done: int, total: int) -> None:
-        deadline.check()
-        told(0.0, f"a first look, {done} of {total}")
-
-    colours = video.typical_range(looking)
-    frames, camera = 0, ""
-    with MovieWriter(folder / "depth.mp4", movie, movie.info.rate) as writer:
-        for step in video:
+        def looking(done: int, total: int) -> None:
             deadline.check()
-            beside = depth_frame(step, colours, side_by_side=True)
-            writer.write(beside, step.time)
-            keep_view(folder, frames, depth_view(step, beside[:, : step.depth.shape[2]], colours, CLIP_CELLS))
-            frames, camera = frames + 1, told_camera(step.camera, float(step.intrinsics[0, 0]))
-            told(frames / max(frames, count), f"frame {frames} of {count}")
-    height, width = movie.info.size
-    return DepthAnswer(
-        view=kept_view(folder, 0),
-        prototypes="",
-        downloads={".mp4": folder / "depth.mp4"},
-        frames=frames,
-        summary=(
-            f"{frames} frames of {width}x{height} pixels; colours from {colours[0]:.2f} to {colours[1]:.2f} m; "
-            f"{camera}."
-        ),
-    )
+            told(0.0, f"a first look, {done} of {total}")
+
+        colours = video.typical_range(looking)
+        frames, camera = 0, ""
+        with clip_writer(folder / "depth.mp4", movie, limits, deadline) as writer:
+            for step in video:
+                deadline.check()
+                beside = depth_frame(step, colours, side_by_side=True)
+                writer.write(beside, step.time)
+                keep_view(folder, frames, depth_view(step, beside[:, : step.depth.shape[2]], colours, CLIP_CELLS))
+                frames, camera = frames + 1, told_camera(step.camera, float(step.intrinsics[0, 0]))
+                told(frames / max(frames, count), f"frame {frames} of {count}")
+        height, width = movie.info.size
+        return DepthAnswer(
+            view=kept_view(folder, 0),
+            prototypes="",
+            downloads={".mp4": folder / "depth.mp4"},
+            frames=frames,
+            summary=(
+                f"{frames} frames of {width}x{height} pixels; colours from {colours[0]:.2f} to {colours[1]:.2f} m; "
+                f"{camera}."
+            ),
+        )

@@ -90,7 +90,7 @@ class ExplainTab:
         except Exception as error:
             self.site.forget(folder)
             return old, notice(refusal(error, paths)), *(gr.skip() for _ in range(2 + len(FILES)))
-        self.site.forget(old)
+        self.site.finish(folder, old)
         movie = answer.downloads.get(".mp4")
         return (
             folder,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protoformer.app.followed_words import followed_words
+from protoformer.app.web.decoding import clip_writer, decode_clip, decode_image
 from protoformer.app.web.limits import Deadline, Limits, Told
-from protoformer.files import MovieWriter
 from protoformer.inference import DepthModel, FlowModel
 from protoformer.inference.prototype_video import FollowedTally
 from protoformer.show.explanation_page import save_explanation
@@ -26,8 +26,7 @@ def explain_images(
 ) -> ExplainAnswer:
     """The groups of an image, or of two; the page, explanation.json and pictures go into the folder."""
     deadline = Deadline(limits.seconds)
-    for path in paths:
-        limits.check_image(path)
+    images = [decode_image(limits, path, deadline) for path in paths]
 
     def estimating(done: int, total: int) -> None:
         deadline.check()
@@ -37,7 +36,7 @@ def explain_images(
         deadline.check()
         told(0.5 + 0.5 * done / total, "drawing")
 
-    explanation = model.explain(*paths, progress=estimating)
+    explanation = model.explain(*images, progress=estimating)
     deadline.check()
     save_explanation(folder, explanation, progress=drawing)
     layer = explanation.first.layer()
@@ -57,9 +56,12 @@ def explain_clip(
 ) -> ExplainAnswer:
     """The groups of every frame of a clip; groups.mp4 goes into the folder."""
     deadline = Deadline(limits.seconds)
-    movie, count = limits.opened_clip(path, deadline)
     tally = FollowedTally()
-    with MovieWriter(folder / "groups.mp4", movie, movie.info.rate) as writer:
+    with (
+        decode_clip(limits, path, deadline) as movie,
+        clip_writer(folder / "groups.mp4", movie, limits, deadline) as writer,
+    ):
+        count = len(movie)
         for step in model.explain_video(movie):
             deadline.check()
             writer.write(prototype_frame(step), step.time)

@@ -84,7 +84,7 @@ class FlowTab:
         except Exception as error:
             self.site.forget(folder)
             return old, notice(refusal(error, paths)), *(gr.skip() for _ in range(5))
-        self.site.forget(old)
+        self.site.finish(folder, old)
         suffix = answer.download.suffix
         return (
             folder,

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protoformer.app.web.decoding import clip_writer, decode_clip, decode_image
 from protoformer.app.web.kept_views import CLIP_CELLS, keep_view, kept_view
 from protoformer.app.web.limits import Deadline, Limits, Told
-from protoformer.files import MovieWriter
 from protoformer.geometry import resized
 from protoformer.inference import FlowModel, FlowStep, FlowVideo
 from protoformer.inference.images import as_float, image_pair
@@ -42,9 +42,7 @@ def flow_of_pair(
 ) -> FlowAnswer:
     """The flow between two images; motion.flo goes into the folder."""
     deadline = Deadline(limits.seconds)
-    for path in paths:
-        limits.check_image(path)
-    images = image_pair(*paths)
+    images = image_pair(*(decode_image(limits, path, deadline) for path in paths))
     size = (images[0].shape[2], images[0].shape[3])
     tile = plan_flow(size, model.network.config, model.device).tile
 
@@ -74,37 +72,38 @@ def flow_of_clip(
 ) -> FlowAnswer:
     """The flow of every pair of a clip; motion.mp4 and what `kept_view` reads go into the folder."""
     deadline = Deadline(limits.seconds)
-    movie, count = limits.opened_clip(path, deadline)
-    video = model.flow_video(movie)
+    with decode_clip(limits, path, deadline) as movie:
+        count = len(movie)
+        video = model.flow_video(movie)
 
-    def looking(done: int, total: int) -> None:
-        deadline.check()
-        told(0.0, f"a first look, {done} of {total}")
-
-    scale = video.typical_motion(looking)
-    prototypes, motion, pairs = "", 0.0, 0
-    with MovieWriter(folder / "motion.mp4", movie, movie.info.rate) as writer:
-        for step in video:
+        def looking(done: int, total: int) -> None:
             deadline.check()
-            if pairs == 0:
-                prototypes = _first_prototypes(model, video, step)
-            beside = flow_frame(step, scale, side_by_side=True)
-            writer.write(beside, step.time)
-            image = beside[:, : step.flow.shape[2]]
-            keep_view(folder, pairs, flow_view(step, image, scale, CLIP_CELLS))
-            pairs, motion = pairs + 1, motion + float(step.flow.norm(dim=0).mean())
-            told(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
-    height, width = movie.info.size
-    return FlowAnswer(
-        view=kept_view(folder, 0),
-        prototypes=prototypes,
-        download=folder / "motion.mp4",
-        pairs=pairs,
-        summary=(
-            f"{pairs + 1} frames of {width}x{height} pixels, mean motion {motion / pairs:.2f} px; "
-            f"colours are full at {scale:.1f} px."
-        ),
-    )
+            told(0.0, f"a first look, {done} of {total}")
+
+        scale = video.typical_motion(looking)
+        prototypes, motion, pairs = "", 0.0, 0
+        with clip_writer(folder / "motion.mp4", movie, limits, deadline) as writer:
+            for step in video:
+                deadline.check()
+                if pairs == 0:
+                    prototypes = _first_prototypes(model, video, step)
+                beside = flow_frame(step, scale, side_by_side=True)
+                writer.write(beside, step.time)
+                image = beside[:, : step.flow.shape[2]]
+                keep_view(folder, pairs, flow_view(step, image, scale, CLIP_CELLS))
+                pairs, motion = pairs + 1, motion + float(step.flow.norm(dim=0).mean())
+                told(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
+        height, width = movie.info.size
+        return FlowAnswer(
+            view=kept_view(folder, 0),
+            prototypes=prototypes,
+            download=folder / "motion.mp4",
+            pairs=pairs,
+            summary=(
+                f"{pairs + 1} frames of {width}x{height} pixels, mean motion {motion / pairs:.2f} px; "
+                f"colours are full at {scale:.1f} px."
+            ),
+        )
 
 
 @torch.no_grad()

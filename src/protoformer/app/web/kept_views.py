@@ -1,6 +1,8 @@
 """What the viewer shows of every frame of a clip, kept as files until somebody looks."""
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ def keep_view(folder: Path, place: int, view: dict[str, Any]) -> None:
 
 
 def kept_view(folder: Path, place: int) -> dict[str, Any]:
-    """The view of a number; FileNotFoundError where there is none."""
+    """The view of a number; FileNotFoundError where there is none. The folder counts as used now."""
     view: dict[str, Any] = json.loads(_file(folder, place).read_text())
+    with suppress(OSError):
+        os.utime(folder)
     return view
 
 

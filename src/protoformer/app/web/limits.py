@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from protoformer.app.web.clients import abandonment
 from protoformer.errors import InputError
-from protoformer.files import Movie, checked_input, image_size, open_movie
+from protoformer.files import Movie, checked_input, image_size
 
 _HEADS = (
     *((4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, mov
@@ -33,6 +34,26 @@ class Limits:
     seconds: float
     jobs: int
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of one file."""
+        return int(1e6 * self.megabytes)
+
+    @property
+    def client_bytes(self) -> int:
+        """Bytes that one client may upload in the time that uploads are kept."""
+        return 10 * self.file_bytes
+
+    @property
+    def client_files(self) -> int:
+        """Uploads that one client may make in the time that they are kept."""
+        return 200
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all uploads and results of the page together."""
+        return 2 * 10**9 + 20 * self.file_bytes
+
     def check_file(self, path: Path) -> None:
         """Refuse a file that is too long."""
         size = checked_input(path).stat().st_size / 1e6
@@ -42,7 +63,7 @@ class Limits:
     def check_image(self, path: Path) -> None:
         """Refuse an image that is too large, before any of its pixels is decoded."""
         self.check_file(path)
-        self._check_pixels(path, *image_size(path))
+        self.check_pixels(path, *image_size(path))
 
     def check_clip_file(self, path: Path) -> None:
         """Refuse a file that is too long, or that is no video in itself."""
@@ -54,7 +75,7 @@ class Limits:
 
     def check_clip(self, movie: Movie, path: Path) -> None:
         """Refuse a clip whose frames are too large, or too many by what its head says."""
-        self._check_pixels(path, *movie.info.size)
+        self.check_pixels(path, *movie.info.size)
         if movie.info.frames is not None:
             self.check_frames(movie.info.frames, path)
 
@@ -63,18 +84,8 @@ class Limits:
         if count > self.frames:
             raise InputError(f"{path} has more than {self.frames} frames, the limit of this page; cut it shorter.")
 
-    def opened_clip(self, path: Path, deadline: "Deadline") -> tuple[Movie, int]:
-        """A clip that keeps to the limits, and how many frames it has."""
-        self.check_clip_file(path)
-        movie = open_movie(path)
-        self.check_clip(movie, path)
-        count = 0
-        for count, _ in enumerate(movie.frames(), 1):  # a head may be wrong, or say nothing
-            deadline.check()
-            self.check_frames(count, path)
-        return movie, count
-
-    def _check_pixels(self, path: Path, height: int, width: int) -> None:
+    def check_pixels(self, path: Path, height: int, width: int) -> None:
+        """Refuse an image, or frames, of too many pixels."""
         if height * width > self.pixels:
             raise InputError(
                 f"{path} is {width}x{height}, {height * width} pixels, and the limit is {self.pixels}; scale it down."
@@ -94,9 +105,21 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
+        self._is_abandoned = abandonment()
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the end, 0 or more."""
+        return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
-        """Stop what takes too long."""
+        """Stop what takes too long, and what was cancelled or lost its client.
+
+        Raises:
+            InputError: The time is over, or nobody waits for the result any more.
+        """
+        if self._is_abandoned():
+            raise InputError("the computation was cancelled; start it again.")
         if time.monotonic() > self._end:
             raise InputError(
                 f"the computation was stopped after {self._seconds:g} seconds, the limit of this page; "

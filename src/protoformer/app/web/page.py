@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from protoformer.app.web.gradio_package import require_gradio
+from protoformer.app.web.quota import upload_limit
 from protoformer.app.web.site import KEEP_SECONDS, Site
 from protoformer.app.web.tabs import TABS
 from protoformer.errors import InputError
@@ -47,6 +48,7 @@ def serve_page(site: Site, host: str, port: int) -> tuple[Any, str]:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     page = _made(site)
     page.queue(max_size=WAITING, default_concurrency_limit=site.limits.jobs, api_open=False)
+    uploads = upload_limit(site.limits, site.folder, KEEP_SECONDS)
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     try:
         _, address, _ = page.launch(
@@ -58,7 +60,12 @@ def serve_page(site: Site, host: str, port: int) -> tuple[Any, str]:
             prevent_thread_lock=True,
             allowed_paths=[],  # beside uploads and downloads, which lie in `served`
             max_file_size=int(site.limits.megabytes * 1e6),
-            app_kwargs={"middleware": [_keeping_to_itself()], "docs_url": None, "redoc_url": None, "openapi_url": None},
+            app_kwargs={
+                "middleware": [_keeping_to_itself(), uploads],
+                "docs_url": None,
+                "redoc_url": None,
+                "openapi_url": None,
+            },
             footer_links=[],
             run_history=False,
             enable_monitoring=False,

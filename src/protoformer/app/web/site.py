@@ -1,7 +1,5 @@
 """What every tab of the page is given: where files go, what is allowed, and the sentence for what went wrong."""
 
-import shutil
-import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 from protoformer.app.memory_errors import is_out_of_memory
 from protoformer.app.web.examples import Examples, render_examples
 from protoformer.app.web.limits import Limits
+from protoformer.app.web.results import RECENT_SECONDS, Results, Sweeper
 from protoformer.errors import InputError
 from protoformer.inference import DepthModel, FlowModel, UntrainedWarning, load
 
@@ -61,16 +60,28 @@ class Site:
         """Scenes for tabs of motion, rendered once."""
         return render_examples(self.folder / "examples")
 
+    @cached_property
+    def results(self) -> Results:
+        """The folders of results."""
+        return Results(self.folder / "results", self.limits.jobs)
+
+    def sweeper(self) -> Sweeper:
+        """What deletes old results and uploads while the page runs."""
+        keep = max(KEEP_SECONDS, self.limits.seconds + RECENT_SECONDS)  # a computation may need its upload to the end
+        return Sweeper(self.results, self.served, keep, self.limits.total_bytes)
+
     def new_result(self) -> Path:
-        """An empty folder for one result."""
-        results = self.folder / "results"
-        results.mkdir(exist_ok=True)
-        return Path(tempfile.mkdtemp(dir=results))
+        """An empty folder for a result that is computed from now on; `finish` or `forget` ends that."""
+        return self.results.begin()
+
+    def finish(self, result: Path, replaced: Path | None) -> None:
+        """Keep a result that is computed, and delete the one that it replaces; both go if its client is gone."""
+        self.results.finish(result)
+        self.results.delete(replaced)
 
     def forget(self, result: Path | None) -> None:
         """Delete a result's folder; it may be gone already."""
-        if result is not None and result.parent == self.folder / "results":
-            shutil.rmtree(result, ignore_errors=True)
+        self.results.delete(result)
 
 
 def _loaded(name: str, task: str) -> Any:

@@ -87,7 +87,7 @@ class StabilizeTab:
             self.site.forget(folder)
             told_of = refusal(error, [Path(path)] if path else [])
             return old, notice(told_of), *(gr.skip() for _ in range(3))
-        self.site.forget(old)
+        self.site.finish(folder, old)
         return (
             folder,
             notice(answer.summary, "note"),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from protoformer.app.web.decoding import clip_writer, decode_clip
 from protoformer.app.web.limits import Deadline, Limits, Told
-from protoformer.files import MovieWriter
 from protoformer.inference import StabilizeModel, StabilizeResult
 from protoformer.inference.brief import count_fact
 from protoformer.inference.stabilize import StabilizeOptions
@@ -33,25 +33,26 @@ def stabilize_upload(
 ) -> StabilizeAnswer:
     """Make a clip steady; stable.mp4 and beside.mp4 go into the folder."""
     deadline = Deadline(limits.seconds)
-    movie, count = limits.opened_clip(path, deadline)
+    with decode_clip(limits, path, deadline) as movie:
+        count = len(movie)
 
-    def looked(done: int, _: int) -> None:
-        deadline.check()
-        told(0.8 * done / count, f"frame {done} of {count}")
-
-    result = model.stabilize(
-        movie, strength=options.strength, crop=options.crop, tripod=options.tripod, progress=looked
-    )
-    answer = StabilizeAnswer(folder / "stable.mp4", folder / "beside.mp4", _path(result), _summary(result))
-    with (
-        MovieWriter(answer.movie, movie, movie.info.rate) as steady_clip,
-        MovieWriter(answer.beside, movie, movie.info.rate) as both,
-    ):
-        for moment, shaky, steady in model.frames(movie, result):
+        def looked(done: int, _: int) -> None:
             deadline.check()
-            steady_clip.write(steady, moment)
-            both.write(np.concatenate((shaky, steady), axis=1), moment)
-            told(0.8 + 0.2 * steady_clip.frames / count, f"writing frame {steady_clip.frames} of {count}")
+            told(0.8 * done / count, f"frame {done} of {count}")
+
+        result = model.stabilize(
+            movie, strength=options.strength, crop=options.crop, tripod=options.tripod, progress=looked
+        )
+        answer = StabilizeAnswer(folder / "stable.mp4", folder / "beside.mp4", _path(result), _summary(result))
+        with (
+            clip_writer(answer.movie, movie, limits, deadline) as steady_clip,
+            clip_writer(answer.beside, movie, limits, deadline) as both,
+        ):
+            for moment, shaky, steady in model.frames(movie, result):
+                deadline.check()
+                steady_clip.write(steady, moment)
+                both.write(np.concatenate((shaky, steady), axis=1), moment)
+                told(0.8 + 0.2 * steady_clip.frames / count, f"writing frame {steady_clip.frames} of {count}")
     return answer
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from protoformer.app.track_methods import NamedMethod
+from protoformer.app.web.decoding import clip_writer, decode_clip, decode_first_frame
 from protoformer.app.web.kept_views import keep_view
 from protoformer.app.web.limits import Deadline, Limits, Told
 from protoformer.errors import InputError
-from protoformer.files import Movie, MovieWriter, open_movie
+from protoformer.files import Movie
 from protoformer.files.table import TableWriter
 from protoformer.inference.track_boxes import checked_boxes
 from protoformer.inference.track_steps import TrackStep, track_steps
@@ -35,11 +36,8 @@ class TrackAnswer:
 
 def first_picture(limits: Limits, path: Path) -> dict[str, Any]:
     """The first frame of a clip for the page to draw boxes on: its address, width and height."""
-    limits.check_clip_file(path)
-    movie = open_movie(path)
-    limits.check_clip(movie, path)
-    height, width = movie.info.size
-    return {"image": jpeg_address(next(movie.frames()).image), "width": width, "height": height}
+    image = decode_first_frame(limits, path, Deadline(limits.seconds))
+    return {"image": jpeg_address(image), "width": image.shape[1], "height": image.shape[0]}
 
 
 def track_of_clip(
@@ -56,24 +54,25 @@ def track_of_clip(
         raise InputError("draw a box around something in the first frame; press the mouse, drag, and let go.")
     if len(boxes) > MOST_TARGETS:
         raise InputError(f"there are {len(boxes)} boxes and the limit is {MOST_TARGETS}; take some away.")
-    movie, count = limits.opened_clip(path, deadline)
-    checked_boxes(boxes, movie.info.size)
-    lost, frames = [0] * len(boxes), 0
-    with (
-        MovieWriter(folder / "track.mp4", movie, movie.info.rate) as writer,
-        TableWriter(folder / "track.csv", HEAD) as table,
-    ):
-        for step in track_steps(movie, boxes, method.begin):
-            deadline.check()
-            drawn = draw_targets(step.image, step.targets)
-            writer.write(drawn, step.time)
-            for row in table_rows(step.number, step.time, step.targets):
-                table.write(*row)
-            keep_view(folder, frames, {"image": jpeg_address(drawn), "lines": _lines(step)})
-            lost = [before + target.lost for before, target in zip(lost, step.targets, strict=True)]
-            frames += 1
-            told(frames / count, f"frame {frames} of {count}")
-    return TrackAnswer(folder / "track.mp4", folder / "track.csv", frames, _summary(movie, frames, lost))
+    with decode_clip(limits, path, deadline) as movie:
+        count = len(movie)
+        checked_boxes(boxes, movie.info.size)
+        lost, frames = [0] * len(boxes), 0
+        with (
+            clip_writer(folder / "track.mp4", movie, limits, deadline) as writer,
+            TableWriter(folder / "track.csv", HEAD) as table,
+        ):
+            for step in track_steps(movie, boxes, method.begin):
+                deadline.check()
+                drawn = draw_targets(step.image, step.targets)
+                writer.write(drawn, step.time)
+                for row in table_rows(step.number, step.time, step.targets):
+                    table.write(*row)
+                keep_view(folder, frames, {"image": jpeg_address(drawn), "lines": _lines(step)})
+                lost = [before + target.lost for before, target in zip(lost, step.targets, strict=True)]
+                frames += 1
+                told(frames / count, f"frame {frames} of {count}")
+        return TrackAnswer(folder / "track.mp4", folder / "track.csv", frames, _summary(movie, frames, lost))
 
 
 def _lines(step: TrackStep) -> list[str]:

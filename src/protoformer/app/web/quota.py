@@ -1,0 +1,165 @@
+"""How much one client may upload, and all of them together; more is refused before it is read."""
+
+import asyncio
+import ipaddress
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from protoformer.app.web.limits import Limits
+from protoformer.app.web.results import folder_bytes
+
+_UPLOAD = re.compile(r"/upload/?$")
+"""The path of the request that uploads files."""
+_FORM_BYTES = 2**16
+"""Bytes of a request beside the file in it."""
+_PARTS = 4
+"""Parts that a request may have; the page sends one file at a time."""
+_BOUNDARY = re.compile(rb'boundary="?([^";,]+)')
+
+
+class UploadQuota:
+    """Counts the bytes and files of every client over a time.
+
+    A client is an address: a session is whatever a client says it is. Of an address of version 6 its network of 64 bits
+    counts, which is what one customer has. Clients behind one proxy that does not tell them apart share a quota.
+    """
+
+    def __init__(
+        self, limits: Limits, folder: Path, keep_seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Nothing is counted yet.
+
+        Args:
+            limits: Of one client and of all.
+            folder: What all clients fill together.
+            keep_seconds: After which an upload does not count any more.
+            clock: Seconds since any time.
+        """
+        self._limits, self._folder, self._keep_seconds, self._clock = limits, folder, keep_seconds, clock
+        self._uploads: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def refusal(self, address: str, length: int) -> str:
+        """Count an upload of a client, or say in a sentence why it cannot be taken.
+
+        Args:
+            address: Of the client.
+            length: Bytes of the upload.
+
+        Returns:
+            The sentence, or "" where the upload is taken.
+        """
+        if length > self._limits.file_bytes + _FORM_BYTES:
+            return f"The file is too large: the limit is {self._limits.megabytes:g} MB; make it smaller."
+        if folder_bytes(self._folder) + length > self._limits.total_bytes:
+            return "This page holds as many files as it may; try again in half an hour."
+        client, now = _client(address), self._clock()
+        with self._lock:
+            self._forget(now)
+            taken = self._uploads[client]
+            if len(taken) >= self._limits.client_files:
+                return f"You uploaded {len(taken)} files, the limit of this page; try again in half an hour."
+            if sum(size for _, size in taken) + length > self._limits.client_bytes:
+                return (
+                    f"You uploaded as much as this page takes from one client, {self._limits.client_bytes / 1e6:g} MB; "
+                    "try again in half an hour."
+                )
+            taken.append((now, length))
+        return ""
+
+    def _forget(self, now: float) -> None:
+        for client in list(self._uploads):
+            recent = [(at, size) for at, size in self._uploads[client] if now - at < self._keep_seconds]
+            if recent:
+                self._uploads[client] = recent
+            else:
+                del self._uploads[client]
+
+
+class UploadLimit:
+    """ASGI middleware: 413 and a sentence for uploads over a quota, 411 for those that do not say how long they are."""
+
+    def __init__(self, app: Any, quota: UploadQuota) -> None:
+        self.app, self.quota = app, quota
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http" or scope["method"] != "POST" or not _UPLOAD.search(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        length = _length(scope["headers"])
+        if length is None:
+            await _answer(411, "An upload has to say how long it is; send a Content-Length.", send)
+            return
+        client = scope.get("client")
+        refusal = await asyncio.to_thread(self.quota.refusal, client[0] if client else "", length)
+        if refusal:
+            await _answer(413, refusal, send)
+            return
+        try:
+            await self.app(scope, _counting(scope["headers"], receive), send)
+        except _TooManyPartsError:  # while the request is read, so that no answer has begun
+            await _answer(413, "Too many files at once; upload one at a time.", send)
+
+
+class _TooManyPartsError(Exception):
+    """A request holds more files than it may."""
+
+
+def _counting(headers: Any, receive: Any) -> Any:
+    """A way to receive a request that fails where it has too many parts."""
+    found = next((_BOUNDARY.search(value) for name, value in headers if name.lower() == b"content-type"), None)
+    mark = b"--" + found[1] if found else b""
+    parts, tail = 0, b""
+
+    async def received() -> Any:
+        nonlocal parts, tail
+        message = await receive()
+        if mark and message["type"] == "http.request":
+            # A mark may be cut in two where one message ends.
+            body = tail + message.get("body", b"")
+            parts += body.count(mark)
+            tail = body[-len(mark) + 1 :]
+            if parts > _PARTS + 1:  # one more ends the request
+                raise _TooManyPartsError
+        return message
+
+    return received
+
+
+def upload_limit(limits: Limits, folder: Path, keep_seconds: float) -> Any:
+    """The middleware for gradio's app; arguments as in `UploadQuota`."""
+    quota = UploadQuota(limits, folder, keep_seconds)
+    return import_module("starlette.middleware").Middleware(UploadLimit, quota=quota)  # starlette comes with gradio
+
+
+def _client(address: str) -> str:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 6 and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed.ipv4_mapped if parsed.version == 6 else parsed)
+
+
+def _length(headers: Any) -> int | None:
+    """The length that a request declares; None where it declares none."""
+    for name, value in headers:
+        if name.lower() == b"content-length" and value.isdigit() and len(value) < 20:
+            return int(value)
+    return None
+
+
+async def _answer(code: int, text: str, send: Any) -> None:
+    body = text.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    # What is still being sent is not read: it may be endless.
+    await send({"type": "http.response.start", "status": code, "headers": [*headers, (b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,118 @@
+"""Computations that are cancelled, or whose client goes away, on a page that is served for real."""
+
+import http.client
+import json
+import time
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.web
+
+PATIENCE = 30
+"""Seconds that a test waits for the page."""
+
+
+class Client:
+    """A session with the page, as gradio's own client has one."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.session = uuid.uuid4().hex
+        with urllib.request.urlopen(f"{address}/config", timeout=PATIENCE) as answer:
+            calls = json.load(answer)["dependencies"]
+        self.functions = {call["api_name"]: call["id"] for call in calls}
+
+    def post(self, path: str, body: bytes, kind: str = "application/json") -> Any:
+        request = urllib.request.Request(f"{self.address}/gradio_api/{path}", body, {"Content-Type": kind})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+    def upload(self, path: Path) -> dict[str, Any]:
+        head = f'--xyz\r\nContent-Disposition: form-data; name="files"; filename="{path.name}"\r\n\r\n'
+        (stored,) = self.post(
+            "upload", head.encode() + path.read_bytes() + b"\r\n--xyz--\r\n", "multipart/form-data; boundary=xyz"
+        )
+        return {"path": stored, "meta": {"_type": "gradio.FileData"}}
+
+    def join(self, name: str, data: list[Any]) -> str:
+        asked = {"data": data, "fn_index": self.functions[name], "session_hash": self.session}
+        return str(self.post("queue/join", json.dumps(asked).encode())["event_id"])
+
+    def cancel(self, name: str, event: str) -> None:
+        asked = {"session_hash": self.session, "fn_index": self.functions[name], "event_id": event}
+        self.post("cancel", json.dumps(asked).encode())
+
+    def listen(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """The stream of what the page tells this session, to be closed by whoever listens."""
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=PATIENCE)
+        connection.request("GET", f"/gradio_api/queue/data?session_hash={self.session}")
+        return connection, connection.getresponse()
+
+
+def told(stream: http.client.HTTPResponse, wanted: str) -> dict[str, Any]:
+    """The first message of a kind."""
+    for line in stream:
+        if line.startswith(b"data: "):
+            message: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+            if message["msg"] == wanted:
+                return message
+    raise AssertionError(f"the page never said {wanted}")
+
+
+def results_of(served: Any) -> set[Path]:
+    (folder,) = served.temporary.glob("protoformer-web-*")
+    return set((folder / "results").glob("*"))
+
+
+def wait_for(fact: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not fact() and time.monotonic() < end:
+        time.sleep(0.05)
+    return fact()
+
+
+@pytest.fixture
+def clip(make_movie: Callable[..., Path], tmp_path: Path) -> Path:
+    noise = np.random.default_rng(1).integers(0, 256, (240, 320, 3), dtype=np.uint8)
+    return make_movie(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(6)])
+
+
+@pytest.mark.parametrize("way", ["disconnect", "cancel"])
+def test_a_cancelled_computation_leaves_nothing_and_the_next_one_runs(served: Any, clip: Path, way: str) -> None:
+    before = results_of(served)
+    client = Client(served.address)
+    event = client.join("clip_pressed", [client.upload(clip), None])
+    connection, stream = client.listen()
+    told(stream, "process_starts")
+    assert wait_for(lambda: len(results_of(served) - before) == 1)
+    if way == "cancel":
+        client.cancel("clip_pressed", event)
+        told(stream, "process_completed")
+    stream.close()
+    connection.close()
+    assert wait_for(lambda: results_of(served) <= before)
+    another = Client(served.address)
+    another.join("clip_pressed", [another.upload(clip), None])
+    connection, stream = another.listen()
+    assert told(stream, "process_completed")["success"]
+    stream.close()
+    connection.close()
+    assert len(results_of(served) - before) == 1  # that one is kept for whoever waited for it
+
+
+def test_an_upload_over_the_quota_is_refused_before_it_is_read(served: Any) -> None:
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(served.address).netloc, timeout=PATIENCE)
+    connection.putrequest("POST", "/gradio_api/upload")
+    connection.putheader("Content-Type", "multipart/form-data; boundary=xyz")
+    connection.putheader("Content-Length", str(10**12))
+    connection.endheaders()
+    with connection.getresponse() as answer:
+        assert (answer.status, answer.read()) == (413, b"The file is too large: the limit is 1 MB; make it smaller.")
+    connection.close()

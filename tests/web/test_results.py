@@ -1,0 +1,164 @@
+"""Results and uploads go when they are old, and never while somebody computes or uses them."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protoformer.app.web import results as module
+from protoformer.app.web.kept_views import keep_view, kept_view
+from protoformer.app.web.limits import Deadline, Limits
+from protoformer.app.web.results import Results, Sweeper, folder_bytes
+from protoformer.app.web.site import KEEP_SECONDS, Site
+from protoformer.errors import InputError
+
+ROOM = Limits(megabytes=1, pixels=10_000, frames=5, seconds=60, jobs=1)
+
+
+class Clock:
+    """Time as files have it, which a test can let pass."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.passed
+
+
+def upload(folder: Path, name: str, size: int = 10) -> Path:
+    path = folder / name / "image.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(size))
+    return path
+
+
+def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
+    clock = Clock()
+    results = Results(tmp_path / "results", 1)
+    sweeper = Sweeper(results, tmp_path / "served", 1800, 10**9, clock)
+    sweeper.sweep()  # there is nothing yet
+    result, file = results.begin(), upload(tmp_path / "served", "one")
+    (result / "motion.flo").write_bytes(bytes(10))
+    results.finish(result)
+    clock.passed = 1790
+    sweeper.sweep()
+    assert result.exists() and file.exists()
+    clock.passed = 1810
+    young = results.begin()
+    os.utime(young, (clock(), clock()))
+    results.finish(young)
+    sweeper.sweep()
+    assert not result.exists() and not file.exists() and young.exists()
+    clock.passed = 3700
+    sweeper.sweep()
+    assert not young.exists() and not file.parent.exists()
+
+
+def test_what_is_being_computed_is_not_deleted(tmp_path: Path) -> None:
+    clock = Clock()
+    clock.passed = 10**6
+    results = Results(tmp_path / "results", 1)
+    sweeper = Sweeper(results, tmp_path / "served", 1800, 0, clock)
+    result = results.begin()
+    (result / "frame").write_bytes(bytes(1000))
+    sweeper.sweep()
+    assert (result / "frame").exists()
+    results.finish(result)
+    sweeper.sweep()
+    assert not result.exists()
+
+
+def test_a_result_that_somebody_looks_at_is_used(tmp_path: Path) -> None:
+    result = tmp_path / "results" / "a"
+    result.mkdir(parents=True)
+    keep_view(result, 0, {"image": ""})
+    os.utime(result, (0, 0))
+    kept_view(result, 0)
+    Sweeper(Results(tmp_path / "results", 1), tmp_path / "served", 1800, 10**9).sweep()
+    assert result.exists()
+
+
+def test_an_upload_that_is_decoded_is_used(tmp_path: Path) -> None:
+    from protoformer.app.web.decoding import decode_image
+
+    path = tmp_path / "served" / "one" / "a.png"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"no image")
+    os.utime(path, (0, 0))
+    with pytest.raises(InputError, match="not an image"):
+        decode_image(ROOM, path, Deadline(60))
+    assert time.time() - path.stat().st_mtime < 60
+
+
+def test_where_room_is_short_the_oldest_goes_first_and_nothing_that_was_just_used(tmp_path: Path) -> None:
+    clock = Clock()
+    results = Results(tmp_path / "results", 1)
+    sweeper = Sweeper(results, tmp_path / "served", 1800, 2500, clock)
+    folders = []
+    for age in (900, 600, 300, 30):
+        folder = results.begin()
+        (folder / "frame").write_bytes(bytes(1000))
+        os.utime(folder, (time.time() - age, time.time() - age))
+        results.finish(folder)
+        folders.append(folder)
+    sweeper.sweep()
+    assert [folder.exists() for folder in folders] == [False, False, True, True]
+    clock.passed = 20
+    Sweeper(results, tmp_path / "served", 1800, 0, clock).sweep()
+    assert [folder.exists() for folder in folders] == [False, False, False, True]
+
+
+def test_a_result_whose_client_is_gone_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = False
+    monkeypatch.setattr(module, "abandonment", lambda: lambda: gone)
+    site = Site("tiny", tmp_path, ROOM)
+    kept, lost = site.new_result(), site.new_result()
+    site.finish(kept, None)
+    gone = True
+    site.finish(lost, kept)
+    assert not kept.exists() and not lost.exists()
+
+
+def test_a_computation_waits_for_one_that_was_cancelled_and_has_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[Callable[[], bool]] = [lambda: True, lambda: False]
+    monkeypatch.setattr(module, "abandonment", lambda: states.pop(0))
+    results = Results(tmp_path / "results", 1)
+    cancelled = results.begin()
+    begun = threading.Event()
+
+    def begin() -> None:
+        results.begin()
+        begun.set()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    assert not begun.wait(0.3)
+    results.delete(cancelled)
+    assert begun.wait(10)
+    thread.join()
+
+
+def test_the_sweeper_runs_until_the_page_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SWEEP_SECONDS", 0.01)
+    site = Site("tiny", tmp_path, ROOM)
+    old = site.new_result()
+    site.finish(old, None)
+    os.utime(old, (0, 0))
+    with site.sweeper() as sweeper:
+        end = time.monotonic() + 10
+        while old.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert not old.exists() and not sweeper._thread.is_alive()
+    assert KEEP_SECONDS == 1800
+
+
+def test_bytes_of_a_folder_are_those_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(bytes(100))
+    assert 100 <= folder_bytes(tmp_path) < 100 + 2**16
+    assert folder_bytes(tmp_path / "missing") == 0
