@@ -40,7 +40,8 @@ class FileMovie(Movie):
             # Matroska writes the names of its tags large.
             tags = {name.lower(): text for name, text in container.metadata.items()}
             marked = marked_size(tags.get("comment", ""))
-            self._framing = framing_of(first, stream.sample_aspect_ratio, marked)
+            codec = stream.codec_context.codec.canonical_name
+            self._framing = framing_of(first, stream.sample_aspect_ratio, marked, codec)
             check_pixel_count(self._framing.scaled[1], self._framing.scaled[0], self._path)
             # A kind of pixel that cannot be converted is told now and not later.
             _developed(Developer(self._framing), first, self._path, number=0)
