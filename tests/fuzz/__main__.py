@@ -43,8 +43,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--output", type=Path, default=Path("out/fuzz"), help="folder for findings (default out/fuzz)")
     parser.add_argument("--replay", type=Path, help="read this one file, a finding, again")
-    parser.add_argument("--megabytes", type=int, default=standard.megabytes, help="memory for a file (default %(default)s)")
-    parser.add_argument("--file-seconds", type=float, default=standard.seconds, help="processor time (default %(default)s)")
+    parser.add_argument(
+        "--megabytes", type=int, default=standard.megabytes, help="memory for a file (default %(default)s)"
+    )
+    parser.add_argument(
+        "--file-seconds", type=float, default=standard.seconds, help="processor time (default %(default)s)"
+    )
     given = parser.parse_args()
     limits = Limits(megabytes=given.megabytes, seconds=given.file_seconds)
 
@@ -61,7 +65,9 @@ def main() -> int:
     names = given.kinds.split(",") if given.kinds else list(KINDS)
     unknown = [name for name in names if name not in KINDS]
     if unknown or (given.count is None and given.seconds is None) or given.workers < 1:
-        parser.error(f"unknown kinds: {', '.join(unknown)}" if unknown else "give --count or --seconds, and some workers")
+        parser.error(
+            f"unknown kinds: {', '.join(unknown)}" if unknown else "give --count or --seconds, and some workers"
+        )
     print(f"reading with {Path(protoformer.__file__).parent}")
     start = time.monotonic()
     corpus = Corpus([KINDS[name] for name in names], given.seed)

@@ -12,7 +12,15 @@ from PIL import Image
 from protoformer import files
 from protoformer.data.manifest import OwnDepth
 from tests.fuzz.kind import Kind
-from tests.fuzz.mutations import jpeg_segments, mp4_boxes, png_chunks, replace_word, riff_chunks, tiff_tags
+from tests.fuzz.mutations import (
+    declared_size,
+    jpeg_segments,
+    mp4_boxes,
+    png_chunks,
+    replace_word,
+    riff_chunks,
+    tiff_tags,
+)
 
 HEIGHT, WIDTH = 18, 29
 
@@ -142,12 +150,12 @@ def _read_npy(path: Path) -> None:
 
 
 def _picture(name: str, suffix: str, seeds: Callable[[], Sequence[bytes]], *structured: Any, share: int = 1) -> Kind:
-    return Kind(name, suffix, seeds, read_picture, structured, share)
+    return Kind(name, suffix, seeds, read_picture, (*structured, declared_size(WIDTH, HEIGHT)), share)
 
 
 def _truth(name: str, suffix: str, write: Callable[[Path], object], read: Callable[[Path], object]) -> Kind:
     """A 16-bit PNG or an array, by the package's own writer."""
-    structured = {".png": (png_chunks,), ".pfm": (replace_word,)}.get(suffix, ())
+    structured = (declared_size(WIDTH, HEIGHT), *{".png": (png_chunks,), ".pfm": (replace_word,)}.get(suffix, ()))
     return Kind(name, suffix, lambda: written(suffix, write), read, structured)
 
 
@@ -162,19 +170,27 @@ IMAGES: tuple[Kind, ...] = (
     _picture(
         "webp",
         ".webp",
-        lambda: [encoded(_rgb().convert(mode), "WEBP", lossless=lossless) for mode in ("RGB", "RGBA") for lossless in (0, 1)],
+        lambda: [
+            encoded(_rgb().convert(mode), "WEBP", lossless=lossless) for mode in ("RGB", "RGBA") for lossless in (0, 1)
+        ],
         riff_chunks,
         share=2,
     ),
-    _picture("ico", ".ico", lambda: [encoded(_rgb(), "ICO", bitmap_format=kind) for kind in ("png", "bmp")], png_chunks),
+    _picture(
+        "ico", ".ico", lambda: [encoded(_rgb(), "ICO", bitmap_format=kind) for kind in ("png", "bmp")], png_chunks
+    ),
     _picture("icns", ".icns", lambda: [encoded(_rgb().resize((32, 32)), "ICNS")]),
     _picture("avif", ".avif", _modes("AVIF", ("RGB", "RGBA")), mp4_boxes),
     _picture("jp2", ".jp2", _modes("JPEG2000", ("RGB", "L", "RGBA")), mp4_boxes),
-    _picture("dds", ".dds", lambda: [encoded(_rgb(), "DDS"), encoded(_rgb().convert("RGBA"), "DDS", pixel_format="DXT5")]),
+    _picture(
+        "dds", ".dds", lambda: [encoded(_rgb(), "DDS"), encoded(_rgb().convert("RGBA"), "DDS", pixel_format="DXT5")]
+    ),
     _picture("pcx", ".pcx", _modes("PCX", ("RGB", "L", "P", "1"))),
     _picture("qoi", ".qoi", _modes("QOI", ("RGB", "RGBA"))),
     _picture("sgi", ".sgi", _modes("SGI", ("RGB", "L", "RGBA"))),
-    _picture("tga", ".tga", lambda: [encoded(_rgb(), "TGA"), encoded(_rgb().convert("P"), "TGA", compression="tga_rle")]),
+    _picture(
+        "tga", ".tga", lambda: [encoded(_rgb(), "TGA"), encoded(_rgb().convert("P"), "TGA", compression="tga_rle")]
+    ),
 )
 """Images that Pillow and OpenCV decode."""
 
@@ -187,7 +203,9 @@ ARRAYS: tuple[Kind, ...] = (
     Kind("npy", ".npy", _npys, _read_npy, (replace_word,)),
     _truth("kittiflow", ".png", lambda path: files.write_kitti_flow(path, _flow()), files.read_kitti_flow),
     _truth("kittidepth", ".png", lambda path: files.write_kitti_depth(path, _depth()), files.read_kitti_depth),
-    _truth("kittidisparity", ".png", lambda path: files.write_kitti_disparity(path, _depth()), files.read_kitti_disparity),
+    _truth(
+        "kittidisparity", ".png", lambda path: files.write_kitti_disparity(path, _depth()), files.read_kitti_disparity
+    ),
     _truth("vkitti2flow", ".png", lambda path: files.write_vkitti2_flow(path, _flow()), files.read_vkitti2_flow),
     _truth("vkitti2depth", ".png", lambda path: files.write_vkitti2_depth(path, _depth()), files.read_vkitti2_depth),
     _truth("mmdepth", ".png", lambda path: files.write_mm_depth(path, _depth()), files.read_mm_depth),

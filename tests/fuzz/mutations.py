@@ -309,6 +309,26 @@ def jpeg_segments(data: bytes, rng: Random) -> bytes:
     return data[:2] + head + data[place:]
 
 
+def declared_size(width: int, height: int) -> Mutator:
+    """A mutator that declares another size: it looks for the width or height of the seeds where headers hold numbers."""
+    stored = [
+        side.to_bytes(length, order)
+        for side in (width, height, width - 1, height - 1)
+        for length in (2, 4)
+        for order in ("little", "big")
+    ]
+
+    def change(data: bytes, rng: Random) -> bytes:
+        places = [(found, old) for old in stored if (found := data.find(old, 0, 4096)) >= 0]
+        for place, old in rng.sample(places, min(len(places), rng.choice((1, 2, 2)))):
+            side = rng.choice((0, 1, 200, 1000, 2000, 4000, 8000, 16383, 30000, 65535, 2**31 - 1)) % 2 ** (8 * len(old))
+            order = "little" if old[-1] == 0 else "big"
+            data = data[:place] + side.to_bytes(len(old), order) + data[place + len(old) :]
+        return data
+
+    return change
+
+
 def splice(data: bytes, rng: Random, others: Sequence[bytes]) -> bytes:
     """Join the beginning of a file with the end of another of its kind."""
     other = rng.choice(others)

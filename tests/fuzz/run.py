@@ -75,7 +75,8 @@ class Result:
 
     def table(self) -> str:
         """A line for each kind, and one for all."""
-        head = f"{'kind':<16}{'files':>7}{'ok':>7}{'refused':>9}{'findings':>10}{'mean ms':>9}{'slowest ms':>12}{'peak MB':>9}"
+        head = f"{'kind':<16}{'files':>7}{'ok':>7}{'refused':>9}{'findings':>10}"
+        head += f"{'mean ms':>9}{'slowest ms':>12}{'peak MB':>9}"
         total = Row()
         for row in self.rows.values():
             for name in ("files", "ok", "refused", "findings", "seconds"):
@@ -226,7 +227,7 @@ class Run:
 
     def _started(self) -> _Worker:
         ours, theirs = self._context.Pipe()
-        last_words = TemporaryFile()
+        last_words = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         arguments = (self.corpus, self.limits, theirs, ours, last_words)
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         process.start()

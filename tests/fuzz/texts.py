@@ -209,16 +209,31 @@ def _read_camera(path: Path) -> None:
 
 
 TEXTS: tuple[Kind, ...] = (
-    Kind("recipe", ".yaml", _recipes, read_recipe, (*TEXT, yaml_values, yaml_values, yaml_values, yaml_features), share=2),
+    Kind(
+        "recipe", ".yaml", _recipes, read_recipe, (*TEXT, yaml_values, yaml_values, yaml_values, yaml_features), share=2
+    ),
     Kind("manifestcsv", ".csv", _csv_manifests, _read_manifest, TEXT, share=2),
-    Kind("manifestjson", ".json", _json_manifests, _read_manifest, (*TEXT, json_values, json_values, json_values), share=2),
+    Kind(
+        "manifestjson",
+        ".json",
+        _json_manifests,
+        _read_manifest,
+        (*TEXT, json_values, json_values, json_values),
+        share=2,
+    ),
     Kind("boxes", ".txt", lambda: _BOXES, lambda path: read_boxes(path, polygons=True), TEXT),
     Kind("intrinsics", ".txt", lambda: [b"500 500 14 9\n", b"fx fy cx cy: 5e2 500.0 14 9\n"], _read_camera, TEXT),
     Kind("ledger", ".json", _ledger_records, _read_ledger, (*TEXT, json_values, json_values, json_values)),
     Kind("peers", ".json", _peers, _read_peers, (*TEXT, json_values, json_values)),
     Kind("log", ".jsonl", _logs, read_log, (*TEXT, json_values)),
     Kind("result", ".json", _results, _read_result, (*TEXT, json_values, json_values)),
-    Kind("checkpoint", ".json", _checkpoint_manifests, _read_checkpoint, (*TEXT, json_values, _signed_values, _signed_values)),
+    Kind(
+        "checkpoint",
+        ".json",
+        _checkpoint_manifests,
+        _read_checkpoint,
+        (*TEXT, json_values, _signed_values, _signed_values),
+    ),
     Kind("weights", ".safetensors", _weights, load_weights, (safetensors_header,) * 5, share=2),
 )
 """Text, JSON, YAML and safetensors."""

@@ -14,7 +14,9 @@ _VALUES: tuple[Callable[[Random], Any], ...] = (
     lambda rng: rng.choice((0, 1, -1, 2**31, -(2**31), 2**63, 2**64, 10**30, -(10**30))),
     lambda rng: 10 ** rng.choice((100, 400, 4000)),
     lambda rng: rng.choice((0.5, -0.5, 1e308, -1e308, 1e-320, float("nan"), float("inf"), float("-inf"))),
-    lambda rng: rng.choice(("", " ", "null", "1", "true", "../../etc/passwd", "/", "\0", "a\nb", "\u202e", "\ud7ff", "~")),
+    lambda rng: rng.choice(
+        ("", " ", "null", "1", "true", "../../etc/passwd", "/", "\0", "a\nb", "\u202e", "\ud7ff", "~")
+    ),
     lambda rng: "x" * rng.choice((100, 5000, 200_000)),
     lambda rng: [],
     lambda rng: {},

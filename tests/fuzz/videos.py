@@ -13,9 +13,10 @@ from protoformer.data.stability import count_frames
 from protoformer.files import MovieWriter, open_movie, read_frames, write_video
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
-from tests.fuzz.mutations import Mutator, mp4_boxes, png_chunks, riff_chunks
+from tests.fuzz.mutations import Mutator, declared_size, mp4_boxes, png_chunks, riff_chunks
 
 FRAMES, RATE = 5, 25
+HEIGHT, WIDTH = 34, 48
 _OPTIONS = {"threads": "1", "flags": "+bitexact", "x265-params": "log-level=none:pools=none"}
 MOST_FRAMES = 100
 """How many frames of a damaged video are read: a few kilobytes can hold thousands."""
@@ -29,10 +30,10 @@ def encoded_video(
         path = Path(folder) / f"clip{suffix}"
         with av.open(str(path), "w", format=form, container_options={"fflags": "+bitexact"}) as target:
             video = target.add_stream(codec, rate=RATE, options=dict(_OPTIONS))
-            video.width, video.height, video.pix_fmt = 32, 32, pixel_format
+            video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, pixel_format
             audio = target.add_stream(sound, rate=48000, layout="mono", bit_rate=64000) if sound else None
             for number in range(FRAMES):
-                frame = av.VideoFrame.from_ndarray(pixels(number, 32, 32), format="rgb24")
+                frame = av.VideoFrame.from_ndarray(pixels(number, HEIGHT, WIDTH), format="rgb24")
                 frame.pts, frame.time_base = number, Fraction(1, RATE)
                 target.mux(video.encode(frame))
             target.mux(video.encode(None))
@@ -66,9 +67,12 @@ def _carry_sound(suffix: str) -> Callable[[Path], None]:
     return carry
 
 
-def _video(name: str, suffix: str, *clips: tuple[str | None, ...], change: Mutator | None = None, share: int = 1) -> Kind:
+def _video(
+    name: str, suffix: str, *clips: tuple[str | None, ...], change: Mutator | None = None, share: int = 1
+) -> Kind:
     """clips: arguments of `encoded_video` behind the suffix, for each seed."""
-    structured = (change,) if change else ()
+    resize = declared_size(WIDTH, HEIGHT)
+    structured = (change, change, resize) if change else (resize,)
     return Kind(name, suffix, lambda: [encoded_video(suffix, *clip) for clip in clips], read_video, structured, share)
 
 

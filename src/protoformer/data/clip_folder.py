@@ -125,7 +125,7 @@ def _agreed(path: Path, settings: dict[str, Any]) -> list[int]:
     try:
         earlier = json.loads(read_text(path))
         without = [int(index) for index in earlier.pop(_WITHOUT_TARGET, [])]
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise InputError(f"{path} is not what this command writes; remove it or choose another folder.") from None
     for key in settings.keys() | earlier.keys():
         if key not in settings or key not in earlier:

@@ -40,6 +40,6 @@ def read_result(folder: Path, key: str) -> RunResult | None:
     try:
         values = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         found = RunResult(**{**values, "size": tuple(values["size"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return found if found.key == key else None

@@ -12,7 +12,7 @@ from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
 from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS, DepthAugmentation
 from protoformer.data.augmentation_light import Light
 from protoformer.data.registry import DATASETS
-from protoformer.errors import InputError, nearest
+from protoformer.errors import InputError, nearest, shortened
 from protoformer.files.reading import opened
 from protoformer.model import ModelConfig, preset
 from protoformer.model.networks import NETWORKS
@@ -322,7 +322,7 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
     try:
         return Recipe.from_dict(_mapping(data))
     except ValueError as error:  # also an InputError
-        raise InputError(f"{path} is not a recipe: {str(error).removesuffix('.')}.") from None
+        raise InputError(f"{path} is not a recipe: {shortened(str(error).removesuffix('.'))}.") from None
 
 
 def _mapping(data: bytes) -> Mapping[str, Any]:

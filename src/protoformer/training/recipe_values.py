@@ -145,6 +145,6 @@ def _number(value: Any) -> int | float | None:
         return None
     try:
         number = float(value) if isinstance(value, str) else value
-    except ValueError:
+        return number if math.isfinite(number) else None
+    except (ValueError, OverflowError):  # the second of a whole number that no float can hold
         return None
-    return number if math.isfinite(number) else None
