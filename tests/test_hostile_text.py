@@ -11,7 +11,9 @@ from protoformer.data import open_dataset
 from protoformer.errors import InputError, nearest, shortened
 from protoformer.files import encode_png
 from protoformer.inference.published import peers_beside
+from protoformer.training import checkpoints
 from protoformer.training.ablation_results import read_result
+from protoformer.training.checkpoint_files import FORMAT, MANIFEST
 from protoformer.training.log import read_log
 from protoformer.training.recipe import read_recipe
 
@@ -50,6 +52,22 @@ def test_a_name_that_no_disk_can_hold_is_refused(tmp_path: Path, column: str) ->
     row = {"frames": "frames", "boxes": "boxes.txt", column: "x" * 300}
     (tmp_path / "manifest.json").write_text(json.dumps([row]))
     refusal(lambda: open_dataset("own-track", tmp_path)[0])
+
+
+def test_a_pattern_that_matches_no_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps([{"frames": "frames**.png", "boxes": "boxes.txt"}]))
+    refusal(lambda: open_dataset("own-track", tmp_path)[0])
+
+
+def test_a_checkpoint_of_an_odd_version_is_refused_in_a_short_sentence(tmp_path: Path) -> None:
+    content = {"format": FORMAT, "version": ["x\0" * 5000]}
+    folder = tmp_path / "step-00000007"
+    folder.mkdir()
+    (folder / MANIFEST).write_text(json.dumps(content))
+    assert "it is of version" in refusal(lambda: checkpoints.load(folder))
+    told: list[str] = []
+    assert checkpoints.newest(tmp_path, told.append) is None
+    assert len(told) == 1 and len(told[0]) < 1000 and told[0].isprintable()
 
 
 @pytest.mark.parametrize("depth", ["depth.npy", "depth.png"])

@@ -310,7 +310,7 @@ def jpeg_segments(data: bytes, rng: Random) -> bytes:
 
 
 def declared_size(width: int, height: int) -> Mutator:
-    """A mutator that declares another size: it looks for the width or height of the seeds where headers hold numbers."""
+    """A mutator that declares another size: it looks for the width or height of the seeds in the header."""
     stored = [
         side.to_bytes(length, order)
         for side in (width, height, width - 1, height - 1)

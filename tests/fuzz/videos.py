@@ -16,7 +16,7 @@ from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import Mutator, declared_size, mp4_boxes, png_chunks, riff_chunks
 
 FRAMES, RATE = 5, 25
-HEIGHT, WIDTH = 34, 48
+HEIGHT, WIDTH = 40, 64
 _OPTIONS = {"threads": "1", "flags": "+bitexact", "x265-params": "log-level=none:pools=none"}
 MOST_FRAMES = 100
 """How many frames of a damaged video are read: a few kilobytes can hold thousands."""

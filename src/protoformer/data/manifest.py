@@ -308,7 +308,11 @@ def _frames(row: Row) -> list[Path]:
     """The frames that a cell names, by a folder or by a pattern in its last part."""
     path = row.path("frames")
     if re.search(r"[*?[]", path.name) and not is_folder(path):
-        found = files_in(expect_folder(path.parent, f"the folder of frames that {row.place} names"), path.name)
+        folder = expect_folder(path.parent, f"the folder of frames that {row.place} names")
+        try:
+            found = files_in(folder, path.name)
+        except ValueError as error:
+            raise InputError(f"{row.place}: {path.name} is no pattern of names ({error}); correct it.") from None
     else:
         folder = expect_folder(path, f"the folder of frames that {row.place} names")
         found = [file for file in files_in(folder) if file.suffix.lower() in IMAGES]

@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as tensors_to
 from torch import Tensor
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, shortened
 from protoformer.files.reading import system_reason
 
 FORMAT, VERSION = "protoformer checkpoint", 1
@@ -145,7 +145,7 @@ def read_manifest(folder: Path) -> Manifest:
     if kind != FORMAT:
         raise DamagedError(f"{MANIFEST} is not of a checkpoint")
     if version != VERSION:
-        raise DamagedError(f"it is of version {version!r}, and this package reads version {VERSION}")
+        raise DamagedError(f"it is of version {shortened(repr(version), 60)}, and this package reads version {VERSION}")
     if content.pop("sha256", None) != _digest(content):
         raise DamagedError(f"{MANIFEST} was changed after it was written")
     try:
@@ -187,7 +187,7 @@ def read_tensors(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
             stored = manifest.tensors.get(name)
             place = len(found.get(name, ()))
             if stored is None or stored.parts[place : place + 1] != (file.name,):
-                raise DamagedError(f"{file.name} holds {name}, which the manifest does not say")
+                raise DamagedError(f"{file.name} holds {shortened(name, 100)}, which the manifest does not say")
             found[name].append(tensor)
     return {name: _joined(name, found.pop(name), stored) for name, stored in manifest.tensors.items()}
 
@@ -198,7 +198,7 @@ def _part(folder: Path, file: StoredFile) -> Iterator[tuple[str, Tensor]]:
     except (SafetensorError, ValueError, KeyError, AssertionError) as error:
         if isinstance(error, DamagedError):
             raise
-        raise DamagedError(f"{file.name} does not hold tensors ({error})") from None
+        raise DamagedError(f"{file.name} does not hold tensors ({shortened(str(error))})") from None
     yield from tensors.items()
 
 
@@ -213,7 +213,7 @@ def _joined(name: str, pieces: list[Tensor], stored: StoredTensor) -> Tensor:
     else:
         fits = fits and tuple(whole.shape) == stored.shape
     if not fits:
-        raise DamagedError(f"{name} is not of the type and shape that the manifest says")
+        raise DamagedError(f"{shortened(name, 100)} is not of the type and shape that the manifest says")
     return torch.cat(pieces).view(stored.shape) if whole is None else whole
 
 
