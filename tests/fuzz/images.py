@@ -1,6 +1,7 @@
 """Kinds of images, and of flow, depth and cameras as arrays."""
 
 import io
+import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,6 +122,21 @@ def _gifs() -> list[bytes]:
     return [encoded(_rgb(), "GIF"), encoded(_rgb().convert("L"), "GIF", transparency=3), animated]
 
 
+def _psds() -> list[bytes]:
+    """Photoshop files by hand, since Pillow writes none: planes as they are, and in runs."""
+    head = b"8BPS" + struct.pack(">H6xHIIHH", 1, 3, HEIGHT, WIDTH, 8, 3) + bytes(12)
+    planes = pixels().transpose(2, 0, 1)
+    rows = [b"".join(b"\0" + bytes((value,)) for value in row) for plane in planes for row in plane.tolist()]
+    lengths = b"".join(struct.pack(">H", len(row)) for row in rows)
+    return [head + struct.pack(">H", 0) + planes.tobytes(), head + struct.pack(">H", 1) + lengths + b"".join(rows)]
+
+
+def _suns() -> list[bytes]:
+    """Sun raster files by hand, since Pillow writes none; rows have an even number of bytes."""
+    rows = np.pad(pixels()[..., ::-1].reshape(HEIGHT, -1), ((0, 0), (0, 3 * WIDTH % 2))).tobytes()
+    return [struct.pack(">8I", 0x59A66A95, WIDTH, HEIGHT, 24, len(rows), 1, 0, 0) + rows]
+
+
 def _flow() -> np.ndarray:
     return (pixels()[..., :2].astype(np.float32) - 128) / 16
 
@@ -186,6 +202,8 @@ IMAGES: tuple[Kind, ...] = (
         "dds", ".dds", lambda: [encoded(_rgb(), "DDS"), encoded(_rgb().convert("RGBA"), "DDS", pixel_format="DXT5")]
     ),
     _picture("pcx", ".pcx", _modes("PCX", ("RGB", "L", "P", "1"))),
+    _picture("psd", ".psd", _psds),
+    _picture("sun", ".ras", _suns),
     _picture("qoi", ".qoi", _modes("QOI", ("RGB", "RGBA"))),
     _picture("sgi", ".sgi", _modes("SGI", ("RGB", "L", "RGBA"))),
     _picture(
