@@ -9,10 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from PIL import Image
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+EVERY = [*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
 
 BLOCKED = """
 import sys
@@ -67,12 +71,19 @@ def test_training_names_the_extra_that_it_lacks_and_writes_nothing(folder: Path,
 
 
 def test_dependencies_have_upper_bounds_and_leave_out_malicious_releases() -> None:
-    every = [*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)]
-    for requirement in every:
+    for requirement in EVERY:
         assert "<" in requirement or requirement.startswith("protoformer["), requirement
     names = {re.split(r"[\[<>=!]", requirement)[0] for requirement in PROJECT["dependencies"]}
     assert not names & {"lightning", "pytorch-lightning", "tensorboard"}
-    train = [each for each in every if "lightning" in each]
+    train = [each for each in EVERY if "lightning" in each]
     assert len(train) == 2 and all("!=2.6.2" in each and "!=2.6.3" in each for each in train)
     (all_of_them,) = (each for each in EXTRAS["dev"] if each.startswith("protoformer["))
     assert set(re.findall(r"\w+", all_of_them)) >= EXTRAS.keys() - {"dev", "web", "webtest"}
+
+
+def test_the_pinned_versions_are_within_the_bounds() -> None:
+    lines = (ROOT / "constraints.txt").read_text().split()
+    pins = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    for requirement in map(Requirement, EVERY):
+        if requirement.name != "protoformer":
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
