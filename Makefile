@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WEB_READY := $(VENV)/.web-ready
+AUDIT := .venv.audit
 
-.PHONY: demo test test-web lint bench clean
+.PHONY: demo test test-web lint fuzz fuzz-short audit bench clean
 
 demo: $(READY)
 	$(BIN)/protoformer demo -o out
@@ -22,6 +23,18 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --count 20000 --seconds 600
+
+fuzz-short: $(READY)
+	$(BIN)/python -m tests.fuzz --count 20000 --seconds 60
+
+# For a scheduled job: it asks PyPI for known vulnerabilities of every pinned version, so its answer changes with time.
+audit:
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'; }
+	$(AUDIT)/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip --progress-spinner off || \
+		{ echo "make audit: a pinned version has a known vulnerability, or PyPI's list of them could not be asked; see above" >&2; exit 1; }
 
 bench: $(READY)
 	$(BIN)/python benchmarks/prototyping.py --json out/prototyping.json
@@ -42,4 +55,4 @@ $(WEB_READY): $(READY)
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(AUDIT) out

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from protoformer.errors import nearest
-from protoformer.files.short_values import LONGEST_SHOWN, shortened, shown
+from protoformer.errors import nearest, shortened
+from protoformer.files.short_values import LONGEST_SHOWN, shown
 
 
 @pytest.mark.parametrize("value", [3, 2.5, True, None, "a", "", [1, 2], (3, 4), {"a": [1, "b"]}, -1, 10**30])
@@ -29,7 +29,7 @@ def test_what_is_long_is_cut() -> None:
 
 def test_a_text_is_cut_to_its_length() -> None:
     assert shortened("short") == "short"
-    assert shortened("x" * 300, 10) == "xxxxxxx..."
+    assert shortened("x" * 300 + "y", 10) == "xxxx ... y"
 
 
 def test_the_nearest_name_to_a_very_long_one_is_found_soon() -> None:

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from protoformer.data.stability import count_frames
 from protoformer.errors import InputError
 from protoformer.files import read_frames, write_video
 
@@ -127,3 +128,32 @@ def test_a_frame_that_is_not_there_is_refused(tmp_path: Path) -> None:
     write_video(tmp_path / "clip.avi", [smooth(0)], 25.0)
     with pytest.raises(InputError, match=r"clip\.avi is not a video that can be read, or is cut short"):
         list(read_frames(tmp_path / "clip.avi", [0, 1]))
+
+
+def without_format(data: bytes) -> bytearray:
+    """An avi without the chunk that describes its pictures: ffmpeg gives it up, and OpenCV's own reader takes it."""
+    cut = bytearray(data)
+    start = cut.index(b"strf")
+    length = 8 + int.from_bytes(cut[start + 4 : start + 8], "little")
+    del cut[start : start + length]
+    for place in (4, cut.index(b"hdrl") - 4, cut.index(b"strl") - 4):
+        cut[place : place + 4] = (int.from_bytes(cut[place : place + 4], "little") - length).to_bytes(4, "little")
+    return cut
+
+
+@pytest.mark.parametrize("damage", ["pixels", "length"])
+def test_a_frame_that_opencv_gives_up_is_a_refusal(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "clip.avi"
+    write_video(path, [smooth(number) for number in range(3)], 25)
+    data = without_format(path.read_bytes())
+    path.write_bytes(data)
+    assert len(list(read_frames(path, [0, 1, 2]))) == count_frames(path) == 3
+    frame = data.index(b"00dc", data.index(b"00dc") + 4)
+    if damage == "pixels":
+        data[frame + 8 : frame + 40] = bytes(32)
+    else:
+        data[frame + 4 : frame + 8] = b"\xff" * 4
+    path.write_bytes(data)
+    with pytest.raises(InputError, match="is not a video that can be read, or is cut short"):
+        list(read_frames(path, [0, 1, 2]))
+    assert count_frames(path) >= 1

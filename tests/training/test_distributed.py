@@ -201,5 +201,5 @@ def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
 def test_without_lightning_one_sentence_says_what_is_missing(monkeypatch) -> None:
     for name in ("lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match="pip install lightning"):
+    with pytest.raises(InputError, match=r"pip install 'protoformer\[train\]'"):
         launched("cpu")

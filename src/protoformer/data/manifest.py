@@ -30,13 +30,19 @@ from protoformer.data.tree import (
     expect_folder,
     expect_some,
     files_in,
+    is_folder,
     read_text,
 )
-from protoformer.errors import InputError
+from protoformer.errors import InputError, shortened
 from protoformer.files import SparseFlow, checked_input, read_dpt, read_image, read_kitti_flow, read_pfm
 from protoformer.files.png import GREY, read_png16
 from protoformer.files.reading import check_pixel_count
+from protoformer.files.value_array import as_float32
 from protoformer.world.sample import DepthSample, StabilityPair, TrackSequence
+
+_LONGEST_CELL = 500
+"""Letters of a path or number in a manifest."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Row:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise InputError(f"{self.place}: {column} is {self.cells[column]!r}; give a number.")
+            raise InputError(f"{self.place}: {column} is {shortened(repr(self.cells[column]), 60)}; give a number.")
         return value
 
 
@@ -77,11 +83,16 @@ def read_manifest(
     for place, cells in _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path):
         for column in cells:
             if column not in required and column not in optional:
-                raise InputError(f"{place}: there is no column {column!r}; {known}.")
+                raise InputError(f"{place}: there is no column {shortened(repr(column), 60)}; {known}.")
         filled = {column: cell.strip() for column, cell in cells.items() if cell.strip()}
         for column in required:
             if column not in filled:
                 raise InputError(f"{place}: {column} is missing; {known}.")
+        for column, cell in filled.items():
+            if len(cell) > _LONGEST_CELL or _CONTROL.search(cell):
+                raise InputError(
+                    f"{place}: {column} is {shortened(repr(cell), 60)}; give one line of up to {_LONGEST_CELL} letters."
+                )
         rows.append(Row(place, path.parent, filled))
     expect_some(len(rows), "rows", path)
     return tuple(rows)
@@ -254,7 +265,7 @@ def _stored_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
         return read_dpt(path)
     if suffix == ".png":
         scale = row.number("scale") if "scale" in row.cells else 0.001
-        return (read_png16(path, GREY, "depth", "depth") * np.float64(scale)).astype(np.float32)
+        return as_float32(read_png16(path, GREY, "depth", "depth") * np.float64(scale), "a depth")
     return _npy_depth(path)
 
 
@@ -273,7 +284,7 @@ def _npy_depth(path: Path) -> npt.NDArray[np.float32]:
         raise InputError(f"{path} does not hold an array of real numbers; save it again.")
     height, width = _expect_plane(stored.shape, path)
     check_pixel_count(width, height, path)
-    return np.array(stored, dtype=np.float32)
+    return as_float32(np.array(stored), f"the depth in {path}")
 
 
 def _expect_plane(shape: tuple[int, ...], path: Path) -> tuple[int, int]:
@@ -296,8 +307,12 @@ def _intrinsics(row: Row) -> Tensor | None:
 def _frames(row: Row) -> list[Path]:
     """The frames that a cell names, by a folder or by a pattern in its last part."""
     path = row.path("frames")
-    if re.search(r"[*?[]", path.name) and not path.is_dir():
-        found = files_in(expect_folder(path.parent, f"the folder of frames that {row.place} names"), path.name)
+    if re.search(r"[*?[]", path.name) and not is_folder(path):
+        folder = expect_folder(path.parent, f"the folder of frames that {row.place} names")
+        try:
+            found = files_in(folder, path.name)
+        except ValueError as error:
+            raise InputError(f"{row.place}: {path.name} is no pattern of names ({error}); correct it.") from None
     else:
         folder = expect_folder(path, f"the folder of frames that {row.place} names")
         found = [file for file in files_in(folder) if file.suffix.lower() in IMAGES]

@@ -8,6 +8,7 @@ import cv2
 from protoformer.data.tree import Dataset, choose, expect_folder, expect_some, files_in, yes_or_no
 from protoformer.errors import InputError
 from protoformer.files import checked_input
+from protoformer.files.video import grab_frame
 from protoformer.world.sample import StabilityPair
 
 
@@ -61,7 +62,7 @@ def count_frames(path: Path, trust_header: bool = False) -> int:
         count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)) if trust_header and video.isOpened() else 0
         if count <= 0:
             count = 0
-            while video.grab():
+            while grab_frame(video):
                 count += 1
     finally:
         video.release()

@@ -111,12 +111,28 @@ def yes_or_no(option: str, value: str | bool) -> bool:
     return choose(option, str(value).strip().lower(), ("true", "false", "1", "0")) in ("true", "1")
 
 
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path; there is none where the system does not take the path."""
+    try:
+        return path.is_dir()
+    except OSError:  # such as a name that is too long, which `Path` does not pass over
+        return False
+
+
+def is_regular(path: Path) -> bool:
+    """Whether there is a file at a path; there is none where the system does not take the path."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
     """Return the path of a folder, or raise `InputError` that says `what` was expected there."""
     folder = Path(path)
-    if not folder.is_dir():
+    if not is_folder(folder):
         _expect_root(root, f"{_below(folder, root)}/", what)
-        found = "is a file" if folder.is_file() else "does not exist"
+        found = "is a file" if is_regular(folder) else "does not exist"
         raise InputError(f"{folder} {found}, but {what} was expected there as a folder; {_advice(folder, root, '/')}.")
     return folder
 
@@ -124,9 +140,9 @@ def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = N
 def expect_file(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
     """Return the path of a file, or raise `InputError` that says `what` was expected there."""
     file = Path(path)
-    if not file.is_file():
+    if not is_regular(file):
         _expect_root(root, str(_below(file, root)), what)
-        found = "is a folder" if file.is_dir() else "does not exist"
+        found = "is a folder" if is_folder(file) else "does not exist"
         raise InputError(
             f"{file} {found}, but {what} was expected there as a file; put it there, or {_advice(file, root)}."
         )

@@ -57,7 +57,7 @@ class FileMovie(Movie):
             first = next(Decoding(container, stream, self._path).frames(), None)
             if first is None:
                 raise InputError(f"{path} has no frame that can be decoded; make or download it again.")
-            self._framing = framing_of(first, aspect, marked)
+            self._framing = framing_of(first, aspect, marked, stream.codec_context.codec.canonical_name)
             self._check_size(self._framing.kept)
             # A kind of pixel that cannot be converted is told now and not later.
             _developed(Developer(self._framing), first, self._path, number=0)

@@ -1,5 +1,6 @@
 """From a decoded frame of any kind to RGB as it is meant to be seen, and the marks our own files carry for it."""
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _UNSPECIFIED, _LIMITED = 2, 1
 """Values of ffmpeg for a matrix of colours that nobody named, and for samples in 16 .. 235."""
+_NAMED_PROFILES = frozenset({"png", "apng"})
+"""Codecs whose color profiles have names. PyAV frees such a name twice once the side data were looked at: a crash."""
 _MARK = re.compile(r"picture of (\d+)x(\d+)")
 
 
@@ -58,16 +61,47 @@ class Orientation:
         return image[:: -1 if self.up_down else 1, :: -1 if self.left_right else 1]
 
 
-def orientation_of(frame: "VideoFrame") -> Orientation:
-    """The quarter turn and mirroring nearest to the display matrix of a frame."""
-    matrix = cast("Mapping[str, Buffer]", frame.side_data).get("DISPLAYMATRIX")
+def orientation_of(frame: "VideoFrame", codec: str) -> Orientation:
+    """The quarter turn and mirroring nearest to the display matrix of a frame.
+
+    Args:
+        frame: A decoded frame.
+        codec: The name of its codec, as ffmpeg calls it.
+
+    Returns:
+        The orientation; without its mirroring where the matrix itself cannot be read.
+    """
+    matrix = _display_matrix(frame, codec)
     if matrix is None:
-        return Orientation(transposed=False, left_right=False, up_down=False)
+        turn = _turn(frame)
+        matrix = (math.cos(turn), -math.sin(turn), math.sin(turn), math.cos(turn))
     # A pixel at (x, y), y downwards, is shown at (a x + c y, b x + d y).
-    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32, 5).tolist()
+    a, b, c, d = matrix
     if abs(b) + abs(c) > abs(a) + abs(d):
         return Orientation(transposed=True, left_right=c < 0, up_down=b < 0)
     return Orientation(transposed=False, left_right=a < 0, up_down=d < 0)
+
+
+def _display_matrix(frame: "VideoFrame", codec: str) -> tuple[float, float, float, float] | None:
+    """The entries a, b, c, d of a frame's display matrix; None where it has none, or PyAV cannot tell."""
+    if codec in _NAMED_PROFILES:
+        return None
+    try:
+        stored = cast("Mapping[str, Buffer]", frame.side_data).get("DISPLAYMATRIX")
+    except ValueError:  # PyAV does not know every kind of side data of its ffmpeg, such as EXIF
+        return None
+    if stored is None:
+        return None
+    a, b, _, c, d = np.frombuffer(bytes(stored), np.int32, 5).tolist()
+    return a, b, c, d
+
+
+def _turn(frame: "VideoFrame") -> float:
+    """The angle of a frame's display matrix, in radians; 0 where it has none, or one that is no turn."""
+    try:
+        return math.radians(frame.rotation)
+    except ValueError:  # of a matrix of zeros it is not a number
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -89,11 +123,15 @@ class Framing:
         return (width, height) if self.orientation.transposed else (height, width)
 
 
-def framing_of(first: "VideoFrame", pixel_aspect: Fraction | None, marked: tuple[int, int] | None) -> Framing:
-    """Read it off the first frame. pixel_aspect: a stored pixel's width over its height. marked: see `marked_size`."""
+def framing_of(
+    first: "VideoFrame", pixel_aspect: Fraction | None, marked: tuple[int, int] | None, codec: str
+) -> Framing:
+    """Read it off the first frame. pixel_aspect: a stored pixel's width over its height. marked: see `marked_size`.
+    codec: as ffmpeg calls it.
+    """
     stored = (first.height, first.width)
     scaled = _squared(stored, pixel_aspect or Fraction(1))
-    return Framing(stored, scaled, kept_size(stored, pixel_aspect, marked), orientation_of(first))
+    return Framing(stored, scaled, kept_size(stored, pixel_aspect, marked), orientation_of(first, codec))
 
 
 def kept_size(

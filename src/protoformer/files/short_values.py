@@ -2,8 +2,10 @@
 
 import reprlib
 
+from protoformer.errors import shortened
+
 LONGEST_SHOWN = 120
-"""Characters of a value in a message; what is longer is cut, and ends in three dots."""
+"""Characters of a value in a message; the middle of what is longer is left out."""
 
 
 class _Short(reprlib.Repr):
@@ -25,10 +27,4 @@ _SHORT = _Short()
 
 def shown(value: object) -> str:
     """Return `repr(value)`, or as much of it as a message can bear."""
-    return shortened(_SHORT.repr(value))
-
-
-def shortened(text: object, length: int = LONGEST_SHOWN) -> str:
-    """Return a text, such as a name or the message of another error, cut to so many characters."""
-    whole = str(text)
-    return whole if len(whole) <= length else f"{whole[: length - 3]}..."
+    return shortened(_SHORT.repr(value), LONGEST_SHOWN)

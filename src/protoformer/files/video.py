@@ -49,11 +49,11 @@ def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Itera
     video = cv2.VideoCapture(str(checked_input(path)))
     try:
         for number in range(max(wanted, default=-1) + 1):
-            if not video.grab():
+            if not grab_frame(video):
                 break
             if number in wanted:
-                done, frame = video.retrieve()
-                if not done:
+                frame = _retrieved(video)
+                if frame is None:
                     break
                 found += 1
                 yield np.ascontiguousarray(frame[..., ::-1])
@@ -61,6 +61,23 @@ def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Itera
         video.release()
     if found < len(wanted):
         raise InputError(f"{path} is not a video that can be read, or is cut short; make or download it again.")
+
+
+def grab_frame(video: cv2.VideoCapture) -> bool:
+    """Go to the next frame of an open video; False at its end, and where OpenCV gives up on a damaged one."""
+    try:
+        return video.grab()
+    except cv2.error:
+        return False
+
+
+def _retrieved(video: cv2.VideoCapture) -> Frame | None:
+    """Decode the frame that was grabbed, BGR; None where it is damaged."""
+    try:
+        done, frame = video.retrieve()
+    except cv2.error:
+        return None
+    return np.asarray(frame, np.uint8) if done and frame is not None and frame.ndim == 3 else None
 
 
 def _write(file: BinaryIO, frames: Iterable[Frame], rate: float, path: Path) -> int:

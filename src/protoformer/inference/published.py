@@ -144,6 +144,6 @@ def peers_beside(
                     }
                     for system, samples in json.loads(path.read_text()).get(task, {}).items()
                 }
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 raise InputError(f"{path} is not a table of peers; mend it or take it away.") from None
     return {}

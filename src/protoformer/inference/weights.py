@@ -19,10 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, shortened
 from protoformer.files import write_atomically
 from protoformer.files.reading import opened
-from protoformer.files.short_values import shortened, shown
+from protoformer.files.short_values import shown
 from protoformer.files.tensor_header import StoredShape, TensorHeader, parsed_json, read_tensor_header
 from protoformer.model import ModelConfig
 from protoformer.model.initialization import shapes_alone

@@ -23,9 +23,9 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as tensors_to
 from torch import Tensor
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, shortened
 from protoformer.files.reading import system_reason
-from protoformer.files.short_values import shortened, shown
+from protoformer.files.short_values import shown
 from protoformer.files.tensor_header import read_tensor_header
 
 FORMAT, VERSION = "protoformer checkpoint", 1

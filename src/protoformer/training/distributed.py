@@ -55,7 +55,7 @@ def _fabric() -> "type[Fabric]":
         with suppress(ImportError):
             found: type[Fabric] = importlib.import_module(name).Fabric
             return found
-    raise InputError("training needs the package lightning, which is not installed; pip install lightning.")
+    raise InputError("training needs the package lightning, which is not installed; pip install 'protoformer[train]'.")
 
 
 def is_first_process() -> bool:

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, shortened
 from protoformer.files import write_atomically
-from protoformer.files.short_values import shortened, shown
+from protoformer.files.short_values import shown
 from protoformer.training import checkpoints
 from protoformer.training.checkpoint_files import check_part_bytes
 from protoformer.training.checkpoints import Checkpoint, Found

@@ -12,9 +12,9 @@ from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
 from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS, DepthAugmentation
 from protoformer.data.augmentation_light import Light
 from protoformer.data.registry import DATASETS
-from protoformer.errors import InputError, nearest
+from protoformer.errors import InputError, nearest, shortened
 from protoformer.files.reading import opened
-from protoformer.files.short_values import shortened, shown
+from protoformer.files.short_values import shown
 from protoformer.model import ModelConfig, preset
 from protoformer.model.networks import NETWORKS
 from protoformer.training.recipe_values import MAX_NESTING, MAX_TEXT, differing, given, parsed_yaml, plain, section_from

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import yaml
 
-from protoformer.errors import InputError, nearest
-from protoformer.files.short_values import shortened, shown
+from protoformer.errors import InputError, nearest, shortened
+from protoformer.files.short_values import shown
 
 Section = TypeVar("Section")
 
