@@ -111,8 +111,8 @@ def serving(temporary: Path, *options: str, **environment: str) -> Iterator[Serv
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The page as it is served by default."""
-    with serving(tmp_path_factory.mktemp("served")) as page:
+    """The page as it is served by default; gradio's own settings in the environment change nothing."""
+    with serving(tmp_path_factory.mktemp("served"), GRADIO_ALLOWED_PATHS="/", GRADIO_NUM_WORKERS="2") as page:
         yield page
 
 

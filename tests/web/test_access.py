@@ -140,16 +140,20 @@ def test_many_clients_do_not_fill_the_memory() -> None:
 
 def test_only_plain_files_below_the_folder_are_served(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "served"
-    (root / "a").mkdir(parents=True)
-    file, outside = root / "a" / "one two.png", tmp_path / "outside.png"
-    file.touch()
-    outside.touch()
-    (root / "link.png").symlink_to(file)
-    (root / "b").symlink_to(root / "a")
+    folder, link = root / ("0" * 64), root / ("1" * 64)
+    folder.mkdir(parents=True)
+    link.symlink_to(folder)
+    file, outside = folder / "one two.png", tmp_path / ("0" * 64) / "outside.png"
+    outside.parent.mkdir()
+    for path in (file, outside, root / "being uploaded", folder.parent / "other.png"):
+        path.touch()
+    (folder / "link.png").symlink_to(file)
+    (folder / "loop").symlink_to(folder / "loop")
     assert served_file(str(file), root) == file
-    odd = (f"{root}/a/../a/one two.png", f"{root}//a/one two.png", f"{root}/./a/one two.png", f"{file}/", f"{file}\0")
-    other = (outside, root, root / "a", root / "link.png", root / "b" / file.name, root / "gone.png")
-    for path in (*odd, *map(str, other), "a/one two.png", "", None, 3, [str(file)], f"file://{file}"):
+    odd = [f"{folder}/../{folder.name}/{file.name}", f"{folder}//{file.name}", f"{folder}/./{file.name}", f"{file}/"]
+    other = [outside, root, folder, folder / "link.png", link / file.name, folder / "gone.png", root / "being uploaded"]
+    other += [folder / "loop", folder / ("a" * 300), Path.cwd()]
+    for path in (*odd, *map(str, other), f"{file}\0", file.name, "", None, 3, [str(file)], f"file://{file}"):
         assert served_file(path, root) is None
 
 

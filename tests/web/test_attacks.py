@@ -76,7 +76,7 @@ def secrets(
 @pytest.fixture
 def planted(served: Any) -> Iterator[Path]:
     """A folder among the uploads."""
-    folder = served.folder / "served" / "planted"
+    folder = served.folder / "served" / ("0" * 64)
     folder.mkdir(parents=True)
     yield folder
     shutil.rmtree(folder)
@@ -132,16 +132,30 @@ def test_an_upload_is_opened(served: Any, secrets: dict[str, Path]) -> None:
     assert "choose it again" in gone["output"]["error"]
 
 
+def test_examples_of_the_page_are_opened(served: Any) -> None:
+    page = served.config()
+    types = {each["id"]: each["type"] for each in page["components"]}
+    takers = list(file_events(served))
+    examples = [event for event in page["dependencies"] if not event["inputs"]]
+    assert len(examples) == 9  # of five tabs
+    for event in examples:
+        offered = completed(served, event["id"], [])["output"]["data"]
+        kinds = [types[number] for number in event["outputs"]]
+        number, given, values = next(each for each in takers if [t for t in each[1] if t in FILES] == kinds)
+        data = [*offered, *values[len(offered) :]]
+        ended = completed(served, number, data)
+        assert ended["success"] is True, (given, ended)
+
+
 def test_states_of_the_page_cannot_be_sent(served: Any, secrets: dict[str, Path]) -> None:
     victim = served.folder / "results" / "victim"
     victim.mkdir(parents=True, exist_ok=True)
-    paths = {kind: uploaded(served, path) for kind, path in secrets.items()}
-    for number, types, values in file_events(served):
-        values = [{"image": {"path": paths["image"]}, "video": {"path": paths["video"], **UPLOAD}}.get(t, v)
-                  for t, v in zip(types, values, strict=True)]  # fmt: skip
-        for forged in (str(victim), {"path": str(victim)}, {"__type__": "update", "value": str(victim)}):
-            data = [forged if t == "state" else v for t, v in zip(types, values, strict=True)]
-            completed(served, number, data)
+    clip = {"path": uploaded(served, secrets["video"]), **UPLOAD}
+    clips = [each for each in file_events(served) if "video" in each[1] and "state" in each[1]]
+    for forged in (str(victim), {"__type__": "update", "value": str(victim)}):
+        for number, types, values in clips:
+            given = {"video": clip, "state": forged}
+            assert completed(served, number, [given.get(t, v) for t, v in zip(types, values, strict=True)])["success"]
     assert victim.is_dir()
     page = served.config()
     (slide, *_) = (each for each in page["dependencies"] if not each["queue"])

@@ -24,10 +24,12 @@ def test_without_the_password_there_is_nothing_but_the_form(protected: Any) -> N
     assert b"pair_pressed" not in page.body
     for path in ("/config", "/gradio_api/app_id", "/gradio_api/heartbeat/abc", "/gradio_api/queue/data?session_hash=a"):
         assert protected.ask("GET", path).status == 401
-    kept = protected.folder / "served" / "result.txt"
+    kept = protected.folder / "served" / ("0" * 64) / "result.txt"
+    kept.parent.mkdir()
     kept.write_text("private")
     assert protected.ask("GET", f"/gradio_api/file={kept}").status == 401
     kept.unlink()
+    kept.parent.rmdir()
     for path in ("/gradio_api/queue/join", "/gradio_api/run/predict", "/gradio_api/upload"):
         assert protected.ask("POST", path, {"data": [], "fn_index": 0, "session_hash": "a"}).status == 401
     for cookie in ("access-token=x", "access-token-unsecure-=; =", "=", "a;b;;c"):

@@ -16,6 +16,8 @@ SWEEP_SECONDS = 300
 """Between two looks for files that were kept long enough."""
 WAITING = 20
 """Computations that may wait for their turn; more are refused."""
+SESSIONS = 500
+"""Open pages whose state is kept, of about 0.2 MB each; the longest unused one gives way."""
 STYLE = """
 .gradio-container { max-width: 1120px !important; margin: 0 auto !important }
 .pf-head h1 { margin: 0; font-size: 1.5rem } .pf-head p { margin: .2rem 0 0; opacity: .75 }
@@ -74,6 +76,7 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
             prevent_thread_lock=True,
             allowed_paths=[],  # beside uploads and downloads, which lie in `served`
             max_file_size=most,
+            state_session_capacity=SESSIONS,
             num_workers=0,  # further processes would listen at ports without the guard
             auth=None if login is None else login.match,
             app_kwargs={"lifespan": lifespan, "docs_url": None, "redoc_url": None, "openapi_url": None},

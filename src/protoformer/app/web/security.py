@@ -188,7 +188,7 @@ class PageGuard:
         length = headers.get("content-length")
         if headers.get("transfer-encoding") is not None or (scope["method"] == "POST" and length is None):
             raise RefusedError(411, "the length of the request must be given.")
-        if length is not None and (not length.isdecimal() or int(length) > most):
+        if length is not None and (not re.fullmatch("[0-9]{1,15}", length) or int(length) > most):
             raise RefusedError(413, "the request is larger than the maximum allowed size.")
 
     def _logged_in(self, headers: "_Headers") -> bool:

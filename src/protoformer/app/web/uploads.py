@@ -4,6 +4,7 @@ gradio checks a path only where the client marked it as an upload, and follows s
 sends is checked here before gradio or a tab looks at it.
 """
 
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 from protoformer.app.web.gradio_package import require_gradio
 
+_CACHED = re.compile("[0-9a-f]{64}")
+"""The name of the folder in which gradio keeps one upload or download: a digest, salted, of what the file holds."""
 REFUSED = "A file is not among the uploads of this page, or was deleted in the meantime; choose it again."
 
 
@@ -22,8 +25,8 @@ def served_file(path: object, root: Path) -> Path | None:
         root: The folder of uploads and downloads, absolute and without symbolic links.
 
     Returns:
-        The path, or None unless it is the absolute path of a regular file below `root`, with no symbolic link and no
-        `..` on the way.
+        The path, or None unless it is the absolute path of a regular file in a folder of gradio's below `root`, with no
+        symbolic link and no `..` on the way. Files that are still being uploaded lie in `root` itself: not served.
     """
     if not isinstance(path, str) or "\0" in path:
         return None
@@ -34,7 +37,7 @@ def served_file(path: object, root: Path) -> Path | None:
         regular = stat.S_ISREG(found.lstat().st_mode)
     except (OSError, ValueError, RuntimeError):  # also names that no file can have, and links in a circle
         return None
-    return found if regular and root in found.parents else None
+    return found if regular and found.parent.parent == root and _CACHED.fullmatch(found.parent.name) else None
 
 
 def check_files(value: object, root: Path) -> None:
