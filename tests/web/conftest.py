@@ -1,6 +1,8 @@
 """A page that is served as people do it, by the command, and a real browser."""
 
+import http.client
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The answer to a request."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+@dataclass(frozen=True)
 class Served:
     """A running page: its address, the folder that holds its own, and the process."""
 
@@ -45,23 +57,46 @@ class Served:
     temporary: Path
     process: "subprocess.Popen[bytes]"
 
+    @property
+    def folder(self) -> Path:
+        """The page's own folder."""
+        (found,) = self.temporary.glob("protoformer-web-*")
+        return found
 
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The page with the smallest model and low limits."""
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, client: str = "127.0.0.1"
+    ) -> Answer:
+        """Send a request exactly as given; json for a body that is not bytes. client: the address to send it from."""
+        address = self.address.removeprefix("http://")
+        connection = http.client.HTTPConnection(address, timeout=60, source_address=(client, 0))
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        return Answer(response.status, response.headers, content)
+
+    def config(self, cookie: str = "") -> dict[str, Any]:
+        """What the page consists of. cookie: of a login."""
+        found: dict[str, Any] = json.loads(self.ask("GET", "/config", headers={"Cookie": cookie}).body)
+        return found
+
+
+@contextmanager
+def serving(temporary: Path, *options: str, **environment: str) -> Iterator[Served]:
+    """Run `protoformer serve` at a free port of this machine with the smallest models and low limits."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    temporary = tmp_path_factory.mktemp("served")
     limits = ["--max-mb", "1", "--max-pixels", "80000", "--max-frames", "6", "--max-seconds", "60"]
     models = ["--model", "tiny", "--depth-model", "tiny"]
     log = temporary / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "protoformer", "serve", "--port", str(port), *models, *limits],
+            [sys.executable, "-m", "protoformer", "serve", "--port", str(port), *models, *limits, *options],
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1", **environment},
         )
     while " is at http" not in log.read_text():
         if process.poll() is not None:
@@ -70,7 +105,25 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield Served(f"http://127.0.0.1:{port}", temporary, process)
     process.terminate()
     process.wait(timeout=20)
-    assert not list(temporary.glob("protoformer-web-*"))  # every upload and result is gone with the page
+    left = {path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor_")}
+    assert left == {"log.txt"}  # every upload and result is gone with the page
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page as it is served by default; gradio's own settings in the environment change nothing."""
+    with serving(tmp_path_factory.mktemp("served"), GRADIO_ALLOWED_PATHS="/", GRADIO_NUM_WORKERS="2") as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page at all addresses of this machine, with a password from the environment."""
+    folder = tmp_path_factory.mktemp("protected")
+    with serving(
+        folder, "--host", "0.0.0.0", "--allowed-host", "Lab.Example", PROTOFORMER_AUTH="ada:l0ve:lace"
+    ) as page:
+        yield page
 
 
 @pytest.fixture(scope="session")

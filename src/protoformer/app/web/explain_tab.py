@@ -109,6 +109,10 @@ class ExplainTab:
 
 
 def _framed(page: str) -> str:
-    """A whole page within this one; nothing for none."""
+    """A whole page within this one, whose script cannot reach this one; nothing for none."""
     style = f"width: 100%; height: {HEIGHT}px; border: 0; border-radius: 6px"
-    return f'<iframe title="groups" style="{style}" srcdoc="{escape(page)}"></iframe>' if page else ""
+    return (
+        f'<iframe title="groups" sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
+        if page
+        else ""
+    )

@@ -1,24 +1,24 @@
 """The page itself: its tabs, its look, and a server that keeps to itself."""
 
-import os
-import re
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from protoformer.app.web.gradio_package import require_gradio
+from protoformer.app.web.access import Credentials, TrustedHosts, url_host
+from protoformer.app.web.gradio_package import prepare_gradio, require_gradio
 from protoformer.app.web.quota import upload_limit
+from protoformer.app.web.security import PageGuard, guard_lifespan, page_routes
 from protoformer.app.web.site import KEEP_SECONDS, Site
 from protoformer.app.web.tabs import TABS
+from protoformer.app.web.uploads import check_inputs
 from protoformer.errors import InputError
 
 SWEEP_SECONDS = 300
 """Between two looks for files that were kept long enough."""
 WAITING = 20
 """Computations that may wait for their turn; more are refused."""
-POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
-"""What a browser may load: gradio's own scripts are written into the page and compile templates, and no other's."""
-ELSEWHERE = re.compile(r"(file|proxy)=\s*[a-z]+:", re.IGNORECASE)
-"""A path that asks for an address and not for a file."""
+SESSIONS = 500
+"""Open pages whose state is kept, of about 0.2 MB each; the longest unused one gives way."""
 STYLE = """
 .gradio-container { max-width: 1120px !important; margin: 0 auto !important }
 .pf-head h1 { margin: 0; font-size: 1.5rem } .pf-head p { margin: .2rem 0 0; opacity: .75 }
@@ -40,28 +40,50 @@ STYLE = """
 """
 
 
-def serve_page(site: Site, host: str, port: int) -> tuple[Any, str]:
+@dataclass(frozen=True)
+class Address:
+    """Where the page is served, and to whom.
+
+    host, port: to listen at. names: further host names that the page is reached by. credentials: None for no password.
+    """
+
+    host: str
+    port: int
+    names: tuple[str, ...] = ()
+    credentials: Credentials | None = None
+
+
+def serve_page(site: Site, address: Address) -> tuple[Any, str]:
     """Start the server in threads of its own; return the page, to `close`, and its address."""
-    gr = require_gradio()
-    site.served.mkdir(parents=True, exist_ok=True)
-    os.environ["GRADIO_TEMP_DIR"] = str(site.served)  # read when components are made
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    gr = prepare_gradio(site.served)
+    _refuse_downloads()
     page = _made(site)
+    check_inputs(page, site.served)
     page.queue(max_size=WAITING, default_concurrency_limit=site.limits.jobs, api_open=False)
     uploads = upload_limit(site.limits, site.folder, KEEP_SECONDS)
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+    most = int(site.limits.megabytes * 1e6)
+    login = address.credentials
+    hosts = TrustedHosts(address.host, address.names)
+    lifespan = guard_lifespan(page_routes(most, login is not None), hosts, site.served, login is not None)
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
+        _, found, _ = page.launch(
+            server_name=url_host(address.host),
+            server_port=address.port,
             share=False,
             inbrowser=False,
             quiet=True,
+            debug=False,
+            show_error=False,  # messages of unforeseen errors may name files of this machine
             prevent_thread_lock=True,
             allowed_paths=[],  # beside uploads and downloads, which lie in `served`
-            max_file_size=int(site.limits.megabytes * 1e6),
+            max_file_size=most,
+            state_session_capacity=SESSIONS,
+            num_workers=0,  # further processes would listen at ports without the guard
+            auth=None if login is None else login.match,
             app_kwargs={
-                "middleware": [_keeping_to_itself(), uploads],
+                "lifespan": lifespan,
+                "middleware": [uploads],
                 "docs_url": None,
                 "redoc_url": None,
                 "openapi_url": None,
@@ -77,10 +99,12 @@ def serve_page(site: Site, host: str, port: int) -> tuple[Any, str]:
         )
     except OSError:
         raise InputError(
-            f"nothing can be served at {host}:{port}; give another --port, or stop what is there."
+            f"nothing can be served at {address.host}:{address.port}; give another --port, or stop what is there."
         ) from None
-    _refuse_downloads()
-    return page, str(address)
+    if not isinstance(page.app.middleware_stack, PageGuard):
+        page.close(verbose=False)
+        raise RuntimeError("this version of gradio does not let its requests be guarded")
+    return page, str(found)
 
 
 def _made(site: Site) -> Any:
@@ -96,33 +120,6 @@ def _made(site: Site) -> Any:
             with gr.Tab(name):
                 tab.build()
     return page
-
-
-def _keeping_to_itself() -> Any:
-    """Middleware: 403 where gradio would fetch another server's file, and a browser that asks no other server."""
-    headers_of = import_module("starlette.datastructures").MutableHeaders  # starlette comes with gradio
-    text_response = import_module("starlette.responses").PlainTextResponse
-
-    class KeepingToItself:
-        def __init__(self, app: Any) -> None:
-            self.app = app
-
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] != "http":
-                await self.app(scope, receive, send)
-                return
-
-            async def send_with_policy(message: Any) -> None:
-                if message["type"] == "http.response.start":
-                    headers_of(scope=message)["Content-Security-Policy"] = POLICY
-                await send(message)
-
-            if ELSEWHERE.search(scope["path"]):
-                await text_response("only files of this page are served", 403)(scope, receive, send_with_policy)
-            else:
-                await self.app(scope, receive, send_with_policy)
-
-    return import_module("starlette.middleware").Middleware(KeepingToItself)
 
 
 def _refuse_downloads() -> None:

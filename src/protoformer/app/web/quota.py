@@ -1,7 +1,6 @@
 """How much one client may upload, and all of them together; more is refused before it is read."""
 
 import asyncio
-import ipaddress
 import re
 import threading
 import time
@@ -11,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from protoformer.app.web.access import client_network
 from protoformer.app.web.limits import Limits
 from protoformer.app.web.results import folder_bytes
 
@@ -59,7 +59,7 @@ class UploadQuota:
             return f"The file is too large: the limit is {self._limits.megabytes:g} MB; make it smaller."
         if folder_bytes(self._folder) + length > self._limits.total_bytes:
             return "This page holds as many files as it may; try again in half an hour."
-        client, now = _client(address), self._clock()
+        client, now = client_network(address), self._clock()
         with self._lock:
             self._forget(now)
             taken = self._uploads[client]
@@ -137,16 +137,6 @@ def upload_limit(limits: Limits, folder: Path, keep_seconds: float) -> Any:
     """The middleware for gradio's app; arguments as in `UploadQuota`."""
     quota = UploadQuota(limits, folder, keep_seconds)
     return import_module("starlette.middleware").Middleware(UploadLimit, quota=quota)  # starlette comes with gradio
-
-
-def _client(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if parsed.version == 6 and parsed.ipv4_mapped is None:
-        return str(ipaddress.ip_network((parsed, 64), strict=False))
-    return str(parsed.ipv4_mapped if parsed.version == 6 else parsed)
 
 
 def _length(headers: Any) -> int | None:

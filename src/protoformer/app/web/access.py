@@ -1,0 +1,213 @@
+"""Who may use the page: the names it is reached by, the password, and the pace at which passwords may be tried."""
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protoformer.errors import InputError
+
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
+_LOCAL_NAME = "localhost"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A user and a password. Neither appears in `repr`, so that no log line or traceback holds them."""
+
+    user: str = field(repr=False)
+    password: str = field(repr=False)
+
+    def match(self, user: str, password: str) -> bool:
+        """Compare in a time that depends on neither of them."""
+        pairs = ((user, self.user), (password, self.password))
+        same = [hmac.compare_digest(_digest(given), _digest(own)) for given, own in pairs]
+        return all(same)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def parse_credentials(text: str, source: str) -> Credentials:
+    """Split `user:password` at the first colon.
+
+    Args:
+        text: The pair.
+        source: Where it comes from, for the error message, which does not repeat it.
+
+    Raises:
+        InputError: A part is missing.
+    """
+    user, colon, password = text.partition(":")
+    if not colon or not user.strip() or not password or any(ord(letter) < 32 for letter in text):
+        raise InputError(f"{source} must be one line of user:password, and neither may be empty.")
+    return Credentials(user.strip(), password)
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read `user:password` from the first line of a file.
+
+    Raises:
+        InputError: The file cannot be read, or holds something else.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline(4096)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--auth-file {path} cannot be read: {error}.") from None
+    return parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
+
+
+def choose_credentials(auth: str | None, auth_file: Path | None, no_auth: bool, host: str) -> Credentials | None:
+    """Read the password from where it was given; an address that other machines reach needs one, or an explicit no.
+
+    Args:
+        auth: The value of `--auth` or of its environment variable.
+        auth_file: The value of `--auth-file`.
+        no_auth: Whether `--no-auth` was given.
+        host: The address to listen at.
+
+    Raises:
+        InputError: Options contradict each other, are malformed, or a password is missing.
+    """
+    if (auth is not None) + (auth_file is not None) + no_auth > 1:
+        raise InputError(
+            "--auth (or PROTOFORMER_AUTH), --auth-file and --no-auth exclude each other; give one of them."
+        )
+    if auth is not None:
+        return parse_credentials(auth, "--auth (or PROTOFORMER_AUTH)")
+    if auth_file is not None:
+        return read_credentials(auth_file)
+    if not no_auth and not is_loopback(host):
+        raise InputError(
+            f"--host {host} lets other machines use the page; add --auth-file FILE (user:password), "
+            "or --no-auth to let anyone in."
+        )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name to listen at is reached from this machine alone."""
+    bare = bare_address(host)
+    address = _address(bare)
+    if address is not None:
+        return address.is_loopback
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(bare, None)}
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
+
+
+def bare_address(host: str) -> str:
+    """An address without the brackets that IPv6 has in a URL."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def url_host(host: str) -> str:
+    """A host as a URL writes it: IPv6 in brackets."""
+    bare = bare_address(host)
+    return f"[{bare}]" if ":" in bare else bare
+
+
+class TrustedHosts:
+    """Decides which `Host` and `Origin` headers belong to this page, whatever port a tunnel gives it.
+
+    A page of another site can make a browser ask this server under a name of its own (DNS rebinding), but not under a
+    name or an address that is not its own. The names of this machine itself are always trusted; other addresses (not
+    names) where the page listens to other machines; and the names that were given.
+    """
+
+    def __init__(self, host: str, names: tuple[str, ...] = ()) -> None:
+        """Trust a set of names.
+
+        Args:
+            host: The address or name that the page listens at.
+            names: Further names or addresses, without port.
+
+        Raises:
+            InputError: One of the names is no host name.
+        """
+        self.any_address = not is_loopback(host)
+        self.names = {_LOCAL_NAME, bare_address(host).lower()}
+        for name in names:
+            match = _AUTHORITY.fullmatch(url_host(name).lower())
+            if match is None or match["port"] is not None:
+                raise InputError(
+                    f"--allowed-host {name} is not a host name; give it as in pf.example.org, without port."
+                )
+            self.names.add(bare_address(name).lower())
+
+    def trusts(self, authority: str) -> bool:
+        """Whether a `Host` header, `name` or `name:port`, is one of this page."""
+        match = _AUTHORITY.fullmatch(authority.lower())
+        if match is None:
+            return False
+        name = match["v6"] or match["name"]
+        address = _address(name)
+        if (match["v6"] is not None) != isinstance(address, ipaddress.IPv6Address):
+            return False
+        return name in self.names or (address is not None and (self.any_address or address.is_loopback))
+
+
+def same_origin(origin: str, authority: str) -> bool:
+    """Whether an `Origin` header is that of the page that was asked for under a `Host` header."""
+    scheme, separator, rest = origin.lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    return bool(separator) and port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+class LoginThrottle:
+    """Limits how often a password may be tried from one address (of IPv6, from one /64 network)."""
+
+    ATTEMPTS = 10
+    SECONDS = 60.0
+    _MOST_CLIENTS = 4096
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._attempts: dict[str, deque[float]] = {}
+
+    def wait(self, client: str) -> float:
+        """Count an attempt, and return the seconds to wait before it may be made: 0 for now.
+
+        It is counted before the password is compared, so that parallel attempts do not slip through.
+        """
+        now, key = self._clock(), client_network(client)
+        if key not in self._attempts and len(self._attempts) >= self._MOST_CLIENTS:
+            self._attempts = {k: v for k, v in self._attempts.items() if now - v[-1] < self.SECONDS}
+            if len(self._attempts) >= self._MOST_CLIENTS:
+                return self.SECONDS
+        attempts = self._attempts.setdefault(key, deque(maxlen=self.ATTEMPTS))
+        if len(attempts) == self.ATTEMPTS and now - attempts[0] < self.SECONDS:
+            return self.SECONDS - (now - attempts[0])
+        attempts.append(now)
+        return 0.0
+
+    def succeeded(self, client: str) -> None:
+        """Forget the attempts of a client that knew the password."""
+        self._attempts.pop(client_network(client), None)
+
+
+def client_network(client: str) -> str:
+    """Return what counts as one client: its address, or of IPv6 the /64 network that one customer has."""
+    address = _address(client.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return client
