@@ -78,6 +78,15 @@ def test_a_clip_of_too_many_pixels_is_refused_before_a_frame_is_decoded(
     assert grown < 2**24 and time.monotonic() - begin < 10
 
 
+def test_a_short_file_declares_no_huge_frames(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
+    path = tmp_path / "bomb.gif"
+    path.write_bytes(flat_gif(SIDE, SIDE))
+    said, grown = measured("open_movie", path)
+    assert said.startswith(f"PixelLimitError: {path} ") and grown < 2**24
+    path.write_bytes(flat_gif(3840, 2160))  # 4K of one color, in six kilobytes
+    assert open_movie(path).info.size == (2160, 3840)
+
+
 @pytest.mark.parametrize(
     ("suffix", "codec", "fast"),
     [("mp4", "libx264", {"preset": "ultrafast"}), ("webm", "libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"})],

@@ -160,7 +160,7 @@ def test_only_plain_files_below_the_folder_are_served(tmp_path: Path) -> None:
 def test_the_list_of_routes_is_short() -> None:
     """Whoever adds a route looks at what it can do first."""
     posts = {route.pattern.pattern for route in page_routes(10**6, True) if "POST" in route.methods}
-    assert posts == {"/login", "/gradio_api/upload", "/gradio_api/queue/join|/gradio_api/run/predict"}
+    assert posts == {"/login", "/gradio_api/upload", "/gradio_api/(?:queue/join|run/predict|cancel)"}
     public = {route.pattern.pattern for route in page_routes(10**6, False) if route.public}
     assert all("gradio_api" not in pattern or pattern.endswith("startup-events") for pattern in public)
     assert {method for route in page_routes(1, True) for method in route.methods} == {"GET", "HEAD", "POST"}

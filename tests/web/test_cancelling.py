@@ -114,5 +114,5 @@ def test_an_upload_over_the_quota_is_refused_before_it_is_read(served: Any) -> N
     connection.putheader("Content-Length", str(10**12))
     connection.endheaders()
     with connection.getresponse() as answer:
-        assert (answer.status, answer.read()) == (413, b"The file is too large: the limit is 1 MB; make it smaller.")
+        assert (answer.status, answer.read()) == (413, b"the request is larger than the maximum allowed size.")
     connection.close()

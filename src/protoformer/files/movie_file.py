@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 _BLOCK = 64
 """Pixels on each axis by which a coded frame is at most larger than the frame it holds."""
+SMALL_FRAME = 2**23
+"""Pixels of a frame, a little more than 4K has, that a file of any length may declare."""
+FRAME_PIXELS_PER_BYTE = 512
+"""Pixels of a frame that a file may declare for each of its bytes, beyond `SMALL_FRAME`. Single-color frames compress
+further, but a file that holds little else would take gigabytes to decode."""
 
 
 class FileMovie(Movie):
@@ -48,7 +53,10 @@ class FileMovie(Movie):
             max_pixels: Most pixels of a frame as shown; None: `MAX_PIXELS`. A larger header is refused before a frame
                 is decoded; a frame that turns out to be larger is neither decoded nor converted.
         """
-        self._path, self._max_pixels = checked_input(path), pixel_limit(max_pixels)
+        self._path = checked_input(path)
+        self._bytes = self._path.stat().st_size
+        self._max_pixels = min(pixel_limit(max_pixels), max(SMALL_FRAME, FRAME_PIXELS_PER_BYTE * self._bytes))
+        self._by_length = self._max_pixels < pixel_limit(max_pixels)
         with self._opened() as (container, stream):
             # Matroska writes the names of its tags large.
             tags = {name.lower(): text for name, text in container.metadata.items()}
@@ -79,6 +87,12 @@ class FileMovie(Movie):
             yield container, stream
 
     def _check_size(self, size: tuple[int, int]) -> None:
+        if self._by_length and size[0] * size[1] > self._max_pixels:
+            raise PixelLimitError(
+                f"{self._path} declares frames of {size[1]}x{size[0]} pixels in only {self._bytes} bytes, which no "
+                "recorded clip does; scale it down, or make or download it again.",
+                size,
+            )
         check_pixel_count(size[1], size[0], self._path, self._max_pixels)
 
     def _reading(self, start: float, end: float, every: int) -> Iterator[MovieFrame]:
