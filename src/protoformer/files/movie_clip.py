@@ -102,5 +102,5 @@ class Clip:
         like = self._plan.like
         if like is None or not like.info.sound:
             return None
-        source = self._source.enter_context(opened_container(like.info.paths[0]))
+        source = self._source.enter_context(opened_container(like.info.paths[0], thorough=True))
         return soundtrack(source, like.info.start + self._first, self._container, self._plan.kind)

@@ -1,10 +1,10 @@
 """Opening what holds a video: the file, and the stream in it that is meant to be seen or heard."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
@@ -13,26 +13,35 @@ from protoformer.files.reading import system_reason
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
+    from av.packet import Packet
+    from av.stream import Stream
     from av.video.stream import VideoStream
 
 _TEXT = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Formats as which ffmpeg draws a text file."""
 _PROMISING = ("matroska", "mov", "flv", "asf")
 """Formats whose head says how long the file is; of others ffmpeg guesses it from what is there."""
+_OPEN_ENDED = frozenset({"mpegts", "mpeg", "flv", "live_flv", "wtv"})
+"""Formats without a list of streams in their head: a stream is found with its first packet."""
+_THOROUGH = {"probesize": str(64 * 2**20), "analyzeduration": str(600 * 10**6)}
+"""Bytes and microseconds that ffmpeg reads to find streams, in place of 5 MB and about 5 seconds."""
 
 
 @contextmanager
-def opened_container(path: Path) -> Iterator["InputContainer"]:
+def opened_container(path: Path, thorough: bool = False) -> Iterator["InputContainer"]:
     """Open a checked file for ffmpeg; what it does not know is an `InputError`.
 
     Only files are opened, whatever a playlist may name: no address on the net.
+
+    Args:
+        path: The video file.
+        thorough: Look far into a file that does not list its streams, for those that begin late.
     """
     av = require_av()
+    options = {"protocol_whitelist": "file", **(_THOROUGH if thorough else {})}
     try:
         # Without the protocol a colon in the name would be taken for the end of one.
-        container = av.open(
-            f"file:{path}", "r", container_options={"protocol_whitelist": "file"}, metadata_errors="replace"
-        )
+        container = av.open(f"file:{path}", "r", container_options=options, metadata_errors="replace")
     except (av.error.PermissionError, av.error.IsADirectoryError) as error:
         raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None
     except (av.error.FFmpegError, ValueError):
@@ -58,11 +67,35 @@ def video_stream(container: "InputContainer", path: Path) -> "VideoStream":
     return stream
 
 
+def demuxed(container: "InputContainer", *streams: "Stream") -> Iterator["Packet[Any]"]:
+    """Yield the packets of some streams, by default of all that were found on opening, and a last empty one of each.
+
+    PyAV ends with an empty packet for every stream that the file has by then, and fails with an `IndexError` at the
+    first that appeared after opening. Those that were known come before it.
+    """
+    with suppress(IndexError):
+        yield from container.demux(*streams)
+
+
 def sound_stream(container: "InputContainer") -> "AudioStream | None":
-    """The sound that is marked as the default, else the first; None where there is none that can be decoded."""
+    """The sound that is marked as the default, else the first; None where there is none that can be decoded.
+
+    Sound of which opening the file found no more than an entry in a list, and no sample, does not count.
+    """
     default = require_av().stream.Disposition.default
-    streams = [each for each in container.streams.audio if each.codec_context is not None]
+    known = [each for each in container.streams.audio if each.codec_context is not None]
+    streams = [each for each in known if each.rate and each.codec_context.channels]
     return next((each for each in streams if each.disposition & default), streams[0] if streams else None)
+
+
+def has_sound(container: "InputContainer", path: Path) -> bool:
+    """Whether an open file has sound that can be decoded, also where it begins long after the video."""
+    if sound_stream(container) is not None:
+        return True
+    if container.format.name not in _OPEN_ENDED:
+        return False
+    with opened_container(path, thorough=True) as again:
+        return sound_stream(again) is not None
 
 
 def tick_of(stream: "AudioStream | VideoStream") -> Fraction:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
 from protoformer.files.movie import USUAL_RATE, Movie, MovieFrame, MovieInfo, Picture
-from protoformer.files.movie_container import opened_container, promised_seconds, sound_stream, tick_of, video_stream
+from protoformer.files.movie_container import has_sound, opened_container, promised_seconds, tick_of, video_stream
 from protoformer.files.movie_decoding import Decoding
 from protoformer.files.movie_picture import Developer, Framing, framing_of, marked_size
 from protoformer.files.movie_seeking import Place, find_place
@@ -150,7 +150,7 @@ def _described(
         start=origin * tick,
         frames=frames,
         seconds=frames / rate if seconds is None and frames else seconds,
-        sound=sound_stream(container) is not None,
+        sound=has_sound(container, path),
         codec=stream.codec_context.codec.canonical_name,
     )
 

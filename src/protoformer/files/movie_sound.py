@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, cast
@@ -10,7 +11,7 @@ import numpy as np
 
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
-from protoformer.files.movie_container import sound_stream, tick_of
+from protoformer.files.movie_container import demuxed, sound_stream, tick_of
 from protoformer.files.movie_kinds import Kind
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _BITS_A_SECOND = 160_000
 _USUAL_SAMPLES = 48_000
 """Samples a second where an encoder does not take those of the source; also what Opus counts in."""
+_AUDIBLE_GAP = Fraction(1, 20)
+"""Seconds that must be missing before silence is written in their place; less is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +106,13 @@ def soundtrack(
         _seek(container, source, start)
     codec = source.codec_context.codec.canonical_name
     plain = codec.startswith("pcm_")  # its packets may be of any length, and it loses nothing by being encoded again
-    if codec in kind.copied and not plain:
+    begins_late = source.start_time is not None and source.start_time * tick_of(source) - start > _AUDIBLE_GAP
+    if codec in kind.copied and not plain and not (kind.timeless_sound and begins_late):
         copy = target.add_stream_from_template(source)
         return Soundtrack(_copied(container, source, start, target, copy, kind.hides_lead), None, target)
-    encoder = _encoder(source, target, codec if codec in kind.copied else kind.sound)
-    return Soundtrack(_encoded(container, source, start, target, encoder), encoder, target)
+    encoder = _encoder(source, target, codec if plain and codec in kind.copied else kind.sound)
+    pieces = _encoded(container, source, start, target, encoder)
+    return Soundtrack(_without_gaps(pieces) if kind.timeless_sound else pieces, encoder, target)
 
 
 def _seek(container: "InputContainer", stream: "AudioStream", start: Fraction) -> None:
@@ -128,7 +133,7 @@ def _copied(
     """Packets; of those that begin before the new file only such as are not heard by themselves."""
     tick, lead = tick_of(source), _lead(source)
     shift = round(start / tick)
-    for packet in container.demux(source):
+    for packet in _packets(container, source):
         if packet.size == 0 or packet.pts is None:
             continue
         begin = packet.pts * tick - start
@@ -164,7 +169,7 @@ def _encoded(
     start: Fraction,
     target: "OutputContainer",
     encoder: "AudioStream",
-) -> Iterator[Piece]:
+) -> Iterator[EncodedPiece]:
     """Samples from the beginning of the new file on."""
     resampler = require_av().AudioResampler(encoder.format, encoder.layout, encoder.rate)
     for decoded in _decoded(container, source):
@@ -175,15 +180,47 @@ def _encoded(
                 yield EncodedPiece(begin, end, target, encoder, frame)
 
 
+def _without_gaps(pieces: Iterator[EncodedPiece]) -> Iterator[EncodedPiece]:
+    """Yield pieces with silence in the place of what is missing before and between them."""
+    reached = Fraction(0)
+    for piece in pieces:
+        if piece.begin - reached > _AUDIBLE_GAP:
+            while reached < piece.begin:
+                silence = _silence(piece, reached)
+                yield silence
+                reached = silence.end
+        yield piece
+        reached = max(reached, piece.end)
+
+
+def _silence(piece: EncodedPiece, begin: Fraction) -> EncodedPiece:
+    """Up to a second of silence from `begin` to a piece, in its format."""
+    frame, rate = piece.frame, piece.stream.rate
+    samples = min(rate, max(1, round((piece.begin - begin) * rate)))
+    channels = frame.layout.nb_channels
+    shape = (channels, samples) if frame.format.is_planar else (1, channels * samples)
+    zeros = np.zeros(shape, frame.to_ndarray().dtype)
+    silence: AudioFrame = require_av().AudioFrame.from_ndarray(zeros, frame.format.name, frame.layout.name)
+    silence.sample_rate = rate
+    end = begin + Fraction(samples, rate)
+    return EncodedPiece(begin, end, piece.target, piece.stream, silence)
+
+
 def _decoded(container: "InputContainer", source: "AudioStream") -> Iterator["AudioFrame | None"]:
     """Frames of sound, past those that are damaged, and a last None."""
     failure = require_av().error.FFmpegError
-    for packet in container.demux(source):
+    for packet in _packets(container, source):
         try:
             yield from packet.decode()
         except failure:
             continue
     yield None
+
+
+def _packets(container: "InputContainer", source: "AudioStream") -> Iterator["Packet[AudioStream]"]:
+    """Packets of sound, as far as the file can be read: its pictures end there as well."""
+    with suppress(require_av().error.FFmpegError):
+        yield from demuxed(container, source)
 
 
 def _cut(frame: "AudioFrame", begin: int, end: int) -> "AudioFrame":
