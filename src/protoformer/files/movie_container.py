@@ -1,8 +1,10 @@
 """Opening what holds a video: the file, and the stream in it that is meant to be seen or heard."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
+from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,10 @@ _TEXT = frozenset({"tty", "bin", "xbin", "adf", "idf"})
 """Formats as which ffmpeg draws a text file."""
 _PROMISING = ("matroska", "mov", "flv", "asf")
 """Formats whose head says how long the file is; of others ffmpeg guesses it from what is there."""
+_NAMING_OTHERS = frozenset(
+    ("concat", "dash", "hls", "imf", "lavfi", "rtp", "rtsp", "sap", "sdp", "vobsub", "webm_dash_manifest")
+)
+"""Formats that are lists of other files or addresses, which ffmpeg would open."""
 _OPEN_ENDED = frozenset({"mpegts", "mpeg", "flv", "live_flv", "wtv"})
 """Formats without a list of streams in their head: a stream is found with its first packet."""
 _THOROUGH = {"probesize": str(64 * 2**20), "analyzeduration": str(600 * 10**6)}
@@ -31,27 +37,27 @@ _THOROUGH = {"probesize": str(64 * 2**20), "analyzeduration": str(600 * 10**6)}
 def opened_container(path: Path, thorough: bool = False) -> Iterator["InputContainer"]:
     """Open a checked file for ffmpeg; what it does not know is an `InputError`.
 
-    Only files are opened, whatever a playlist may name: no address on the net.
+    No other file is opened, whatever a playlist may name, and no address on the net.
 
     Args:
         path: The video file.
         thorough: Look far into a file that does not list its streams, for those that begin late.
     """
     av = require_av()
-    options = {"protocol_whitelist": "file", **(_THOROUGH if thorough else {})}
-    try:
-        # Without the protocol a colon in the name would be taken for the end of one.
-        container = av.open(f"file:{path}", "r", container_options=options, metadata_errors="replace")
-    except (av.error.PermissionError, av.error.IsADirectoryError) as error:
-        raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None
-    except (av.error.FFmpegError, ValueError):
-        raise _unreadable(path) from None
-    try:
+    options = {"protocol_whitelist": "file", "format_whitelist": _formats(), **(_THOROUGH if thorough else {})}
+    with ExitStack() as open_things:
+        try:
+            # Without the protocol a colon in the name would be taken for the end of one.
+            source = f"file:{path}" if "%" not in str(path) else open_things.enter_context(_unnamed(path))
+            container = av.open(source, "r", container_options=options, metadata_errors="replace")
+        except (PermissionError, IsADirectoryError) as error:
+            raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None
+        except (av.error.FFmpegError, ValueError):
+            raise _unreadable(path) from None
+        open_things.callback(container.close)
         if container.format.name in _TEXT:
             raise _unreadable(path)
         yield container
-    finally:
-        container.close()
 
 
 def video_stream(container: "InputContainer", path: Path) -> "VideoStream":
@@ -114,9 +120,26 @@ def promised_seconds(container: "InputContainer", stream: "VideoStream") -> Frac
     return None
 
 
+@cache
+def _formats() -> str:
+    """The formats that ffmpeg may find a file to have."""
+    return ",".join(sorted(require_av().formats_available - _NAMING_OTHERS))
+
+
+def _unnamed(path: Path) -> FileIO:
+    """Open a file under another name: ffmpeg takes a %d in that of an image for the numbers of many."""
+    file = FileIO(path)
+    file.name = "clip" if "%" in path.suffix else f"clip{path.suffix}"
+    return file
+
+
 def _unreadable(path: Path) -> InputError:
     with path.open("rb") as file:
         head = file.read(12)
+    if head.startswith((b"#EXTM3U", b"ffconcat")):
+        return InputError(
+            f"{path} is a playlist and no video of a known kind; what it names is not opened, so give the video itself."
+        )
     if head[4:8] == b"ftyp":
         return InputError(f"{path} is a video that was cut short, without its index; make or download it again.")
     return InputError(

@@ -48,7 +48,7 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[Frame], rate: flo
 def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Iterator[Frame]:
     """Frames of a video by their numbers from 0 on, in their order in the video: uint8 HxWx3 RGB."""
     wanted, found = set(numbers), 0
-    video = cv2.VideoCapture(str(checked_input(path)))
+    video = cv2.VideoCapture(str(checked_input(path).absolute()))  # no name is taken for an address
     try:
         for number in range(max(wanted, default=-1) + 1):
             if not video.grab():

@@ -1,6 +1,5 @@
 """Which videos a batch is of, and a name of its own for what comes of each."""
 
-import glob
 import hashlib
 import os
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from typing import Any
 from protoformer.errors import InputError
 from protoformer.files import checked_input
 from protoformer.files.folders import natural_key
+from protoformer.files.movie_images import names_like
 from protoformer.inference.batch.jobs import Job
 from protoformer.inference.batch.ledger import Ledger
 
@@ -45,7 +45,7 @@ def _named(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for source in [os.fspath(each) for each in sources]:
         if any(sign in source for sign in _SIGNS) and not Path(source).exists():
-            files = [path for path in glob.glob(source, recursive=True) if Path(path).is_file()]  # noqa: PTH207
+            files = [path for path in names_like(source) if Path(path).is_file()]
             if not files:
                 raise InputError(f"no file matches {source}; check the folder and the pattern.")
             base = _beginning(source)
