@@ -125,6 +125,7 @@ def solved(program: ChainProgram, start: Array) -> Array:
         after = float(((slack + free * slack_step) * (price + free * price_step)).mean())
         aimed = gap * (after / gap) ** 3 - slack_step * price_step
         step, slack_step, price_step = _direction(matrix, sides, slack, price, pull, aimed)
+        del matrix  # the largest arrays of a long chain, which the next step needs anew
         length = 0.99 * min(_room(slack, slack_step), _room(price, price_step))
         x, price = x + length * step, price + length * price_step
         # What is left beside a bound may be less than rounding, which would make it nothing.

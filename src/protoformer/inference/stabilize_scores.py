@@ -2,7 +2,6 @@
 
 from array import array
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ class StabilityMeter:
     of each frame, whose memory could then not be used again.
     """
 
-    views: "array[float]" = field(default_factory=partial(array, "d"))
-    motions: "array[float]" = field(default_factory=partial(array, "d"))
+    views: "array[float]" = field(default_factory=lambda: array("d"))
+    motions: "array[float]" = field(default_factory=lambda: array("d"))
     latest: Features | None = None
 
     def add(self, before: Features, after: Features) -> None:
