@@ -18,21 +18,31 @@ FAR = 400_000
 """Bytes from the end of a file that ffmpeg does not look at when it opens it."""
 
 
-def write_clip(path: Path, kind: str, first: int, last: int, sound: tuple[int, int] | None) -> bytes:
+def write_clip(
+    path: Path,
+    kind: str,
+    first: int,
+    last: int,
+    sound: tuple[int, int] | None,
+    codec: str = "mp2",
+    layout: str = "stereo",
+) -> bytes:
     """Frames `first` to `last` at 25 a second, with noise to hear from one frame to another."""
     noise = np.random.default_rng(0)
     with av.open(str(path), "w", format=kind) as target:
         video = target.add_stream("flv" if kind == "flv" else "mpeg2video", rate=RATE)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        audio = target.add_stream("mp3" if kind == "flv" else "mp2", rate=SAMPLES, layout="stereo") if sound else None
+        codec = "mp3" if kind == "flv" else codec
+        audio = target.add_stream(codec, rate=SAMPLES, layout=layout) if sound else None
         for number in range(first, last):
             picture = np.full((48, 64, 3), number % 200, np.uint8)
             frame = av.VideoFrame.from_ndarray(picture, "rgb24")
             frame.pts, frame.time_base = number, Fraction(1, RATE)
             target.mux(video.encode(frame))
             if audio is not None and sound is not None and sound[0] <= number < sound[1]:
-                samples = noise.normal(0, 6000, (1, 2 * SAMPLES // RATE)).astype(np.int16)
-                heard = av.AudioFrame.from_ndarray(samples, "s16", "stereo")
+                channels = 2 if layout == "stereo" else 1
+                samples = noise.normal(0, 6000, (1, channels * SAMPLES // RATE)).astype(np.int16)
+                heard = av.AudioFrame.from_ndarray(samples, "s16", layout)
                 heard.sample_rate, heard.time_base = SAMPLES, Fraction(1, SAMPLES)
                 heard.pts = number * SAMPLES // RATE
                 target.mux(audio.encode(heard))
@@ -143,3 +153,28 @@ def test_a_flash_video_that_hides_its_sound_is_read(tmp_path: Path) -> None:
     movie = open_movie(path)
     assert len(list(movie.frames())) == 500
     assert movie.info.sound
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm", ".avi"])
+def test_sound_may_change_its_channels(tmp_path: Path, suffix: str) -> None:
+    """As a broadcast does between two programs."""
+    parts = [
+        write_clip(tmp_path / "part.ts", "mpegts", 50 * part, 50 * part + 50, (0, 500), layout=layout)
+        for part, layout in enumerate(("stereo", "mono", "stereo"))
+    ]
+    (tmp_path / "clip.ts").write_bytes(b"".join(parts))
+    copied(open_movie(tmp_path / "clip.ts"), tmp_path / f"copy{suffix}")
+    assert len(list(open_movie(tmp_path / f"copy{suffix}").frames())) == 150
+    assert loud_seconds(tmp_path / f"copy{suffix}") == pytest.approx((0.0, 6.0), abs=0.2)
+
+
+@pytest.mark.parametrize("codec", ["aac", "mp2"])
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm", ".avi"])
+def test_sound_whose_times_go_back_costs_nothing_else(tmp_path: Path, suffix: str, codec: str) -> None:
+    parts = [write_clip(tmp_path / "part.ts", "mpegts", first, first + 50, (0, 500), codec) for first in (0, 25, 50)]
+    (tmp_path / "clip.ts").write_bytes(b"".join(parts))
+    movie = open_movie(tmp_path / "clip.ts")
+    copied(movie, tmp_path / f"copy{suffix}")
+    assert len(list(open_movie(tmp_path / f"copy{suffix}").frames())) == len(list(movie.frames())) >= 100
+    begin, end = loud_seconds(tmp_path / f"copy{suffix}")
+    assert begin < 0.2 and end == pytest.approx(4.0, abs=0.2)

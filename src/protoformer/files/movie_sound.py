@@ -25,6 +25,8 @@ _USUAL_SAMPLES = 48_000
 """Samples a second where an encoder does not take those of the source; also what Opus counts in."""
 _AUDIBLE_GAP = Fraction(1, 20)
 """Seconds that must be missing before silence is written in their place; less is rounding."""
+_SHORTEST_STEP = Fraction(1, 1000)
+"""Seconds between two pieces of sound at least, which every container can tell apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,21 @@ def _seek(container: "InputContainer", stream: "AudioStream", start: Fraction) -
         return  # then what comes before is read and left out
 
 
+class _Order:
+    """Picks the pieces that come one after the other: damaged files have times that go back, which no muxer takes."""
+
+    def __init__(self) -> None:
+        self._begin: Fraction | None = None
+        self._end = Fraction(0)
+
+    def takes(self, begin: Fraction, end: Fraction) -> bool:
+        """Whether a piece begins after the one before, and half of it or more ends after it; times in seconds."""
+        if self._begin is not None and (begin - self._begin < _SHORTEST_STEP or (begin + end) / 2 < self._end):
+            return False
+        self._begin, self._end = begin, end
+        return True
+
+
 def _copied(
     container: "InputContainer",
     source: "AudioStream",
@@ -132,13 +149,13 @@ def _copied(
 ) -> Iterator[Piece]:
     """Packets; of those that begin before the new file only such as are not heard by themselves."""
     tick, lead = tick_of(source), _lead(source)
-    shift = round(start / tick)
+    shift, order = round(start / tick), _Order()
     for packet in _packets(container, source):
         if packet.size == 0 or packet.pts is None:
             continue
         begin = packet.pts * tick - start
         end = begin + (packet.duration or 0) * tick
-        if (end if hides_lead else begin + lead) >= 0:
+        if (end if hides_lead else begin + lead) >= 0 and order.takes(begin, end):
             packet.pts -= shift
             packet.dts = packet.pts
             yield CopiedPiece(begin, end, target, copy, packet)
@@ -171,13 +188,27 @@ def _encoded(
     encoder: "AudioStream",
 ) -> Iterator[EncodedPiece]:
     """Samples from the beginning of the new file on."""
-    resampler = require_av().AudioResampler(encoder.format, encoder.layout, encoder.rate)
-    for decoded in _decoded(container, source):
-        for frame in resampler.resample(decoded):
-            begin = (frame.pts or 0) * (frame.time_base or Fraction(1, encoder.rate)) - start
-            end = begin + Fraction(frame.samples, encoder.rate)
-            if end > 0:
-                yield EncodedPiece(begin, end, target, encoder, frame)
+    order = _Order()
+    for frame in _resampled(_decoded(container, source), encoder):
+        begin = (frame.pts or 0) * (frame.time_base or Fraction(1, encoder.rate)) - start
+        end = begin + Fraction(frame.samples, encoder.rate)
+        if end > 0 and order.takes(begin, end):
+            yield EncodedPiece(begin, end, target, encoder, frame)
+
+
+def _resampled(frames: Iterator["AudioFrame | None"], encoder: "AudioStream") -> Iterator["AudioFrame"]:
+    """Yield frames as an encoder takes them; broadcasts change their channels and rate from one program to the next."""
+    setup, resampler = None, None
+    for frame in frames:
+        if frame is not None:
+            latest = (frame.format.name, frame.layout.name, frame.sample_rate, frame.time_base)
+            if resampler is None or setup != latest:
+                if resampler is not None:
+                    yield from resampler.resample(None)
+                setup = latest
+                resampler = require_av().AudioResampler(encoder.format, encoder.layout, encoder.rate)
+        if resampler is not None:
+            yield from resampler.resample(frame)
 
 
 def _without_gaps(pieces: Iterator[EncodedPiece]) -> Iterator[EncodedPiece]:
