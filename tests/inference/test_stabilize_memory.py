@@ -3,7 +3,10 @@
 import errno
 import gc
 import itertools
+import os
 import pickle
+import platform
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +20,7 @@ import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.inference.field_file import IN_MEMORY, Field, FieldFile, StoredFields
 from protoformer.inference.homographies import Features
+from protoformer.inference.memory import TRIM_EVERY, trimmed
 from protoformer.inference.stabilize_scores import StabilityMeter
 from protoformer.inference.stabilize_survey import Surveyor
 from protoformer.model import build_flow, preset
@@ -125,3 +129,19 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(InputError, match=r"no room for temporary files in .* \(No space left on device\)"):
         FieldFile().extend(fields(10, (2, 256, 256)))
+
+
+def test_unused_memory_goes_back_to_the_system() -> None:
+    if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc holds on to memory like this and can be asked for it")
+
+    def resident() -> float:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    pieces = [torch.ones(16_000) for _ in range(2000)]  # 122 MiB, too small a piece for pages of its own
+    last = pieces[-1]
+    pieces.clear()  # the last one lies behind all that is free now
+    before = resident()
+    assert sum(1 for _ in trimmed(range(TRIM_EVERY + 1))) == TRIM_EVERY + 1
+    assert resident() < before - 80
+    assert last.sum() == 16_000
