@@ -57,7 +57,7 @@ class DeepStab(Dataset[StabilityPair]):
 
 def count_frames(path: Path, trust_header: bool = False) -> int:
     """Count the frames of a video by decoding them; `trust_header` takes the number it declares, where it does."""
-    video = cv2.VideoCapture(str(checked_input(path)))
+    video = cv2.VideoCapture(str(checked_input(path).absolute()))  # no name is taken for an address
     try:
         count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)) if trust_header and video.isOpened() else 0
         if count <= 0:

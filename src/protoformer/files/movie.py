@@ -21,6 +21,8 @@ Picture = npt.NDArray[np.uint8]
 
 USUAL_RATE = Fraction(25)
 """Frames a second where nobody says how many: images say nothing about time."""
+LONGEST_SECONDS = 1_000_000
+"""The most seconds, 11 days, that a frame may be shown, or lie after the first one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,23 @@ def _second(value: float | Fraction, name: str) -> float:
 
 
 def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction:
-    """A rate, frames a second, as a fraction of small numbers, or an `InputError`."""
-    if not 0 < rate < 100_000:
-        raise InputError(f"{path} cannot have {rate} frames a second; give a rate over 0.")
-    return rate if isinstance(rate, Fraction) else Fraction(rate).limit_denominator(1001)
+    """Return a rate, frames a second, as a fraction.
+
+    A float, or a fraction that no video file can store, becomes the nearest fraction of small numbers, which differs by
+    less than a millionth: 29.97 is 2997/100, and 0.0003, a frame every 10000/3 seconds, is 3/10000.
+
+    Raises:
+        InputError: The rate is not between 1 / `LONGEST_SECONDS` and 100,000.
+    """
+    if not Fraction(1, LONGEST_SECONDS) <= rate < 100_000:
+        raise InputError(
+            f"{path} cannot have {rate} frames a second; give a rate over 0, "
+            f"of at least {1 / LONGEST_SECONDS:f} and less than 100000."
+        )
+    exact = Fraction(rate)
+    if isinstance(rate, Fraction) and max(exact.numerator, exact.denominator) < 2**31:
+        return exact
+    if exact >= 1:
+        return exact.limit_denominator(1001)
+    # Below 1 the seconds of a frame are the number that needs few digits.
+    return 1 / (1 / exact).limit_denominator(1001)

@@ -1,10 +1,12 @@
 """Opening what holds a video: the file, and the stream in it that is meant to be seen or heard."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
+from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
@@ -13,6 +15,8 @@ from protoformer.files.reading import pixel_limit, system_reason
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
     from av.container import InputContainer
+    from av.packet import Packet
+    from av.stream import Stream
     from av.video.stream import VideoStream
 
 _TEXT = frozenset({"tty", "bin", "xbin", "adf", "idf"})
@@ -21,35 +25,49 @@ CODED_BORDER = 2**20
 """Pixels by which a decoder may be allowed more than a frame shows: codecs pad frames to whole blocks."""
 _PROMISING = ("matroska", "mov", "flv", "asf")
 """Formats whose head says how long the file is; of others ffmpeg guesses it from what is there."""
+_NAMING_OTHERS = frozenset(
+    ("concat", "dash", "hls", "imf", "lavfi", "rtp", "rtsp", "sap", "sdp", "vobsub", "webm_dash_manifest")
+)
+"""Formats that are lists of other files or addresses, which ffmpeg would open."""
+_OPEN_ENDED = frozenset({"mpegts", "mpeg", "flv", "live_flv", "wtv"})
+"""Formats without a list of streams in their head: a stream is found with its first packet."""
+_THOROUGH = {"probesize": str(64 * 2**20), "analyzeduration": str(600 * 10**6)}
+"""Bytes and microseconds that ffmpeg reads to find streams, in place of 5 MB and about 5 seconds."""
 
 
 @contextmanager
-def opened_container(path: Path, max_pixels: int | None = None) -> Iterator["InputContainer"]:
+def opened_container(path: Path, max_pixels: int | None = None, thorough: bool = False) -> Iterator["InputContainer"]:
     """Open a checked file for ffmpeg; what it does not know is an `InputError`.
 
-    Only files are opened, whatever a playlist may name: no address on the net. Opening may decode a frame to learn what
-    the header leaves out; frames far over `max_pixels` are not decoded, and the stream then has no size.
+    No other file is opened, whatever a playlist may name, and no address on the net. Opening may decode a frame to
+    learn what the header leaves out; frames far over `max_pixels` are not decoded, and the stream then has no size.
+
+    Args:
+        path: The video file.
+        max_pixels: Most pixels of a frame; None: `MAX_PIXELS`.
+        thorough: Look far into a file that does not list its streams, for those that begin late.
     """
     av = require_av()
-    try:
-        # Without the protocol a colon in the name would be taken for the end of one.
-        container = av.open(
-            f"file:{path}",
-            "r",
-            container_options={"protocol_whitelist": "file"},
-            options={"max_pixels": str(pixel_limit(max_pixels) + CODED_BORDER)},
-            metadata_errors="replace",
-        )
-    except (av.error.PermissionError, av.error.IsADirectoryError) as error:
-        raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None
-    except (av.error.FFmpegError, ValueError):
-        raise _unreadable(path) from None
-    try:
+    options = {"protocol_whitelist": "file", "format_whitelist": _formats(), **(_THOROUGH if thorough else {})}
+    with ExitStack() as open_things:
+        try:
+            # Without the protocol a colon in the name would be taken for the end of one.
+            source = f"file:{path}" if "%" not in str(path) else open_things.enter_context(_unnamed(path))
+            container = av.open(
+                source,
+                "r",
+                container_options=options,
+                options={"max_pixels": str(pixel_limit(max_pixels) + CODED_BORDER)},
+                metadata_errors="replace",
+            )
+        except (PermissionError, IsADirectoryError) as error:
+            raise InputError(f"{path} cannot be read ({system_reason(error)}); check its permissions.") from None
+        except (av.error.FFmpegError, ValueError):
+            raise _unreadable(path) from None
+        open_things.callback(container.close)
         if container.format.name in _TEXT:
             raise _unreadable(path)
         yield container
-    finally:
-        container.close()
 
 
 def video_stream(container: "InputContainer", path: Path) -> "VideoStream":
@@ -65,11 +83,41 @@ def video_stream(container: "InputContainer", path: Path) -> "VideoStream":
     return stream
 
 
+def demuxed(container: "InputContainer", *streams: "Stream") -> Iterator["Packet[Any]"]:
+    """Yield the packets of some streams, by default of all that were found on opening, and a last empty one of each.
+
+    PyAV ends with an empty packet for every stream that the file has by then, and fails with an `IndexError` at the
+    first that appeared after opening. Those that were known come before it.
+    """
+    with suppress(IndexError):
+        yield from container.demux(*streams)
+
+
 def sound_stream(container: "InputContainer") -> "AudioStream | None":
-    """The sound that is marked as the default, else the first; None where there is none that can be decoded."""
+    """The sound that is marked as the default, else the first; None where there is none that can be decoded.
+
+    Sound of which opening the file found no more than an entry in a list, and no sample, does not count.
+    """
     default = require_av().stream.Disposition.default
-    streams = [each for each in container.streams.audio if each.codec_context is not None]
+    known = [each for each in container.streams.audio if each.codec_context is not None]
+    streams = [each for each in known if each.rate and each.codec_context.channels]
     return next((each for each in streams if each.disposition & default), streams[0] if streams else None)
+
+
+def has_sound(container: "InputContainer", path: Path, max_pixels: int | None = None) -> bool:
+    """Whether an open file has sound that can be decoded, also where it begins long after the video.
+
+    Args:
+        container: The open file.
+        path: Where it lies, as it may have to be opened again.
+        max_pixels: As of `opened_container`.
+    """
+    if sound_stream(container) is not None:
+        return True
+    if container.format.name not in _OPEN_ENDED:
+        return False
+    with opened_container(path, max_pixels, thorough=True) as again:
+        return sound_stream(again) is not None
 
 
 def tick_of(stream: "AudioStream | VideoStream") -> Fraction:
@@ -88,9 +136,26 @@ def promised_seconds(container: "InputContainer", stream: "VideoStream") -> Frac
     return None
 
 
+@cache
+def _formats() -> str:
+    """The formats that ffmpeg may find a file to have."""
+    return ",".join(sorted(require_av().formats_available - _NAMING_OTHERS))
+
+
+def _unnamed(path: Path) -> FileIO:
+    """Open a file under another name: ffmpeg takes a %d in that of an image for the numbers of many."""
+    file = FileIO(path)
+    file.name = "clip" if "%" in path.suffix else f"clip{path.suffix}"
+    return file
+
+
 def _unreadable(path: Path) -> InputError:
     with path.open("rb") as file:
         head = file.read(12)
+    if head.startswith((b"#EXTM3U", b"ffconcat")):
+        return InputError(
+            f"{path} is a playlist and no video of a known kind; what it names is not opened, so give the video itself."
+        )
     if head[4:8] == b"ftyp":
         return InputError(f"{path} is a video that was cut short, without its index; make or download it again.")
     return InputError(

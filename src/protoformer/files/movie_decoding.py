@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
 from protoformer.files.movie import USUAL_RATE
-from protoformer.files.movie_container import promised_seconds
+from protoformer.files.movie_container import demuxed, promised_seconds
 from protoformer.files.reading import system_reason
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Decoding:
         """The packets of the stream, and a last None, which has the decoder give what it holds back."""
         error = require_av().error
         # All streams are read, because a video may end before its sound does.
-        packets, partial = self._container.demux(), False
+        packets, partial = demuxed(self._container), False
         try:
             for packet in packets:
                 if packet.size:

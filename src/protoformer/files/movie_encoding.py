@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _AV_MATRIX = {"ITU709": 1, "ITU601": 6}
 _BT709, _LIMITED, _FULL = 1, 1, 2
 """Values of ffmpeg for primaries and transfer, and for the range of samples."""
+_LONGEST = 2**31 - 1
+"""Ticks of a packet beyond which ffmpeg refuses it; only those of the last one count."""
 
 
 class PictureStream:
@@ -36,6 +38,9 @@ class PictureStream:
     ) -> None:
         """size: (height, width). rate: frames a second, about. tick: seconds that the times of pictures count."""
         self._target, self._encoder, self._tick = target, encoder, tick
+        self._usual = round(1 / rate / tick)
+        self._durations: dict[int, int] = {}
+        """Ticks that pictures are shown, by their places, where that is not what the rate says."""
         self._pad = tuple(side % 2 if encoder.even else 0 for side in size)
         self._palettes = _palettes(size, tick) if encoder.pixels == "pal8" else None
         self._matrix = "ITU601" if encoder.pixels.startswith("yuvj") else usual_matrix(*size)
@@ -49,8 +54,10 @@ class PictureStream:
         """Whether the pictures get another row or column."""
         return any(self._pad)
 
-    def write(self, image: Picture, place: int) -> None:
-        """Encode a picture, uint8 HxWx3 RGB, to be shown at `place` ticks."""
+    def write(self, image: Picture, place: int, duration: int | None = None) -> None:
+        """Encode a picture, uint8 HxWx3 RGB, to be shown at `place` ticks, for `duration` of them if it is the last."""
+        if duration is not None:
+            self._durations[place] = duration
         down, right = self._pad
         if down or right:
             image = np.pad(image, ((0, down), (0, right), (0, 0)), mode="edge")
@@ -98,7 +105,11 @@ class PictureStream:
         yield converted
 
     def _mux(self, frame: "VideoFrame | None") -> None:
-        self._target.mux(self._stream.encode(frame))
+        for packet in self._stream.encode(frame):
+            shown = self._durations.pop(packet.pts or 0, min(self._usual, _LONGEST))
+            if shown != self._usual:  # else ffmpeg sets it by itself
+                packet.duration = shown
+            self._target.mux(packet)
 
 
 def _palettes(size: tuple[int, int], tick: Fraction) -> "Graph":

@@ -13,9 +13,9 @@ from protoformer.files.av_package import require_av
 from protoformer.files.movie import USUAL_RATE, Movie, MovieFrame, MovieInfo, Picture
 from protoformer.files.movie_container import (
     CODED_BORDER,
+    has_sound,
     opened_container,
     promised_seconds,
-    sound_stream,
     tick_of,
     video_stream,
 )
@@ -70,7 +70,8 @@ class FileMovie(Movie):
             # A kind of pixel that cannot be converted is told now and not later.
             _developed(Developer(self._framing), first, self._path, number=0)
             self._origin = first.pts or 0
-            super().__init__(_described(container, stream, self._path, self._framing, self._origin))
+            sound = has_sound(container, self._path, self._max_pixels)
+            super().__init__(_described(container, stream, self._path, self._framing, self._origin, sound))
 
     @contextmanager
     def _opened(self) -> Iterator[tuple["InputContainer", "VideoStream"]]:
@@ -183,7 +184,7 @@ def _developed(developer: Developer, frame: "VideoFrame", path: Path, number: in
 
 
 def _described(
-    container: "InputContainer", stream: "VideoStream", path: Path, framing: Framing, origin: int
+    container: "InputContainer", stream: "VideoStream", path: Path, framing: Framing, origin: int, sound: bool
 ) -> MovieInfo:
     tick = tick_of(stream)
     rate = stream.average_rate or stream.guessed_rate or USUAL_RATE
@@ -197,7 +198,7 @@ def _described(
         start=origin * tick,
         frames=frames,
         seconds=frames / rate if seconds is None and frames else seconds,
-        sound=sound_stream(container) is not None,
+        sound=sound,
         codec=stream.codec_context.codec.canonical_name,
     )
 

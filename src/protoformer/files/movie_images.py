@@ -70,10 +70,24 @@ def images_in(folder: Path) -> list[Path]:
 
 def images_like(pattern: str) -> list[Path]:
     """The files whose names match a pattern such as 'frames/*.png', frame_2 before frame_10."""
-    files = _in_order(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - it may be absolute
+    files = _in_order(map(Path, names_like(pattern)))
     if not files:
         raise InputError(f"no file matches {pattern}; check the folder and the pattern.")
     return files
+
+
+def names_like(pattern: str) -> list[str]:
+    """Return the names of what matches a pattern. Folders at its beginning that exist are those, whatever their names.
+
+    Args:
+        pattern: As `glob` takes it, with ** for any number of folders.
+    """
+    parts = Path(pattern).parts
+    known = 0
+    while known < len(parts) - 1 and Path(*parts[: known + 1]).is_dir():
+        known += 1
+    escaped = [glob.escape(part) for part in parts[:known]]
+    return glob.glob(str(Path(*escaped, *parts[known:])), recursive=True)  # noqa: PTH207 - it may be absolute
 
 
 def is_still(path: Path) -> bool:

@@ -49,6 +49,10 @@ class Kind:
     """Does it show its frames at a constant rate?"""
     hides_lead: bool = False
     """Can it hold sound from before its beginning without letting it be heard?"""
+    longest: int | None = None
+    """The most ticks from one frame to the next that its format holds; None where there is no such bound."""
+    timeless_sound: bool = False
+    """Is sound played from the beginning without a gap, so that what is missing must be written as silence?"""
     options: Mapping[str, str] = field(default_factory=dict)
     """What ffmpeg is told."""
 
@@ -86,15 +90,16 @@ _GIF = Encoder("gif", "pal8", {"small": {}, "good": {}, "best": {}})
 _IN_MP4 = frozenset({"aac", "mp3", "ac3", "eac3"})
 _IN_MOV = _IN_MP4 | {"alac", "pcm_s16le", "pcm_s16be", "pcm_s24le"}
 _IN_MKV = _IN_MOV | {"flac", "opus", "vorbis"}
+_IN_AVI = frozenset({"mp3", "ac3", "pcm_s16le"})
 # The index in front lets a browser begin before it has all of the file.
 _AT_ONCE = {"movflags": "+faststart"}
 _KINDS = {
-    ".mp4": Kind("mp4", (_H264, _MPEG4), "aac", _IN_MP4, hides_lead=True, options=_AT_ONCE),
-    ".mov": Kind("mov", (_H264, _MPEG4), "aac", _IN_MOV, hides_lead=True, options=_AT_ONCE),
+    ".mp4": Kind("mp4", (_H264, _MPEG4), "aac", _IN_MP4, hides_lead=True, longest=2**30, options=_AT_ONCE),
+    ".mov": Kind("mov", (_H264, _MPEG4), "aac", _IN_MOV, hides_lead=True, longest=2**30, options=_AT_ONCE),
     ".mkv": Kind("matroska", (_H264, _VP9, _MPEG4), "aac", _IN_MKV, Fraction(1, 1000)),
     ".webm": Kind("webm", (_VP9,), "libopus", frozenset({"opus", "vorbis"}), Fraction(1, 1000)),
-    ".avi": Kind("avi", (_MJPEG,), "pcm_s16le", frozenset({"mp3", "ac3", "pcm_s16le"}), even_times=True),
-    ".gif": Kind("gif", (_GIF,), None, tick=Fraction(1, 100)),
+    ".avi": Kind("avi", (_MJPEG,), "pcm_s16le", _IN_AVI, even_times=True, longest=60_000, timeless_sound=True),
+    ".gif": Kind("gif", (_GIF,), None, tick=Fraction(1, 100), longest=2**16 - 1),
 }
 SUFFIXES = frozenset(_KINDS)
 """Of all kinds of video that can be written."""

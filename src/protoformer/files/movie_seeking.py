@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protoformer.files.av_package import require_av
-from protoformer.files.movie_container import opened_container, tick_of, video_stream
+from protoformer.files.movie_container import demuxed, opened_container, tick_of, video_stream
 
 _WITH_HIDDEN_PACKETS = frozenset({"vp8"})
 """Codecs with packets that show nothing, so that packets do not number frames."""
@@ -37,7 +37,7 @@ def find_place(path: Path, origin: int, start: float) -> Place | None:
             return None
         tick = tick_of(stream)
         try:
-            for packet in container.demux(stream):
+            for packet in demuxed(container, stream):
                 if packet.size == 0 or packet.is_discard:
                     continue
                 if packet.pts is None or packet.dts is None or packet.pts in times:

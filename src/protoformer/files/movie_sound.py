@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, cast
@@ -10,7 +11,7 @@ import numpy as np
 
 from protoformer.errors import InputError
 from protoformer.files.av_package import require_av
-from protoformer.files.movie_container import sound_stream, tick_of
+from protoformer.files.movie_container import demuxed, sound_stream, tick_of
 from protoformer.files.movie_kinds import Kind
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 _BITS_A_SECOND = 160_000
 _USUAL_SAMPLES = 48_000
 """Samples a second where an encoder does not take those of the source; also what Opus counts in."""
+_AUDIBLE_GAP = Fraction(1, 20)
+"""Seconds that must be missing before silence is written in their place; less is rounding."""
+_SHORTEST_STEP = Fraction(1, 1000)
+"""Seconds between two pieces of sound at least, which every container can tell apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +108,13 @@ def soundtrack(
         _seek(container, source, start)
     codec = source.codec_context.codec.canonical_name
     plain = codec.startswith("pcm_")  # its packets may be of any length, and it loses nothing by being encoded again
-    if codec in kind.copied and not plain:
+    begins_late = source.start_time is not None and source.start_time * tick_of(source) - start > _AUDIBLE_GAP
+    if codec in kind.copied and not plain and not (kind.timeless_sound and begins_late):
         copy = target.add_stream_from_template(source)
         return Soundtrack(_copied(container, source, start, target, copy, kind.hides_lead), None, target)
-    encoder = _encoder(source, target, codec if codec in kind.copied else kind.sound)
-    return Soundtrack(_encoded(container, source, start, target, encoder), encoder, target)
+    encoder = _encoder(source, target, codec if plain and codec in kind.copied else kind.sound)
+    pieces = _encoded(container, source, start, target, encoder)
+    return Soundtrack(_without_gaps(pieces) if kind.timeless_sound else pieces, encoder, target)
 
 
 def _seek(container: "InputContainer", stream: "AudioStream", start: Fraction) -> None:
@@ -115,6 +122,21 @@ def _seek(container: "InputContainer", stream: "AudioStream", start: Fraction) -
         container.seek(int(start / tick_of(stream)), stream=stream)
     except require_av().error.FFmpegError:
         return  # then what comes before is read and left out
+
+
+class _Order:
+    """Picks the pieces that come one after the other: damaged files have times that go back, which no muxer takes."""
+
+    def __init__(self) -> None:
+        self._begin: Fraction | None = None
+        self._end = Fraction(0)
+
+    def takes(self, begin: Fraction, end: Fraction) -> bool:
+        """Whether a piece begins after the one before, and half of it or more ends after it; times in seconds."""
+        if self._begin is not None and (begin - self._begin < _SHORTEST_STEP or (begin + end) / 2 < self._end):
+            return False
+        self._begin, self._end = begin, end
+        return True
 
 
 def _copied(
@@ -127,13 +149,13 @@ def _copied(
 ) -> Iterator[Piece]:
     """Packets; of those that begin before the new file only such as are not heard by themselves."""
     tick, lead = tick_of(source), _lead(source)
-    shift = round(start / tick)
-    for packet in container.demux(source):
+    shift, order = round(start / tick), _Order()
+    for packet in _packets(container, source):
         if packet.size == 0 or packet.pts is None:
             continue
         begin = packet.pts * tick - start
         end = begin + (packet.duration or 0) * tick
-        if (end if hides_lead else begin + lead) >= 0:
+        if (end if hides_lead else begin + lead) >= 0 and order.takes(begin, end):
             packet.pts -= shift
             packet.dts = packet.pts
             yield CopiedPiece(begin, end, target, copy, packet)
@@ -164,26 +186,72 @@ def _encoded(
     start: Fraction,
     target: "OutputContainer",
     encoder: "AudioStream",
-) -> Iterator[Piece]:
+) -> Iterator[EncodedPiece]:
     """Samples from the beginning of the new file on."""
-    resampler = require_av().AudioResampler(encoder.format, encoder.layout, encoder.rate)
-    for decoded in _decoded(container, source):
-        for frame in resampler.resample(decoded):
-            begin = (frame.pts or 0) * (frame.time_base or Fraction(1, encoder.rate)) - start
-            end = begin + Fraction(frame.samples, encoder.rate)
-            if end > 0:
-                yield EncodedPiece(begin, end, target, encoder, frame)
+    order = _Order()
+    for frame in _resampled(_decoded(container, source), encoder):
+        begin = (frame.pts or 0) * (frame.time_base or Fraction(1, encoder.rate)) - start
+        end = begin + Fraction(frame.samples, encoder.rate)
+        if end > 0 and order.takes(begin, end):
+            yield EncodedPiece(begin, end, target, encoder, frame)
+
+
+def _resampled(frames: Iterator["AudioFrame | None"], encoder: "AudioStream") -> Iterator["AudioFrame"]:
+    """Yield frames as an encoder takes them; broadcasts change their channels and rate from one program to the next."""
+    setup, resampler = None, None
+    for frame in frames:
+        if frame is not None:
+            latest = (frame.format.name, frame.layout.name, frame.sample_rate, frame.time_base)
+            if resampler is None or setup != latest:
+                if resampler is not None:
+                    yield from resampler.resample(None)
+                setup = latest
+                resampler = require_av().AudioResampler(encoder.format, encoder.layout, encoder.rate)
+        if resampler is not None:
+            yield from resampler.resample(frame)
+
+
+def _without_gaps(pieces: Iterator[EncodedPiece]) -> Iterator[EncodedPiece]:
+    """Yield pieces with silence in the place of what is missing before and between them."""
+    reached = Fraction(0)
+    for piece in pieces:
+        if piece.begin - reached > _AUDIBLE_GAP:
+            while reached < piece.begin:
+                silence = _silence(piece, reached)
+                yield silence
+                reached = silence.end
+        yield piece
+        reached = max(reached, piece.end)
+
+
+def _silence(piece: EncodedPiece, begin: Fraction) -> EncodedPiece:
+    """Up to a second of silence from `begin` to a piece, in its format."""
+    frame, rate = piece.frame, piece.stream.rate
+    samples = min(rate, max(1, round((piece.begin - begin) * rate)))
+    channels = frame.layout.nb_channels
+    shape = (channels, samples) if frame.format.is_planar else (1, channels * samples)
+    zeros = np.zeros(shape, frame.to_ndarray().dtype)
+    silence: AudioFrame = require_av().AudioFrame.from_ndarray(zeros, frame.format.name, frame.layout.name)
+    silence.sample_rate = rate
+    end = begin + Fraction(samples, rate)
+    return EncodedPiece(begin, end, piece.target, piece.stream, silence)
 
 
 def _decoded(container: "InputContainer", source: "AudioStream") -> Iterator["AudioFrame | None"]:
     """Frames of sound, past those that are damaged, and a last None."""
     failure = require_av().error.FFmpegError
-    for packet in container.demux(source):
+    for packet in _packets(container, source):
         try:
             yield from packet.decode()
         except failure:
             continue
     yield None
+
+
+def _packets(container: "InputContainer", source: "AudioStream") -> Iterator["Packet[AudioStream]"]:
+    """Packets of sound, as far as the file can be read: its pictures end there as well."""
+    with suppress(require_av().error.FFmpegError):
+        yield from demuxed(container, source)
 
 
 def _cut(frame: "AudioFrame", begin: int, end: int) -> "AudioFrame":

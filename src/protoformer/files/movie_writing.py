@@ -29,8 +29,10 @@ class MovieWriter:
 
     The first frame stands at 0 in the new file, whatever its time. Times are exact in .mp4 and .mov if they are those
     of `like` or follow the rate, else right to the microsecond; to the millisecond in .mkv and .webm; to the hundredth
-    of a second in .gif. An .avi has a constant rate, so a frame goes to the nearest place of it. Frames of odd sizes
-    are padded where the codec needs even ones, by repeating the last row or column, which `open_movie` takes away.
+    of a second in .gif. An .avi has a constant rate, so a frame goes to the nearest place of it. A frame that is shown
+    longer than the format can say is written again in between; an .avi that would need this is refused. Frames of odd
+    sizes are padded where the codec needs even ones, by repeating the last row or column, which `open_movie` takes
+    away.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ not a multiple of 16 pixels, and whose other one cuts odd sizes.
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from protoformer.errors import InputError
 from protoformer.files.atomic import checked_output, opened_whole
+from protoformer.files.movie import exact_rate
 from protoformer.files.reading import checked_input
 
 Frame = npt.NDArray[np.uint8]
@@ -25,6 +27,7 @@ _LARGEST = 2**31 - 2**20
 """Bytes of an avi that every reader takes."""
 _TICKS = 1_000_000
 _HAS_INDEX, _KEY_FRAME = 0x10, 0x10
+_LARGEST_NUMBER = 2**32 - 1
 _HEAD = 224
 """Bytes before the first frame."""
 
@@ -37,16 +40,15 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[Frame], rate: flo
     target = checked_output(path)
     if target.suffix.lower() != ".avi":
         raise InputError(f"{target} does not end in .avi; choose this suffix.")
-    if not 0 < rate <= _TICKS:
-        raise InputError(f"{target} cannot have {rate} frames a second; give a rate over 0.")
+    exact = exact_rate(rate, target)
     with opened_whole(target) as file:
-        return _write(file, frames, rate, target)
+        return _write(file, frames, exact, target)
 
 
 def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Iterator[Frame]:
     """Frames of a video by their numbers from 0 on, in their order in the video: uint8 HxWx3 RGB."""
     wanted, found = set(numbers), 0
-    video = cv2.VideoCapture(str(checked_input(path)))
+    video = cv2.VideoCapture(str(checked_input(path).absolute()))  # no name is taken for an address
     try:
         for number in range(max(wanted, default=-1) + 1):
             if not grab_frame(video):
@@ -80,7 +82,7 @@ def _retrieved(video: cv2.VideoCapture) -> Frame | None:
     return np.asarray(frame, np.uint8) if done and frame is not None and frame.ndim == 3 else None
 
 
-def _write(file: BinaryIO, frames: Iterable[Frame], rate: float, path: Path) -> int:
+def _write(file: BinaryIO, frames: Iterable[Frame], rate: Fraction, path: Path) -> int:
     """The container: a head, which is known at the end and written over the place kept for it, frames, and an index."""
     file.write(bytes(_HEAD))
     sizes: list[int] = []
@@ -123,13 +125,13 @@ def _encoded(frame: Frame, shape: tuple[int, ...], path: Path) -> bytes:
     return bytes(data.tobytes())
 
 
-def _head(width: int, height: int, rate: float, sizes: list[int], movie: int, end: int) -> bytes:
+def _head(width: int, height: int, rate: Fraction, sizes: list[int], movie: int, end: int) -> bytes:
     """The lists in front of the frames. movie: bytes of all frames with their tags. end: bytes of the whole file."""
     largest, count, bits = max(sizes), len(sizes), 24
     main = struct.pack(
         "<14I",
-        round(_TICKS / rate),
-        round(largest * rate),
+        min(round(_TICKS / rate), _LARGEST_NUMBER),
+        min(round(largest * rate), _LARGEST_NUMBER),
         0,
         _HAS_INDEX,
         count,
@@ -145,7 +147,7 @@ def _head(width: int, height: int, rate: float, sizes: list[int], movie: int, en
     )
     stream = struct.pack(
         "<4s4sIHHIIIIIIII4H",
-        *(b"vids", b"MJPG", 0, 0, 0, 0, 1000, round(1000 * rate), 0, count, largest, 0xFFFFFFFF, 0),
+        *(b"vids", b"MJPG", 0, 0, 0, 0, rate.denominator, rate.numerator, 0, count, largest, 0xFFFFFFFF, 0),
         *(0, 0, width & 0xFFFF, height & 0xFFFF),
     )
     picture = struct.pack("<IiiHH4sIiiII", 40, width, height, 1, bits, b"MJPG", 3 * width * height, 0, 0, 0, 0)

@@ -60,14 +60,17 @@ class Banded:
 
     @staticmethod
     def _eliminated(own: Array, beyond: Array) -> tuple[Array, Array]:
-        """Inverses of the groups' own blocks once those before are gone, and what ties each to the next."""
-        inverses, ties = np.empty_like(own), np.empty_like(beyond)
+        """Inverses of the groups' own blocks once those before are gone, and what ties each to the next.
+
+        They replace what is handed in.
+        """
         carried = np.zeros_like(own[0])
-        for place in range(len(own)):
-            inverses[place] = np.linalg.inv(own[place] - carried)
-            ties[place] = inverses[place] @ beyond[place]
-            carried = beyond[place].T @ ties[place]
-        return inverses, ties
+        for place in range(len(own)):  # in place: of a long chain these are the largest arrays
+            own[place] = np.linalg.inv(own[place] - carried)
+            ties = own[place] @ beyond[place]
+            carried = beyond[place].T @ ties
+            beyond[place] = ties
+        return own, beyond
 
     def solve(self, right: Array) -> Array:
         """The chain, n x 4, that the matrix turns into `right`, n x 4."""
@@ -122,6 +125,7 @@ def solved(program: ChainProgram, start: Array) -> Array:
         after = float(((slack + free * slack_step) * (price + free * price_step)).mean())
         aimed = gap * (after / gap) ** 3 - slack_step * price_step
         step, slack_step, price_step = _direction(matrix, sides, slack, price, pull, aimed)
+        del matrix  # the largest arrays of a long chain, which the next step needs anew
         length = 0.99 * min(_room(slack, slack_step), _room(price, price_step))
         x, price = x + length * step, price + length * price_step
         # What is left beside a bound may be less than rounding, which would make it nothing.

@@ -13,6 +13,7 @@ from protoformer.errors import InputError
 from protoformer.files import Movie, open_movie
 from protoformer.files.movie import USUAL_RATE, exact_rate
 from protoformer.inference.images import ImageLike, as_frame
+from protoformer.inference.memory import trimmed
 
 Source = str | os.PathLike[str] | Movie | Iterable[ImageLike]
 """A video file, a folder of images, a pattern of their names; an open movie; or frames, each as `as_frame` takes it."""
@@ -77,7 +78,7 @@ class ClipFrames:
         return "the clip" if self.movie is None else str(self.movie.info.paths[0])
 
     def __iter__(self) -> Iterator[ClipFrame]:
-        return self._given() if self.movie is None else self.read(self.movie, self.span.start)
+        return trimmed(self._given() if self.movie is None else self.read(self.movie, self.span.start))
 
     def read(self, movie: Movie, start: float | Fraction | None) -> Iterator[ClipFrame]:
         """Those of an open clip from a second on."""

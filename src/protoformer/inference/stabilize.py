@@ -12,6 +12,7 @@ from protoformer.errors import InputError
 from protoformer.files.movie import USUAL_RATE, Picture
 from protoformer.inference.brief import Brief, model_facts
 from protoformer.inference.clip_frames import ClipFrame, ClipFrames, Source, Span
+from protoformer.inference.field_file import StoredFields
 from protoformer.inference.flow_windows import Precision, takes_half
 from protoformer.inference.stabilize_motion import Motion
 from protoformer.inference.stabilize_online import planned_online
@@ -158,7 +159,7 @@ class StabilizeModel(Brief):
         surveyor = Surveyor(self.network, self.flow, self.device, first.size, half, delay)
         found = list(surveyed(surveyor, _again(first, frames)))
         shots = tuple(each for each in found if isinstance(each, Shot))
-        return Survey(first.size, shots, tuple(each for each in found if isinstance(each, int)))
+        return Survey(first.size, shots, tuple(each for each in found if isinstance(each, int)), surveyor.fields)
 
     def _result(
         self, survey: Survey, options: StabilizeOptions, times: tuple[Fraction, ...], numbers: tuple[int, ...]
@@ -170,11 +171,10 @@ class StabilizeModel(Brief):
         auto = options.crop == "auto" and options.delay is None
         before = [shot.motions for shot in survey.shots]
         after = [steady_motions(motions, plan) for motions, plan in zip(before, plans, strict=True)]
-        local = [options.strength * field for shot in survey.shots for field in shot.local]
         return StabilizeResult(
             size=survey.size,
             corrections=corrections,
-            local=tuple(local) if options.strength else (),
+            local=StoredFields(survey.local, options.strength) if options.strength else (),
             share=largest_share(corrections, frame) if auto else options.share,
             border=options.crop == "none",
             path_before=_paths(before),

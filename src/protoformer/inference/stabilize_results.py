@@ -1,5 +1,6 @@
 """What stabilizing returns: frozen records in plain units."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,7 +19,8 @@ class StabilizeResult(Brief):
     """How each of T frames is to be shown so that the clip is steady.
 
     corrections: where the steady frame lies in the shaky one: z -> turns z + shifts, pixels from the centre. local: one
-    a frame, 2 x h x w, pixels, what the network adds at the centres of cells; none where it adds nothing. share: of a
+    a frame, 2 x h x w, pixels, what the network adds at the centres of cells, read from a temporary file that is gone
+    with the result; none where it adds nothing. share: of a
     frame's sides that the crop shows; border: it is not enlarged to fill the frame, so what lies beyond is black.
     path_before, path_after: T x 4, x and y (pixels), angle (radians) and logarithm of the scale, added up from frame to
     frame, from zero in every shot. cuts: places, from 0 on, of the frames that begin a new shot. bridged: of those that
@@ -28,7 +30,7 @@ class StabilizeResult(Brief):
 
     size: tuple[int, int]
     corrections: Corrections
-    local: tuple[Field, ...]
+    local: Sequence[Field]
     share: float
     border: bool
     path_before: Path

@@ -1,28 +1,33 @@
 """How steady a clip became, measured on its pictures, whatever made it."""
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protoformer.inference.homographies import Features, Matrix, homography
+from protoformer.inference.homographies import Features, homography
 from protoformer.metrics.stability import StabilityScores, stability_scores
 
 
 @dataclass
 class StabilityMeter:
-    """Shown the frames of a clip one after the other, before and after; keeps homographies alone."""
+    """Shown the frames of a clip one after the other, before and after; keeps homographies alone.
 
-    views: list[Matrix] = field(default_factory=list)
-    motions: list[Matrix] = field(default_factory=list)
+    views, motions: their nine entries one after the other. Many small arrays would lie scattered among the temporaries
+    of each frame, whose memory could then not be used again.
+    """
+
+    views: "array[float]" = field(default_factory=lambda: array("d"))
+    motions: "array[float]" = field(default_factory=lambda: array("d"))
     latest: Features | None = None
 
     def add(self, before: Features, after: Features) -> None:
         """Features of a frame as it was and as it is shown; the very same of one that was left alone."""
-        self.views.append(np.eye(3) if before is after else homography(before, after))
+        self.views.extend((np.eye(3) if before is after else homography(before, after)).ravel().tolist())
         if self.latest is not None:
-            self.motions.append(homography(self.latest, after))
+            self.motions.extend(homography(self.latest, after).ravel().tolist())
         self.latest = after
 
     def scores(self) -> StabilityScores:
@@ -31,5 +36,5 @@ class StabilityMeter:
         return stability_scores(_stacked(self.views), _stacked(self.motions), self.latest.centre)
 
 
-def _stacked(matrices: list[Matrix]) -> Tensor:
-    return torch.from_numpy(np.stack(matrices)) if matrices else torch.empty(0, 3, 3, dtype=torch.float64)
+def _stacked(entries: "array[float]") -> Tensor:
+    return torch.tensor(entries, dtype=torch.float64).view(-1, 3, 3)

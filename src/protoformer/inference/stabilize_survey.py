@@ -1,10 +1,10 @@
 """The first reading of a clip: how its camera moves, where it is cut, and what no single motion explains.
 
-Frames are looked at small, one after the other; what is kept of each is a few kilobytes.
+Frames are looked at small, one after the other; what is kept of each is its motion, and a few kilobytes in a file.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import cv2
@@ -17,6 +17,7 @@ from torch import Tensor
 from protoformer.geometry import shrunk
 from protoformer.geometry.trails import CELL, chained
 from protoformer.inference.clip_frames import ClipFrame
+from protoformer.inference.field_file import Field, FieldFile
 from protoformer.inference.flow_windows import EncodedFrame, WindowedFlow
 from protoformer.inference.images import as_float
 from protoformer.inference.planning import FlowPlan
@@ -42,8 +43,6 @@ AT_ONCE = 4
 LOCAL = 0.02
 """Share of a frame's width that a place may be moved by itself."""
 
-Field = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, eq=False)
 class Link:
@@ -58,13 +57,11 @@ class Shot:
     """Frames between two cuts.
 
     first: the number of its first frame among those that were read. motions: from each frame to the next, pixels from
-    the centre of the full frame. local: one a frame, 2 x h x w, pixels of the full frame: what the network's warp adds,
-    at the centres of cells, to the similarity that is nearest to it.
+    the centre of the full frame.
     """
 
     first: int
     motions: tuple[Motion, ...]
-    local: tuple[Field, ...]
 
     @property
     def frames(self) -> int:
@@ -74,11 +71,16 @@ class Shot:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """All of a clip: (height, width) of its frames, its shots, and the frames that were bridged."""
+    """All of a clip: (height, width) of its frames, its shots, and the frames that were bridged.
+
+    local: one a frame, 2 x h x w, pixels of the full frame: what the network's warp adds, at the centres of cells, to
+    the similarity that is nearest to it; none where it was not asked.
+    """
 
     size: tuple[int, int]
     shots: tuple[Shot, ...]
     bridged: tuple[int, ...]
+    local: FieldFile
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +117,8 @@ class Surveyor:
         delay: int | None = None,
     ) -> None:
         self.size = size
+        self.fields = FieldFile()
+        """What the network's warps add to similarities, of every frame so far."""
         self.live = delay is not None
         self.warps = delay is None or network.window[1] <= delay
         self.working = working_size(size, network.config.stab_pixels)
@@ -160,10 +164,16 @@ class Surveyor:
         link = self.link(before, after)
         return link is None or link.motion.trust < BLUR_TRUST
 
-    def local(self, smalls: list[Tensor], links: list[Link], places: list[int]) -> list[Field]:
-        """What the network's warps of some frames add to similarities. links: of their whole shot; places: in it."""
+    def local(self, smalls: list[Tensor], flows: Mapping[int, Tensor], places: list[int]) -> list[Field]:
+        """What the network's warps of some frames add to similarities.
+
+        Args:
+            smalls: The frames.
+            flows: Those of the links around them, by their places in the shot.
+            places: Those of the frames in the shot.
+        """
         past, future = self.window
-        windows = torch.stack([self._window(links, place, past, future) for place in places]).to(self._device)
+        windows = torch.stack([self._window(flows, place, past, future) for place in places]).to(self._device)
         there, back = windows[:, :, 0], windows[:, :, 1]
         trails = chained(there[:, :, :2], back[:, :, :2], there[:, :, 2:], back[:, :, 2:], past)
         images = normalised(torch.stack(smalls)).to(self._device)
@@ -171,11 +181,10 @@ class Surveyor:
             warps = self._network(images, trails).warps[-1].float().cpu().double().numpy()
         return [self._beyond_similarity(warp) for warp in warps]
 
-    def _window(self, links: list[Link], place: int, past: int, future: int) -> Tensor:
+    def _window(self, flows: Mapping[int, Tensor], place: int, past: int, future: int) -> Tensor:
         """Flows around a frame, T - 1 x 2 x 3 x h x w; zero beyond the shot."""
         nothing = torch.zeros(2, 3, *self._centres.shape, dtype=torch.float32)
-        around = range(place - past, place + future)
-        return torch.stack([links[at].flows if 0 <= at < len(links) else nothing for at in around])
+        return torch.stack([flows.get(at, nothing) for at in range(place - past, place + future)])
 
     def _beyond_similarity(self, warp: npt.NDArray[np.float64]) -> Field:
         shifts = warp[0] * self._grow[0] + 1j * warp[1] * self._grow[1]
@@ -188,18 +197,25 @@ class Surveyor:
 
 
 class ShotBuilder:
-    """Takes the frames of one shot, and asks the network about each as soon as its window is full."""
+    """Takes the frames of one shot, and asks the network about each as soon as its window is full.
+
+    Of each frame its motion is kept, as plain numbers; flows are dropped once no window needs them.
+    """
 
     def __init__(self, surveyor: Surveyor, first: int) -> None:
         self._surveyor, self._first = surveyor, first
-        self._links: list[Link] = []
+        self._motions: list[Motion] = []
+        self._flows: dict[int, Tensor] = {}
+        """By the place of the link in the shot."""
         self._waiting: deque[Tensor] = deque()
-        self._local: list[Field] = []
+        self._asked = 0
 
     def add(self, small: Tensor, link: Link | None) -> None:
         """The next frame, and its link from the one before; None of the first."""
         if link is not None:
-            self._links.append(link if self._surveyor.warps else _without_flows(link))
+            if self._surveyor.warps:
+                self._flows[len(self._motions)] = link.flows
+            self._motions.append(link.motion)
         if not self._surveyor.warps:
             return
         self._waiting.append(small)
@@ -210,15 +226,16 @@ class ShotBuilder:
         """The whole shot."""
         while self._waiting:
             self._ask(min(AT_ONCE, len(self._waiting)))
-        return Shot(self._first, tuple(link.motion for link in self._links), tuple(self._local))
+        return Shot(self._first, tuple(self._motions))
 
     def _ask(self, count: int) -> None:
         smalls = [self._waiting.popleft() for _ in range(count)]
-        places = list(range(len(self._local), len(self._local) + count))
-        self._local += self._surveyor.local(smalls, self._links, places)
+        places = list(range(self._asked, self._asked + count))
+        self._surveyor.fields.extend(self._surveyor.local(smalls, self._flows, places))
+        self._asked += count
         over = max(0, places[0] - self._surveyor.window[0])
         for at in range(max(0, over - AT_ONCE), over):  # no window reaches back so far any more
-            self._links[at] = _without_flows(self._links[at])
+            self._flows.pop(at, None)
 
 
 def surveyed(surveyor: Surveyor, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
@@ -306,10 +323,6 @@ def _bridge(builder: ShotBuilder, blanks: list[Tensor], link: Link | None, surve
     for blank in blanks:
         builder.add(blank, part)
     return part
-
-
-def _without_flows(link: Link) -> Link:
-    return Link(link.motion, torch.empty(0, dtype=torch.float32))
 
 
 def _nothing(surveyor: Surveyor) -> Link:

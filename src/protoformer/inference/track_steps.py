@@ -11,6 +11,7 @@ from protoformer.files import Movie
 from protoformer.files.movie import Picture
 from protoformer.inference.brief import Brief, count_fact, moment_fact, size_fact
 from protoformer.inference.images import ImageLike
+from protoformer.inference.memory import trimmed
 from protoformer.inference.track_boxes import Boxes, checked_boxes, given_boxes
 from protoformer.inference.track_results import TrackedBox
 
@@ -63,7 +64,7 @@ def track_steps(
     Less than two frames are an `InputError`, which comes after the first step.
     """
     given = checked_boxes(boxes, movie.info.size)
-    frames, name = movie.frames(start, end, every), str(movie.info.paths[0])
+    frames, name = trimmed(movie.frames(start, end, every)), str(movie.info.paths[0])
     for frame, targets, seconds in followed(frames, lambda frame: frame.image, given, method, name):
         yield TrackStep(frame.image, frame.number, frame.time, targets, seconds)
 

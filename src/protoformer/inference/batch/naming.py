@@ -1,6 +1,5 @@
 """Which videos a batch is of, and a name of its own for what comes of each."""
 
-import glob
 import hashlib
 import itertools
 import os
@@ -12,6 +11,7 @@ from typing import Any
 from protoformer.errors import InputError
 from protoformer.files import checked_input
 from protoformer.files.folders import natural_key
+from protoformer.files.movie_images import names_like
 from protoformer.files.names import name_key, short_name
 from protoformer.files.reading import system_reason
 from protoformer.inference.batch.jobs import Job
@@ -110,7 +110,7 @@ def _found(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, s
     found: dict[Path, tuple[str, str]] = {}
     for source in [os.fspath(each) for each in sources]:
         if any(sign in source for sign in _SIGNS) and not os.path.exists(source):  # noqa: PTH110
-            files = [path for path in glob.glob(source, recursive=True) if not os.path.isdir(path)]  # noqa: PTH112, PTH207
+            files = [path for path in names_like(source) if not os.path.isdir(path)]  # noqa: PTH112
             if not files:
                 raise InputError(f"no file matches {source}; check the folder and the pattern.")
             base = _beginning(source)

@@ -1,0 +1,49 @@
+"""The program that measures memory over a long clip measures what it says."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from protoformer.files import MovieWriter
+
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "long_clip.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("long_clip_benchmark", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_slope_is_what_memory_grows_by(benchmark: ModuleType) -> None:
+    held = []
+    meter = benchmark.Meter((2, 6))
+    for done in range(1, 8):
+        held.append(bytearray(b"x" * 2**22))
+        meter(done)
+    assert set(meter.mib) == {2, 6}
+    assert (meter.mib[6] - meter.mib[2]) / 4 == pytest.approx(4, abs=1)
+
+
+def test_a_task_is_measured_and_written(
+    benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("av")
+    clip = tmp_path / "clip.mp4"
+    with MovieWriter(clip, rate=30) as writer:
+        for picture in benchmark.shaky_pictures(4, (64, 96)):
+            writer.write(picture)
+    monkeypatch.setattr(sys, "argv", ["long_clip.py", "--only", "track", str(clip), "--frames", "2", "4"])
+    benchmark.main()
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["task"] == "track" and found["size"] == [64, 96] and found["mib"].keys() == {"2", "4"}
+    assert found["slope"] == pytest.approx(1024 * (found["mib"]["4"] - found["mib"]["2"]) / 2)
+    assert (tmp_path / "track.mp4").exists()
