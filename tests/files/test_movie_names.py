@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from protoformer.app.clips import is_clip
 from protoformer.errors import InputError
 from protoformer.files import MovieWriter, open_movie, read_frames, write_image, write_video
 from protoformer.inference.batch.naming import video_jobs
@@ -104,3 +105,12 @@ def test_a_playlist_opens_no_other_file(tmp_path: Path, make_movie: Make, kind: 
     path.write_text(PLAYLISTS[kind].format(name="other.ts"))
     with pytest.raises(InputError, match=r"list.* is a playlist.* give the video itself"):
         open_movie(path)
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".mp4", "x" * 300 + "*.mp4", "a\0b.mp4"])
+def test_a_name_that_no_file_can_have_is_refused_in_words(name: str) -> None:
+    with pytest.raises(InputError):
+        open_movie(name)
+    if "*" not in name:  # a pattern is a clip, of images
+        with pytest.raises(InputError):
+            is_clip(name)

@@ -9,13 +9,14 @@ from protoformer.files import Movie, MovieWriter, checked_input, checked_output,
 from protoformer.files.folders import made_folder
 from protoformer.files.movie import USUAL_RATE
 from protoformer.files.movie_images import ImageMovie, is_still
+from protoformer.files.reading import is_folder, path_exists
 
 
 def is_clip(source: str) -> bool:
     """Whether it is not one still image."""
     path = Path(source)
-    pattern = any(sign in source for sign in "*?[") and not path.exists()
-    return path.is_dir() or pattern or not is_still(checked_input(path))
+    pattern = any(sign in source for sign in "*?[") and not path_exists(path)
+    return is_folder(path) or pattern or not is_still(checked_input(path))
 
 
 def opened_clip(source: str, rate: float | None) -> Movie:

@@ -7,7 +7,7 @@ from pathlib import Path
 from protoformer.files.movie import USUAL_RATE, Movie, exact_rate
 from protoformer.files.movie_file import FileMovie
 from protoformer.files.movie_images import ImageMovie, images_in, images_like, is_still
-from protoformer.files.reading import checked_input
+from protoformer.files.reading import checked_input, is_folder, path_exists
 
 
 def open_movie(
@@ -21,9 +21,9 @@ def open_movie(
     Frames of more than `max_pixels` pixels (None: `MAX_PIXELS`) are a `PixelLimitError`, from the header alone.
     """
     path, exact = Path(source), exact_rate(rate, source)
-    if path.is_dir():
+    if is_folder(path):
         return ImageMovie(images_in(path), exact, max_pixels)
-    if any(sign in str(source) for sign in "*?[") and not path.exists():
+    if any(sign in str(source) for sign in "*?[") and not path_exists(path):
         return ImageMovie(images_like(str(source)), exact, max_pixels)
     path = checked_input(path)
     return ImageMovie([path], exact, max_pixels) if is_still(path) else FileMovie(path, max_pixels)

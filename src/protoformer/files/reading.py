@@ -28,6 +28,16 @@ class PixelLimitError(InputError):
         self.size = size
 
 
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is that of a folder; False, not an error, for a name that the system refuses."""
+    return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises for names that are too long
+
+
+def path_exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is something at a path; False, not an error, for a name that the system refuses."""
+    return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for names that are too long
+
+
 def checked_input(path: str | os.PathLike[str]) -> Path:
     """Return the path of an existing, non-empty regular file, or raise `InputError`."""
     source = Path(path)
