@@ -24,7 +24,7 @@ pytestmark = [
 Make = Callable[..., Path]
 Start = Callable[..., Any]
 Wait = Callable[..., None]
-FRAMES = {"0": 3, "1": 40, "2": 40, "3": 3}
+FRAMES = {"0": 3, "1": 120, "2": 120, "3": 3}
 ARGUMENTS = ("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2")
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -109,7 +110,7 @@ def _ledger_records() -> list[bytes]:
             "video": "clip.mp4",
             "stamp": stamp(job.video),
             "options": job.options,
-            "outputs": [described(folder, "motion.mp4")],
+            "outputs": [asdict(described(folder, "motion.mp4"))],
             "frames": 4,
             "seconds": 1.5,
             "worker": "host:1",

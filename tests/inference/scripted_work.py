@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ def _do(video: Path, targets: tuple[Path, ...]) -> int:
         while True:
             pass
     if action == "block":
+        video.with_suffix(".blocked").touch()
         _block_in_c()
     targets[0].write_bytes(video.read_bytes())
     return 1
@@ -35,6 +37,7 @@ def _do(video: Path, targets: tuple[Path, ...]) -> int:
 
 def _block_in_c() -> None:
     """Wait in a system call that no signal but the last ends, as a decoder of a broken disk may."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a signal would end the sleep
     ctypes.PyDLL(None).sleep(600)  # holds the lock of the interpreter
 
 

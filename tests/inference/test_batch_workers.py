@@ -95,7 +95,7 @@ def test_a_stopped_batch_ends_a_worker_that_does_not_listen(tmp_path: Path, monk
         while not workers.idle():
             workers.wait()
         workers.begin(job)
-        while not list((tmp_path / "out").glob(".batch/work/*/outputs")):
+        while not (tmp_path / "block.blocked").exists():
             time.sleep(0.01)
         time.sleep(0.1)  # it holds the lock of its interpreter, so it hears no request to leave
         began = time.monotonic()

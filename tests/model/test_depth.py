@@ -112,7 +112,7 @@ def test_what_is_no_image_and_no_updates_are_refused() -> None:
 def test_bounds_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match=r"nearest is 5, but it must be below farthest, 3\."):
         preset("tiny", nearest=5, farthest=3)
-    with pytest.raises(InputError, match=r"nearest is 0, but it must be a number above 0\."):
+    with pytest.raises(InputError, match=r"nearest is 0, but it must be a number above 0, from 0\.0001 to 1000000\."):
         preset("tiny", nearest=0)
     with pytest.raises(InputError, match="a width of 48 is not a multiple of head_width"):
         preset("tiny", depth_widths=(64, 48))

@@ -399,8 +399,8 @@ def test_the_real_textures_are_read() -> None:
     root = Path(__file__).parents[2].parent / "shared" / "data" / "textures"
     if not root.is_dir():
         pytest.skip("the textures for training are not beside this checkout")
-    bank = bank_from_folder(root, side=32, limit=60, procedural=False)
-    assert bank.surfaces + bank.cutouts >= 55
+    bank = bank_from_folder(root, side=32, limit=180, procedural=False)
+    assert bank.surfaces + bank.cutouts >= 165
     assert bank.cutouts >= 8 and bank.surfaces >= 40
     for texture in range(bank.surfaces, bank.count):
         alpha = bank.level(texture, 0)[3]
