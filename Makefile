@@ -42,6 +42,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/training.py --steps 20 --set model.preset=tiny --set data.batch=2 --set "data.crop=[128, 160]" --json out/training.json
 	$(BIN)/python benchmarks/inference.py --json out/inference.json
 	$(BIN)/python benchmarks/flicker.py --json out/flicker.json
+	$(BIN)/python benchmarks/long_clip.py --frames 50 150 300 --json out/long_clip.json
 	$(BIN)/python benchmarks/prototype_regions.py --scenes 1 --removals 1 --json out/prototype_regions.json
 
 $(READY): pyproject.toml constraints.txt
