@@ -23,6 +23,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --count 20000 --seconds 600

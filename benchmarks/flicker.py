@@ -26,16 +26,17 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from protoformer.files import write_atomically
-from protoformer.inference import DepthModel, load
-from protoformer.inference.steady_depth import SteadyDepth
-from protoformer.metrics import depth_flicker
-from protoformer.world import World
-from protoformer.world.tasks import intrinsics
+from protoformer.depth.metrics import depth_flicker
+from protoformer.depth.predictor import DepthPredictor
+from protoformer.depth.video import TemporalFilter
+from protoformer.io.files import write_atomically
+from protoformer.loading import load
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.ground_truth import intrinsics
 
 FAMILIES = ("room", "handheld", "chase", "objects", "drive")
 FARTHEST = 200.0
-"""Metres: the sky is put there."""
+"""Meters: the sky is put there."""
 SETTLED = 4
 """Frames after which errors count."""
 
@@ -56,10 +57,10 @@ class Flicker:
 
 
 def measured(
-    family: str, frames: int, size: tuple[int, int], model: DepthModel | None = None, number: int = 1
+    family: str, frames: int, size: tuple[int, int], model: DepthPredictor | None = None, number: int = 1
 ) -> Flicker:
     """One clip of a family."""
-    renderer = World(family, size=size).renderer([number])
+    renderer = SyntheticScenes(family, size=size).renderer([number])
     views = [renderer.view(frame / renderer.scenes.rate) for frame in range(frames)]
     images = torch.cat([renderer.clean(view) for view in views])
     truth = torch.cat([view.depth for view in views]).clamp(max=FARTHEST).log()
@@ -100,11 +101,11 @@ def _waver(truth: Tensor, amount: float = 0.05) -> Tensor:
 
 
 def _followed(images: Tensor, logs: Tensor) -> Tensor:
-    steady, scale = SteadyDepth(), torch.full_like(logs[0], math.log(0.1))
+    steady, scale = TemporalFilter(), torch.full_like(logs[0], math.log(0.1))
     return torch.stack([steady.follow(image, log, scale) for image, log in zip(images, logs, strict=True)])
 
 
-def _said(model: DepthModel, images: list[Tensor], camera: Tensor, steady: bool) -> Tensor:
+def _said(model: DepthPredictor, images: list[Tensor], camera: Tensor, steady: bool) -> Tensor:
     video = model.depth_video(images, intrinsics=camera, steady=steady)
     return torch.stack([step.depth for step in video]).clamp(max=FARTHEST).log()
 

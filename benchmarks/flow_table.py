@@ -14,12 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from protoformer.app.progress import progress_bar
-from protoformer.data import open_dataset
-from protoformer.files import write_atomically
-from protoformer.inference import load
-from protoformer.inference.evaluation import evaluate_flow, model_method
-from protoformer.inference.published import peers_beside
+from protoformer.cli.terminal import progress_bar
+from protoformer.datasets.published import peer_results
+from protoformer.datasets.registry import open_dataset
+from protoformer.flow.evaluation import evaluate_flow, predictor_method
+from protoformer.io.files import write_atomically
+from protoformer.loading import load
 
 DATASETS = {
     "sintel": ("Sintel", None),
@@ -32,7 +32,7 @@ DATASETS = {
 
 def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str, float]]:
     """Per dataset that is there, mean end-point errors (pixels) by method, ours first."""
-    method = model_method(load(model, task="flow"), updates)
+    method = predictor_method(load(model, task="flow"), updates)
     found: dict[str, dict[str, float]] = {}
     for dataset, (folder, split) in DATASETS.items():
         if not (root / folder).is_dir():
@@ -43,7 +43,7 @@ def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str,
             names, place = (dataset, model), root / folder
             samples = evaluate_flow(pairs, method, names=names, root=place, progress=told).samples
         errors = {model: [sample.scores.epe for sample in samples]}
-        for peer, scores in peers_beside(root / folder).items():
+        for peer, scores in peer_results(root / folder).items():
             known = [scores.get(f"{folder}/{sample.name}") for sample in samples]
             errors[peer] = [score["epe"] for score in known if score is not None]
         found[dataset] = {name: sum(each) / len(each) for name, each in errors.items() if len(each) == len(samples)}

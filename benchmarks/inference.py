@@ -22,11 +22,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from measuring import peak_mib, synchronize
-from protoformer.app.arguments import tile_choice
-from protoformer.files import write_atomically
-from protoformer.inference import UntrainedWarning, load
-from protoformer.inference.flow_windows import Precision, takes_half
-from protoformer.inference.planning import Tile
+from protoformer.cli.options import parse_tile
+from protoformer.errors import UntrainedWarning
+from protoformer.flow.tiling import TileSize
+from protoformer.io.files import write_atomically
+from protoformer.loading import load
+from protoformer.models.runtime import Precision, use_half_precision
 
 SIZES = ((440, 1024), (1080, 1920))
 RAFT_UPDATES = 12
@@ -66,7 +67,7 @@ def timed(step: Callable[[], object], device: torch.device, repeats: int) -> tup
 
 
 def ours(
-    name: str, size: tuple[int, int], device: torch.device, precision: Precision, tile: Tile, repeats: int
+    name: str, size: tuple[int, int], device: torch.device, precision: Precision, tile: TileSize, repeats: int
 ) -> InferenceCost:
     """Our own network over a stream of frames, one pair at a time."""
     with warnings.catch_warnings():
@@ -85,7 +86,7 @@ def raft(size: tuple[int, int], device: torch.device, precision: Precision, repe
 
     network: nn.Module = raft_large(weights=None).to(device).eval()
     first, second = (2 * each[None].to(device) / 255 - 1 for each in images(2, size))
-    half = takes_half(device, precision)
+    half = use_half_precision(device, precision)
 
     @torch.no_grad()
     def step() -> Tensor:
@@ -129,7 +130,7 @@ def main() -> None:
     parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
-    tile = tile_choice(arguments.tile)
+    tile = parse_tile(arguments.tile)
     figures: dict[str, list[InferenceCost]] = {}
     for device in map(torch.device, arguments.devices):
         costs = figures.setdefault(str(device), [])

@@ -25,14 +25,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from protoformer.files import Movie, MovieWriter, open_movie, write_atomically
-from protoformer.files.movie import Picture
-from protoformer.inference import load
-from protoformer.inference.homographies import FeatureFinder
-from protoformer.inference.stabilize_scores import StabilityMeter
-from protoformer.inference.track_steps import track_steps
-from protoformer.show import depth_frame, flow_frame
-from protoformer.show.track_frames import draw_targets
+from protoformer.depth.drawing import draw_depth_frame
+from protoformer.flow.drawing import draw_flow_frame
+from protoformer.io.files import write_atomically
+from protoformer.loading import load
+from protoformer.stabilization.camera_motion import FeatureFinder
+from protoformer.stabilization.metrics import StabilityMeter
+from protoformer.tracking.drawing import draw_targets
+from protoformer.tracking.video import track_frames
+from protoformer.video.reader import open_video
+from protoformer.video.types import ImageArray, Video
+from protoformer.video.writer import VideoWriter
 
 FRAMES = (500, 1500, 3000)
 SIZE = (64, 96)
@@ -65,7 +68,7 @@ class Meter:
             self.mib[done] = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def shaky_pictures(count: int, size: tuple[int, int]) -> Iterator[Picture]:
+def shaky_pictures(count: int, size: tuple[int, int]) -> Iterator[ImageArray]:
     """A textured wall as a camera sees it that pans slowly and shakes by a few pixels a frame."""
     random = np.random.default_rng(0)
     height, width = size[0] + 2 * MARGIN, size[1] + 2 * MARGIN
@@ -80,40 +83,40 @@ def shaky_pictures(count: int, size: tuple[int, int]) -> Iterator[Picture]:
         yield np.asarray(cv2.getRectSubPix(wall, size[::-1], (x, y)), np.uint8)
 
 
-def run_flow(movie: Movie, target: Path, passes: dict[str, Meter]) -> None:
+def run_flow(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
     """Flow of every pair, written in colors."""
     video = load("flow").flow_video(movie, zoom=1)
-    with MovieWriter(target, movie) as writer:
+    with VideoWriter(target, movie) as writer:
         for done, step in enumerate(video, start=2):
-            writer.write(flow_frame(step, 8.0), step.time)
+            writer.write(draw_flow_frame(step, 8.0), step.time)
             passes["flow"](done)
 
 
-def run_depth(movie: Movie, target: Path, passes: dict[str, Meter]) -> None:
+def run_depth(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
     """Steady depth of every frame, written in colors."""
     video = load("depth").depth_video(movie)
-    with MovieWriter(target, movie) as writer:
+    with VideoWriter(target, movie) as writer:
         for done, step in enumerate(video, start=1):
-            writer.write(depth_frame(step, (0.5, 20.0)), step.time)
+            writer.write(draw_depth_frame(step, (0.5, 20.0)), step.time)
             passes["depth"](done)
 
 
-def run_track(movie: Movie, target: Path, passes: dict[str, Meter]) -> None:
+def run_track(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
     """One target in the middle of the first frame, drawn into every frame."""
     height, width = movie.info.size
     box = (width / 3, height / 3, width / 3, height / 3)
-    with MovieWriter(target, movie) as writer:
-        for done, step in enumerate(track_steps(movie, box, load("track").tracker), start=1):
+    with VideoWriter(target, movie) as writer:
+        for done, step in enumerate(track_frames(movie, box, load("track").tracker), start=1):
             writer.write(draw_targets(step.image, step.targets), step.time)
             passes["track"](done)
 
 
-def run_stabilize(movie: Movie, target: Path, passes: dict[str, Meter]) -> None:
+def run_stabilize(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
     """The motion of the camera, and then the steady clip with its scores."""
     model = load("stabilize")
     result = model.stabilize(movie, progress=lambda done, _: passes["stabilize: analysis"](done))
     before, after, finder = StabilityMeter(), StabilityMeter(), FeatureFinder()
-    with MovieWriter(target, movie) as writer:
+    with VideoWriter(target, movie) as writer:
         for done, (moment, shaky, steady) in enumerate(model.frames(movie, result), start=1):
             writer.write(steady, moment)
             seen = finder.find(shaky)
@@ -123,7 +126,7 @@ def run_stabilize(movie: Movie, target: Path, passes: dict[str, Meter]) -> None:
     before.scores(), after.scores()
 
 
-Run = Callable[[Movie, Path, dict[str, Meter]], None]
+Run = Callable[[Video, Path, dict[str, Meter]], None]
 TASKS: dict[str, tuple[Run, tuple[str, ...]]] = {
     "flow": (run_flow, ("flow",)),
     "depth": (run_depth, ("depth",)),
@@ -137,7 +140,7 @@ def measured(task: str, clip: Path, at: tuple[int, ...]) -> list[Growth]:
     """Run one task in this process."""
     run, names = TASKS[task]
     passes = {name: Meter(at) for name in names}
-    movie = open_movie(clip)
+    movie = open_video(clip)
     run(movie, clip.with_name(f"{task}.mp4"), passes)
     first, last = min(at), max(at)
     return [
@@ -190,7 +193,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         clip = Path(folder) / "clip.mp4"
-        with MovieWriter(clip, rate=30) as writer:
+        with VideoWriter(clip, rate=30) as writer:
             for picture in shaky_pictures(at[-1], tuple(arguments.size)):
                 writer.write(picture)
         growths = [each for task in arguments.tasks for each in measured_apart(task, clip, at)]

@@ -28,20 +28,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from protoformer.files import write_atomically
-from protoformer.geometry import cell_of_pixel, grid_shape
-from protoformer.inference import FlowModel, FlowResult, load
-from protoformer.inference.faithfulness import Removal, removals
-from protoformer.inference.moving_parts import moving_parts
-from protoformer.inference.region_baselines import REGIONS
-from protoformer.metrics.regions import (
-    adjusted_rand_index,
-    best_joined,
-    boundary_recall,
-    boundary_share,
-    owners,
-)
-from protoformer.world import World
+from faithfulness import Removal, removals
+from protoformer.explain.parts import segment_motion
+from protoformer.flow.predictor import FlowPredictor
+from protoformer.flow.result import FlowResult
+from protoformer.geometry.regions import adjusted_rand_index, best_merge, boundary_recall, boundary_share, owners
+from protoformer.geometry.warps import cell_of_pixel, grid_shape
+from protoformer.io.files import write_atomically
+from protoformer.loading import load
+from protoformer.synthetic.generator import SyntheticScenes
+from region_baselines import REGIONS
 
 FAMILIES = ("objects", "room", "chase")
 ALIKE = 1.0
@@ -80,7 +76,7 @@ class Scene:
 
 def scene_of(family: str, number: int, size: tuple[int, int], seed: int) -> Scene:
     """One of the world."""
-    renderer = World(family, seed=seed, size=size).renderer([number])
+    renderer = SyntheticScenes(family, seed=seed, size=size).renderer([number])
     views = [renderer.view(frame / renderer.scenes.rate) for frame in range(2)]
     flow = renderer.motion(*views).flow[0]
     surfaces = views[0].hits.index[0].view(size)
@@ -105,14 +101,14 @@ def motions_of(surfaces: Tensor, flow: Tensor) -> Tensor:
 
 def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
     """Of regions, H x W, with the true parts; result: the flow as the network found it."""
-    moving = moving_parts(labels, result.flow, result.confidence)
+    moving = segment_motion(labels, result.flow, result.confidence)
     return Agreement(
         regions=len(labels.unique()),
         things=adjusted_rand_index(labels, scene.things),
-        things_best=adjusted_rand_index(best_joined(labels, scene.things), scene.things),
+        things_best=adjusted_rand_index(best_merge(labels, scene.things), scene.things),
         things_moving=adjusted_rand_index(moving, scene.things),
         motions=adjusted_rand_index(labels, scene.motions),
-        motions_best=adjusted_rand_index(best_joined(labels, scene.motions), scene.motions),
+        motions_best=adjusted_rand_index(best_merge(labels, scene.motions), scene.motions),
         motions_moving=adjusted_rand_index(moving, scene.motions),
         parts=len(moving.unique()),
         recall=boundary_recall(labels, scene.things),
@@ -136,7 +132,7 @@ def mean_of(found: list[Agreement]) -> Agreement:
 
 
 def measured(
-    model: FlowModel, layers: list[str], scenes: list[Scene], taken_out: int
+    model: FlowPredictor, layers: list[str], scenes: list[Scene], taken_out: int
 ) -> tuple[dict[str, Agreement], dict[str, tuple[float, float]]]:
     """The agreement of every method, and of every layer the medians of change and ratio over removals."""
     found: dict[str, list[Agreement]] = {}

@@ -36,17 +36,18 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from measuring import captured, median_milliseconds, peak_mib, synchronize
-from protoformer.files import write_atomically
-from protoformer.inference.images import as_image
-from protoformer.model import Prototyping, build_flow, fused, preset
-from protoformer.model.attention import Attention, FeedForward
-from protoformer.model.convergence import Convergence, measure_convergence, plain_em
-from protoformer.model.encoder import Mixer
-from protoformer.model.flow import normalised
-from protoformer.model.fused.flops import flop_counter
-from protoformer.model.synchronization import LatentSynchronization
-from protoformer.model.tokens import size_of, tokens_of
-from protoformer.world import random_scene
+from protoformer.explain.tracing import Convergence, measure_convergence, plain_em
+from protoformer.io.files import write_atomically
+from protoformer.io.image_input import as_image
+from protoformer.models.config import preset
+from protoformer.models.encoder import Mixer
+from protoformer.models.heads.cost_memory import Attention, FeedForward
+from protoformer.models.heads.flow import build_flow, normalize_images
+from protoformer.models.kernels import dispatch as fused
+from protoformer.models.prototyping import Prototyping
+from protoformer.models.runtime import flop_counter, map_size, maps_to_tokens
+from protoformer.models.synchronization import LatentSynchronization
+from protoformer.synthetic.layers import random_scene
 
 SIZES = ((27, 60), (54, 120), (108, 240))
 CHANNELS, HEADS, HEAD_WIDTH = 128, 4, 32
@@ -245,14 +246,14 @@ def features_of_image(path: str | None) -> tuple[nn.Module, Tensor]:
     encoder = build_flow(preset("fast")).eval().features
     image = random_scene((256, 384), seed=3).render().first if path is None else as_image(path)
     with torch.inference_mode():
-        features: Tensor = encoder(normalised(image)).features[0]
+        features: Tensor = encoder(normalize_images(image)).features[0]
     return encoder, features.clone()
 
 
 def convergence(path: str | None) -> dict[str, Convergence]:
     """EM in the settings of theory, and as the network runs it."""
     encoder, features = features_of_image(path)
-    tokens, size = tokens_of(features), size_of(features)
+    tokens, size = maps_to_tokens(features), map_size(features)
     unit = F.normalize(tokens, dim=-1)
     network: Prototyping = encoder.stages[0].blocks[0].mixer.prototyping  # type: ignore[index, union-attr, assignment]
     return {

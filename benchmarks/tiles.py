@@ -5,7 +5,7 @@
     python benchmarks/tiles.py --dtype float32 --jobs 16 --kernels sums synchronize
 
 Every tile is tried in every kernel: the fastest few are printed with their times, the error against the plain version
-in float64 on a small map, and, last, the lines to write into TILES of src/protoformer/model/fused/tiles.py.
+in float64 on a small map, and, last, the lines to write into TILES of src/protoformer/models/kernels/tiles.py.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from measuring import captured
-from protoformer.model.fused import plain
-from protoformer.model.fused.tiles import TILES, Tile, fits, padded, tile_for
+from protoformer.models.kernels import reference as plain
+from protoformer.models.kernels.tiles import TILES, Tile, fits, padded, tile_for
 
 BY_PROTOTYPES = ("sums", "sums_backward", "synchronize", "synchronize_backward")
 BY_CHANNELS = ("project", "perceptron", "perceptron_tokens", "perceptron_weights")
@@ -65,11 +65,8 @@ def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: 
 
 def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
     """One launch of a kernel on these inputs."""
-    from protoformer.model.fused import (
-        prototyping_kernels,
-        synchronization_backward_kernels,
-        synchronization_kernels,
-    )
+    from protoformer.models.kernels import prototyping_kernels, synchronization_kernels
+    from protoformer.models.kernels import synchronization_kernels as synchronization_backward_kernels
 
     if kernel in BY_CHANNELS:
         return layer_call(kernel, given)
@@ -90,7 +87,7 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
 
 def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
     """One launch of a kernel of a layer without prototypes."""
-    from protoformer.model.fused import perceptron_kernels, projection_kernels
+    from protoformer.models.kernels import perceptron_kernels, projection_kernels
 
     layer = [given[name] for name in ("first", "first_bias", "second")]
     if kernel == "project":
@@ -105,8 +102,9 @@ def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
 
 def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     """As a mixer runs it: with the softmax's denominators known."""
-    from protoformer.model.fused import prototyping_backward_kernels, prototyping_kernels
-    from protoformer.model.fused.blocked import like_tokens
+    from protoformer.models.kernels import prototyping_kernels
+    from protoformer.models.kernels import prototyping_kernels as prototyping_backward_kernels
+    from protoformer.models.kernels.blocked import like_tokens
 
     queries, keys, values = ours
     levels = queries.new_empty(*keys.shape[:3], dtype=torch.float32)

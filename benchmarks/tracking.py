@@ -12,8 +12,10 @@ import warnings
 import torch
 
 from measuring import median_milliseconds, peak_mib
-from protoformer.inference import TrackModel, UntrainedWarning, load
-from protoformer.inference.flow_windows import Precision, takes_half
+from protoformer.errors import UntrainedWarning
+from protoformer.loading import load
+from protoformer.models.runtime import Precision, use_half_precision
+from protoformer.tracking.predictor import TrackingPredictor
 
 TARGETS = (1, 3)
 
@@ -24,7 +26,7 @@ def boxes(count: int, size: tuple[int, int]) -> list[tuple[float, float, float, 
     return [((place + 1) * size[1] / (count + 1), size[0] / 2, tall / 2, tall) for place in range(count)]
 
 
-def measured(model: TrackModel, count: int, size: tuple[int, int], precision: Precision, repeats: int) -> str:
+def measured(model: TrackingPredictor, count: int, size: tuple[int, int], precision: Precision, repeats: int) -> str:
     """A line for people."""
     random = torch.Generator().manual_seed(0)
     frames = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8, generator=random)
@@ -57,7 +59,7 @@ def main() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)
         model = load(options.model, options.device, task="track")
-    products = "bfloat16" if takes_half(model.device, options.precision) else "float32"
+    products = "bfloat16" if use_half_precision(model.device, options.precision) else "float32"
     print(f"{options.model} on {model.device}, {products}, {torch.get_num_threads()} threads, {width}x{height} pixels")
     for count in TARGETS:
         print(measured(model, count, (height, width), options.precision, options.repeats))

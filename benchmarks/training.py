@@ -27,12 +27,12 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from measuring import synchronize
-from protoformer.files import write_atomically
-from protoformer.training import Recipe, read_recipe
-from protoformer.training.distributed import launched
+from protoformer.io.files import write_atomically
+from protoformer.tasks import task_of
+from protoformer.training.distributed import launch
 from protoformer.training.engine import build_engine
 from protoformer.training.prefetch import InFlight
-from protoformer.training.tasks import task_of
+from protoformer.training.recipe import Recipe, read_recipe
 
 WARM_UP = 6
 DATA_WARM_UP = 120
@@ -76,7 +76,7 @@ def held_gib(device: torch.device) -> float | None:
 def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
     """The recipe's own step."""
     task = task_of(recipe)
-    engine = build_engine(launched(str(device)), recipe, task)
+    engine = build_engine(launch(str(device)), recipe, task)
     batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
     rate, held = recipe.optimizer.rate, task.tensors(next(batches))
     alone = milliseconds(lambda: engine.step(held, rate), device, steps)

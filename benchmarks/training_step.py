@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from measuring import captured, synchronize
-from protoformer.model import FlowNetwork, build_flow, fused, preset
-from protoformer.model.encoder import Mixer
+from protoformer.models.config import preset
+from protoformer.models.encoder import Mixer
+from protoformer.models.heads.flow import FlowNetwork, build_flow
+from protoformer.models.kernels import dispatch as fused
 
 
 class Nothing(nn.Module):

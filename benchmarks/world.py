@@ -15,7 +15,7 @@ the benchmark's published rows (Butler et al. 2012 define the three). Where benc
 --kitti name the folders), their own motion is counted too.
 
 The third has the share of scenes that are dark or bright (mean under 0.1 or over 0.9), clipped (over a quarter of the
-pixels at black or white), textureless (a mean difference between neighbours under one grey level), or filled by one
+pixels at black or white), textureless (a mean difference between neighbors under one gray level), or filled by one
 primitive to nine tenths.
 """
 
@@ -34,11 +34,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from measuring import synchronize
-from protoformer.data import open_dataset
-from protoformer.files import write_atomically
-from protoformer.geometry import pixel_grid
-from protoformer.world import World, flow_stream
-from protoformer.world.families import FAMILIES
+from protoformer.datasets.registry import open_dataset
+from protoformer.geometry.warps import pixel_grid
+from protoformer.io.files import write_atomically
+from protoformer.synthetic.families import FAMILIES
+from protoformer.synthetic.generator import SyntheticScenes, flow_stream
 
 SIZE = (368, 496)
 EDGES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 100.0, 200.0, float("inf"))
@@ -65,7 +65,7 @@ class Speed:
 
 def speed(family: str, look: str, batch: int, device: torch.device, workers: int, seconds: float) -> Speed:
     """Render batches for about so long; workers: processes that render, 0 for this one alone."""
-    stream = flow_stream(World(family, size=SIZE), batch, device=device, final=float(look == "final"))
+    stream = flow_stream(SyntheticScenes(family, size=SIZE), batch, device=device, final=float(look == "final"))
     start = time.perf_counter()
     batches = iter(DataLoader(stream, batch_size=None, num_workers=workers))
     next(batches)
@@ -91,7 +91,7 @@ def shares(lengths: Tensor) -> list[float]:
 
 def world_motion(family: str, scenes: int, size: tuple[int, int], device: torch.device) -> Tensor:
     """Lengths of the motion of every eighth pixel of every eighth row, over so many scenes."""
-    world, found = World(family, seed=1, size=size).on(device), []
+    world, found = SyntheticScenes(family, seed=1, size=size).on(device), []
     pixels = pixel_grid(*size, device=device)[:, 4::8, 4::8].flatten(1)[None]
     for start in range(0, scenes, 8):
         renderer = world.renderer(range(start, min(scenes, start + 8)), device)
@@ -113,16 +113,16 @@ def dataset_motion(name: str, root: Path) -> Tensor:
 
 def defects(family: str, look: str, scenes: int, device: torch.device) -> dict[str, float]:
     """Shares of scenes with each defect, at 96 x 128."""
-    world, found = World(family, seed=2, size=(96, 128)).on(device), []
+    world, found = SyntheticScenes(family, seed=2, size=(96, 128)).on(device), []
     for start in range(0, scenes, 8):
         renderer = world.renderer(range(start, min(scenes, start + 8)), device)
         view = renderer.view(0.0)
         image = renderer.final(view) if look == "final" else renderer.clean(view)
-        grey = image.mean(dim=1)
+        gray = image.mean(dim=1)
         clipped = ((image <= 0) | (image >= 1)).all(dim=1).float().mean(dim=(1, 2))
-        rough = 255 * (grey.diff(dim=1).abs().mean(dim=(1, 2)) + grey.diff(dim=2).abs().mean(dim=(1, 2))) / 2
+        rough = 255 * (gray.diff(dim=1).abs().mean(dim=(1, 2)) + gray.diff(dim=2).abs().mean(dim=(1, 2))) / 2
         most = torch.stack([each.bincount().max() / each.numel() for each in view.hits.index])
-        brightness = grey.mean(dim=(1, 2))
+        brightness = gray.mean(dim=(1, 2))
         flags = (brightness < 0.1, brightness > 0.9, clipped > 0.25, rough < 1.0, most > 0.9)
         found.append(torch.stack(flags, dim=1).float().cpu())
     return dict(zip(DEFECTS, torch.cat(found).mean(dim=0).tolist(), strict=True))

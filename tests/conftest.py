@@ -17,8 +17,10 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from protoformer.training import world_mix
-from protoformer.world import procedural_bank
+from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.training import mixes as world_mix
+
+pytest_plugins = ("datasets_fixtures", "io_fixtures", "predictor_fixtures", "training_fixtures")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 # Where two threads are tested, none spins while it waits; those that test side by side have it from the one that began.

@@ -13,8 +13,9 @@ import pytest
 from PIL import Image
 
 import protoformer
-from protoformer.data.clip_folder import write_clips
-from protoformer.world import World, procedural_bank
+from protoformer.datasets.clips import write_clips
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.texture_bank import procedural_bank
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("README.md", {"motion.flo", "motion.png"}),
         ("docs/video.md", set()),
-        ("docs/depth.md", {"depth.npy", "colours.png", "room.ply"}),
+        ("docs/depth.md", {"depth.npy", "colors.png", "room.ply"}),
         ("docs/tracking.md", {"track.csv"}),
         ("docs/explain.md", {"explained"}),
         ("docs/stabilization.md", set()),
@@ -72,7 +73,7 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("has none of the folders Sintel, Middlebury, KITTI-2012, FlyingChairs; give one that does.")
 
-    world = World("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
+    world = SyntheticScenes("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
     write_clips(world, 1, tmp_path / "Sintel", "sintel", 2)
     benchmark.main()
     assert capsys.readouterr().err.splitlines()[0] == "sintel: 2 pairs"

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protoformer.data import open_dataset
+from protoformer.ablation.summary import read_result
+from protoformer.datasets.published import peer_results
+from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError, nearest, shortened
-from protoformer.files import encode_png
-from protoformer.inference.published import peers_beside
-from protoformer.training import checkpoints
-from protoformer.training.ablation_results import read_result
+from protoformer.io.png import encode_png
+from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint_files import FORMAT, MANIFEST
-from protoformer.training.log import read_log
+from protoformer.training.loggers import read_log
 from protoformer.training.recipe import read_recipe
 
 DEEP = "[" * 100_000
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_an_odd_version_is_refused_in_a_short_sentence(tmp_path:
     (folder / MANIFEST).write_text(json.dumps(content))
     assert "it is of version" in refusal(lambda: checkpoints.load(folder))
     told: list[str] = []
-    assert checkpoints.newest(tmp_path, told.append) is None
+    assert checkpoints.find_newest(tmp_path, told.append) is None
     assert len(told) == 1 and len(told[0]) < 1000 and told[0].isprintable()
 
 
@@ -82,7 +82,7 @@ def test_depths_beyond_float32_are_infinite_and_no_warning(tmp_path: Path, depth
 
 def test_deeply_nested_json_is_no_table_no_result_and_no_record(tmp_path: Path) -> None:
     (tmp_path / "peers.json").write_text(DEEP)
-    assert "is not a table of peers" in refusal(lambda: peers_beside(tmp_path))
+    assert "is not a table of peers" in refusal(lambda: peer_results(tmp_path))
     (tmp_path / "result.json").write_text(DEEP)
     assert read_result(tmp_path, "key") is None
     (tmp_path / "log.jsonl").write_text(f'{DEEP}\n{{"step": 3}}\n')

@@ -1,7 +1,7 @@
-"""Motion from video on one prototype-based encoder: `load` a model, hand it images, save what it returns.
+"""Optical flow, depth, tracking and stabilization on one prototype-based encoder.
 
-What it offers stands in `protoformer.app.library`, which is imported when something of it is first asked for: that
-takes seconds, and nobody who only starts the command or reads the version should have to wait for them.
+The names below are imported when they are first used: torch takes seconds to import, and neither the version nor the
+command line's help needs it.
 """
 
 from importlib import import_module
@@ -10,17 +10,109 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from protoformer.app.library import *  # noqa: F403
-else:
+    from protoformer.batch.flow import batch_flow as batch_flow
+    from protoformer.batch.running import BatchResult as BatchResult
+    from protoformer.depth.predictor import DepthPredictor as DepthPredictor
+    from protoformer.depth.result import DepthResult as DepthResult
+    from protoformer.depth.result import PointCloud as PointCloud
+    from protoformer.depth.video import DepthFrame as DepthFrame
+    from protoformer.depth.video import DepthVideo as DepthVideo
+    from protoformer.errors import InputError as InputError
+    from protoformer.errors import UntrainedWarning as UntrainedWarning
+    from protoformer.explain.page import save_explanation as save_explanation
+    from protoformer.explain.result import Explanation as Explanation
+    from protoformer.export.exporter import ExportError as ExportError
+    from protoformer.export.exporter import ExportResult as ExportResult
+    from protoformer.export.exporter import export_model as export_model
+    from protoformer.flow.predictor import FlowPredictor as FlowPredictor
+    from protoformer.flow.result import FlowResult as FlowResult
+    from protoformer.flow.video import FlowFrame as FlowFrame
+    from protoformer.flow.video import FlowVideo as FlowVideo
+    from protoformer.loading import load as load
+    from protoformer.models.config import PRESETS as PRESETS
+    from protoformer.models.config import ModelConfig as ModelConfig
+    from protoformer.models.config import preset as preset
+    from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
+    from protoformer.stabilization.result import StabilizationResult as StabilizationResult
+    from protoformer.tracking.predictor import Tracker as Tracker
+    from protoformer.tracking.predictor import TrackingPredictor as TrackingPredictor
+    from protoformer.tracking.result import TrackedBox as TrackedBox
+    from protoformer.tracking.result import TrackResult as TrackResult
+    from protoformer.tracking.result import save_tracks as save_tracks
 
-    def __getattr__(name: str) -> Any:
-        if name == "__all__" or not name.startswith("__"):
-            library = import_module("protoformer.app.library")
-            if name == "__all__" or name in library.__all__:
-                return getattr(library, name)
-            if name in globals():  # a room, which came with the rest
-                return globals()[name]
+_EXPORTS = {
+    "BatchResult": "protoformer.batch.running",
+    "DepthFrame": "protoformer.depth.video",
+    "DepthPredictor": "protoformer.depth.predictor",
+    "DepthResult": "protoformer.depth.result",
+    "DepthVideo": "protoformer.depth.video",
+    "Explanation": "protoformer.explain.result",
+    "ExportError": "protoformer.export.exporter",
+    "ExportResult": "protoformer.export.exporter",
+    "FlowFrame": "protoformer.flow.video",
+    "FlowPredictor": "protoformer.flow.predictor",
+    "FlowResult": "protoformer.flow.result",
+    "FlowVideo": "protoformer.flow.video",
+    "InputError": "protoformer.errors",
+    "ModelConfig": "protoformer.models.config",
+    "PRESETS": "protoformer.models.config",
+    "PointCloud": "protoformer.depth.result",
+    "StabilizationPredictor": "protoformer.stabilization.predictor",
+    "StabilizationResult": "protoformer.stabilization.result",
+    "TrackResult": "protoformer.tracking.result",
+    "TrackedBox": "protoformer.tracking.result",
+    "Tracker": "protoformer.tracking.predictor",
+    "TrackingPredictor": "protoformer.tracking.predictor",
+    "UntrainedWarning": "protoformer.errors",
+    "batch_flow": "protoformer.batch.flow",
+    "export_model": "protoformer.export.exporter",
+    "load": "protoformer.loading",
+    "preset": "protoformer.models.config",
+    "save_explanation": "protoformer.explain.page",
+    "save_tracks": "protoformer.tracking.result",
+}
+"""Public names, and the module that defines each."""
+
+__all__ = [
+    "PRESETS",
+    "BatchResult",
+    "DepthFrame",
+    "DepthPredictor",
+    "DepthResult",
+    "DepthVideo",
+    "Explanation",
+    "ExportError",
+    "ExportResult",
+    "FlowFrame",
+    "FlowPredictor",
+    "FlowResult",
+    "FlowVideo",
+    "InputError",
+    "ModelConfig",
+    "PointCloud",
+    "StabilizationPredictor",
+    "StabilizationResult",
+    "TrackResult",
+    "TrackedBox",
+    "Tracker",
+    "TrackingPredictor",
+    "UntrainedWarning",
+    "batch_flow",
+    "export_model",
+    "load",
+    "preset",
+    "save_explanation",
+    "save_tracks",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

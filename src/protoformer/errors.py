@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class UntrainedWarning(UserWarning):
+    """A model was loaded whose weights are random."""
+
+
 def shortened(text: object, most: int = 300) -> str:
     """Text from a file for use in a message: on one line, and with its middle left out where it is long.
 

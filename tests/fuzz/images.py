@@ -10,8 +10,36 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from protoformer import files
-from protoformer.data.manifest import OwnDepth
+from protoformer.datasets.manifest import ManifestDepth
+from protoformer.io.float_formats import (
+    Camera,
+    read_cam,
+    read_dpt,
+    read_flo,
+    read_pfm,
+    read_pfm_flow,
+    write_cam,
+    write_dpt,
+    write_flo,
+    write_pfm,
+    write_pfm_flow,
+)
+from protoformer.io.image import focal_in_35mm, image_size, read_cutout, read_image
+from protoformer.io.kitti import (
+    read_kitti_depth,
+    read_kitti_disparity,
+    read_kitti_flow,
+    read_mm_depth,
+    read_vkitti2_depth,
+    read_vkitti2_flow,
+    write_kitti_depth,
+    write_kitti_disparity,
+    write_kitti_flow,
+    write_mm_depth,
+    write_vkitti2_depth,
+    write_vkitti2_flow,
+)
+from protoformer.io.png import encode_png
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import (
     declared_size,
@@ -53,10 +81,10 @@ def written(suffix: str, *writers: Callable[[Path], object]) -> list[bytes]:
 
 def read_picture(path: Path) -> None:
     """Read all that the package reads of an image."""
-    files.image_size(path)
-    files.focal_in_35mm(path)
-    assert files.read_image(path).ndim == 3
-    files.read_cutout(path)
+    image_size(path)
+    focal_in_35mm(path)
+    assert read_image(path).ndim == 3
+    read_cutout(path)
 
 
 def _rgb() -> Image.Image:
@@ -71,8 +99,8 @@ def _pngs() -> list[bytes]:
     deep = np.repeat(pixels()[..., :1].astype(np.uint16) * 257, 3, axis=-1)
     return [
         *_modes("PNG", ("RGB", "L", "P", "1", "RGBA", "LA"))(),
-        files.encode_png(deep),
-        files.encode_png(deep[..., 0]),
+        encode_png(deep),
+        encode_png(deep[..., 0]),
         encoded(_rgb(), "PNG", save_all=True, append_images=[Image.fromarray(pixels(1))]),
         encoded(_rgb(), "PNG", exif=_exif(), dpi=(72, 72)),
     ]
@@ -145,8 +173,8 @@ def _depth() -> np.ndarray:
     return pixels()[..., 0].astype(np.float32) / 16 + 0.5
 
 
-def _camera() -> files.Camera:
-    return files.Camera(np.diag([500.0, 500.0, 1.0]), np.eye(3, 4))
+def _camera() -> Camera:
+    return Camera(np.diag([500.0, 500.0, 1.0]), np.eye(3, 4))
 
 
 def _npys() -> list[bytes]:
@@ -159,10 +187,10 @@ def _npys() -> list[bytes]:
 
 
 def _read_npy(path: Path) -> None:
-    (path.parent / "image.png").write_bytes(files.encode_png(pixels()))
+    (path.parent / "image.png").write_bytes(encode_png(pixels()))
     manifest = path.parent / "manifest.csv"
     manifest.write_text(f"image,depth\nimage.png,{path.name}\n")
-    OwnDepth(manifest)[0]
+    ManifestDepth(manifest)[0]
 
 
 def _picture(name: str, suffix: str, seeds: Callable[[], Sequence[bytes]], *structured: Any, share: int = 1) -> Kind:
@@ -213,19 +241,17 @@ IMAGES: tuple[Kind, ...] = (
 """Images that Pillow and OpenCV decode."""
 
 ARRAYS: tuple[Kind, ...] = (
-    _truth("flo", ".flo", lambda path: files.write_flo(path, _flow()), files.read_flo),
-    _truth("pfm", ".pfm", lambda path: files.write_pfm(path, _depth()), files.read_pfm),
-    _truth("pfmflow", ".pfm", lambda path: files.write_pfm_flow(path, _flow()), files.read_pfm_flow),
-    _truth("dpt", ".dpt", lambda path: files.write_dpt(path, _depth()), files.read_dpt),
-    _truth("cam", ".cam", lambda path: files.write_cam(path, _camera()), files.read_cam),
+    _truth("flo", ".flo", lambda path: write_flo(path, _flow()), read_flo),
+    _truth("pfm", ".pfm", lambda path: write_pfm(path, _depth()), read_pfm),
+    _truth("pfmflow", ".pfm", lambda path: write_pfm_flow(path, _flow()), read_pfm_flow),
+    _truth("dpt", ".dpt", lambda path: write_dpt(path, _depth()), read_dpt),
+    _truth("cam", ".cam", lambda path: write_cam(path, _camera()), read_cam),
     Kind("npy", ".npy", _npys, _read_npy, (replace_word,)),
-    _truth("kittiflow", ".png", lambda path: files.write_kitti_flow(path, _flow()), files.read_kitti_flow),
-    _truth("kittidepth", ".png", lambda path: files.write_kitti_depth(path, _depth()), files.read_kitti_depth),
-    _truth(
-        "kittidisparity", ".png", lambda path: files.write_kitti_disparity(path, _depth()), files.read_kitti_disparity
-    ),
-    _truth("vkitti2flow", ".png", lambda path: files.write_vkitti2_flow(path, _flow()), files.read_vkitti2_flow),
-    _truth("vkitti2depth", ".png", lambda path: files.write_vkitti2_depth(path, _depth()), files.read_vkitti2_depth),
-    _truth("mmdepth", ".png", lambda path: files.write_mm_depth(path, _depth()), files.read_mm_depth),
+    _truth("kittiflow", ".png", lambda path: write_kitti_flow(path, _flow()), read_kitti_flow),
+    _truth("kittidepth", ".png", lambda path: write_kitti_depth(path, _depth()), read_kitti_depth),
+    _truth("kittidisparity", ".png", lambda path: write_kitti_disparity(path, _depth()), read_kitti_disparity),
+    _truth("vkitti2flow", ".png", lambda path: write_vkitti2_flow(path, _flow()), read_vkitti2_flow),
+    _truth("vkitti2depth", ".png", lambda path: write_vkitti2_depth(path, _depth()), read_vkitti2_depth),
+    _truth("mmdepth", ".png", lambda path: write_mm_depth(path, _depth()), read_mm_depth),
 )
 """Flow, depth and cameras, as benchmarks store them."""

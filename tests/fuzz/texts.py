@@ -14,21 +14,23 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from protoformer.data.depth_rgbd import Rgbd
-from protoformer.data.manifest import OwnDepth, OwnFlow, OwnStability, OwnTrack
-from protoformer.data.tracking import read_boxes
+from protoformer.ablation.summary import RunResult, read_result, write_result
+from protoformer.batch.jobs import Job
+from protoformer.batch.ledger import Ledger, describe_output, file_stamp
+from protoformer.datasets.depth_indoor import Rgbd
+from protoformer.datasets.manifest import ManifestDepth, ManifestFlow, ManifestStabilization, ManifestTracking
+from protoformer.datasets.published import peer_results
+from protoformer.datasets.tracking import read_boxes
 from protoformer.errors import InputError
-from protoformer.files import write_flo, write_image, write_mm_depth
-from protoformer.inference.batch.jobs import Job
-from protoformer.inference.batch.ledger import Ledger, described, stamp
-from protoformer.inference.published import peers_beside
-from protoformer.inference.weights import load_weights, save_weights
-from protoformer.model import preset
-from protoformer.model.networks import build_network
-from protoformer.training import checkpoints
-from protoformer.training.ablation_results import RunResult, read_result, write_result
+from protoformer.io.float_formats import write_flo
+from protoformer.io.image import write_image
+from protoformer.io.kitti import write_mm_depth
+from protoformer.models.config import preset
+from protoformer.models.networks import build_network
+from protoformer.models.pretrained import load_weights, save_weights
+from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint_files import MANIFEST
-from protoformer.training.log import read_log
+from protoformer.training.loggers import read_log
 from protoformer.training.recipe import packaged_recipes, read_recipe
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
@@ -39,12 +41,12 @@ _BOXES = (b"1,2,3,4\n5,6,7,8\n", b"1\t2\t30.5\t4\nnan nan nan nan\n", b"0,0,4,0,
 
 
 _ROWS: dict[type, list[dict[str, str]]] = {
-    OwnFlow: [
+    ManifestFlow: [
         {"first": "a.png", "second": "frames/1.png", "flow": "a.flo", "valid": "a.png", "occlusion": ""},
         {"first": "a.png", "second": "a.png", "flow": "", "valid": "", "occlusion": ""},
     ],
-    OwnDepth: [{"image": "a.png", "depth": "16.png", "scale": "0.01", "fx": "9", "fy": "9", "cx": "4", "cy": "4"}],
-    OwnTrack: [{"frames": "frames", "boxes": "boxes.txt"}, {"frames": "frames/*.png", "boxes": "boxes.txt"}],
+    ManifestDepth: [{"image": "a.png", "depth": "16.png", "scale": "0.01", "fx": "9", "fy": "9", "cx": "4", "cy": "4"}],
+    ManifestTracking: [{"frames": "frames", "boxes": "boxes.txt"}, {"frames": "frames/*.png", "boxes": "boxes.txt"}],
 }
 """Rows of a manifest for each kind of dataset, whose files `_read_manifest` makes."""
 
@@ -60,7 +62,7 @@ def _read_manifest(path: Path) -> None:
         write_image(folder / "frames" / f"{number}.png", pixels())
     (folder / "boxes.txt").write_bytes(b"1,2,3,4\n5,6,7,8\n")
     refusals = []
-    for kind in (*_ROWS, OwnStability):
+    for kind in (*_ROWS, ManifestStabilization):
         try:
             for _ in islice(kind(path), 4):
                 pass
@@ -108,9 +110,9 @@ def _ledger_records() -> list[bytes]:
         job = _ledger_job(folder)
         record = {
             "video": "clip.mp4",
-            "stamp": stamp(job.video),
+            "stamp": file_stamp(job.video),
             "options": job.options,
-            "outputs": [asdict(described(folder, "motion.mp4"))],
+            "outputs": [asdict(describe_output(folder, "motion.mp4"))],
             "frames": 4,
             "seconds": 1.5,
             "worker": "host:1",
@@ -138,7 +140,7 @@ def _peers() -> list[bytes]:
 
 def _read_peers(path: Path) -> None:
     path.rename(path.with_name("peers.json"))
-    peers_beside(path.parent)
+    peer_results(path.parent)
 
 
 def _logs() -> list[bytes]:
@@ -184,7 +186,7 @@ def _signed_values(data: bytes, rng: Random) -> bytes:
 def _read_checkpoint(path: Path) -> None:
     folder = _checkpoint(path.parent / "checkpoints")
     path.rename(folder / MANIFEST)
-    checkpoints.newest_loaded(folder.parent, lambda _: None)
+    checkpoints.load_newest(folder.parent, lambda _: None)
     checkpoints.load(folder)
 
 

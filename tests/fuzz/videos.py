@@ -9,8 +9,10 @@ from tempfile import TemporaryDirectory
 import av
 import numpy as np
 
-from protoformer.data.stability import count_frames
-from protoformer.files import MovieWriter, open_movie, read_frames, write_video
+from protoformer.datasets.stabilization import count_frames
+from protoformer.video.mjpeg import read_frames, write_video
+from protoformer.video.reader import open_video
+from protoformer.video.writer import VideoWriter
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import Mutator, declared_size, mp4_boxes, png_chunks, riff_chunks
@@ -48,7 +50,7 @@ def encoded_video(
 
 def read_video(path: Path) -> None:
     """Open a video, read it from its beginning and from the middle."""
-    movie = open_movie(path)
+    movie = open_video(path)
     for frame in islice(movie.frames(), MOST_FRAMES):
         assert frame.image.shape == (*movie.info.size, 3)
     for _ in islice(movie.frames(start=0.1, every=2), 3):
@@ -58,9 +60,9 @@ def read_video(path: Path) -> None:
 def _carry_sound(suffix: str) -> Callable[[Path], None]:
     def carry(path: Path) -> None:
         """Write a new video with the sound of this one, as every command does whose output is a video."""
-        movie = open_movie(path)
+        movie = open_video(path)
         image = np.zeros((16, 16, 3), np.uint8)
-        with MovieWriter(path.with_name(f"new{suffix}"), like=movie, rate=RATE) as writer:
+        with VideoWriter(path.with_name(f"new{suffix}"), like=movie, rate=RATE) as writer:
             for number in range(3):
                 writer.write(image, Fraction(number, RATE))
 

@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protoformer.geometry.boxes import (
-    box_centres,
+    box_centers,
     box_edges,
-    box_of_edges,
-    box_overlap,
-    clipped,
-    enlarged,
-    generalised_overlap,
+    box_from_edges,
+    box_iou,
+    clip_boxes,
+    enlarge_boxes,
+    generalized_iou,
 )
 
 
 def overlap(first: tuple[float, ...], second: tuple[float, ...]) -> float:
     boxes = torch.tensor([first, second], dtype=torch.float64)
-    return box_overlap(boxes[0], boxes[1]).item()
+    return box_iou(boxes[0], boxes[1]).item()
 
 
-def test_the_centre_is_half_a_size_from_the_corner() -> None:
-    assert box_centres(torch.tensor([[10.0, 20.0, 4.0, 5.0]])).tolist() == [[12.0, 22.5]]
+def test_the_center_is_half_a_size_from_the_corner() -> None:
+    assert box_centers(torch.tensor([[10.0, 20.0, 4.0, 5.0]])).tolist() == [[12.0, 22.5]]
 
 
 @pytest.mark.parametrize(
@@ -69,33 +69,33 @@ def test_a_box_overlaps_itself_by_one_and_never_more(box: tuple[float, ...]) -> 
         ((20, 0, -5, 10), -100 / 200),  # it has no extent, but a corner
     ],
 )
-def test_the_generalised_overlap_also_counts_what_lies_between(second: tuple[float, ...], expected: float) -> None:
+def test_the_generalized_overlap_also_counts_what_lies_between(second: tuple[float, ...], expected: float) -> None:
     boxes = torch.tensor([(0, 0, 10, 10), second], dtype=torch.float64)
-    assert generalised_overlap(boxes[0], boxes[1]).item() == pytest.approx(expected, abs=1e-12)
-    assert generalised_overlap(boxes[1], boxes[0]).item() == pytest.approx(expected, abs=1e-12)
+    assert generalized_iou(boxes[0], boxes[1]).item() == pytest.approx(expected, abs=1e-12)
+    assert generalized_iou(boxes[1], boxes[0]).item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_box_far_away_is_drawn_nearer() -> None:
     box = torch.tensor([30.0, 0.0, 10.0, 10.0], requires_grad=True)
-    generalised_overlap(box, torch.tensor([0.0, 0.0, 10.0, 10.0])).backward()
+    generalized_iou(box, torch.tensor([0.0, 0.0, 10.0, 10.0])).backward()
     assert box.grad is not None and box.grad[0] < 0
 
 
 @given(st.lists(st.floats(-50, 50), min_size=8, max_size=8))
-def test_the_generalised_overlap_lies_between_its_bounds_and_never_above_the_overlap(values: list[float]) -> None:
+def test_the_generalized_overlap_lies_between_its_bounds_and_never_above_the_overlap(values: list[float]) -> None:
     first, second = torch.tensor(values, dtype=torch.float64).view(2, 4)
-    found = generalised_overlap(first, second).item()
-    assert -1 - 1e-9 <= found <= box_overlap(first, second).item() + 1e-9
+    found = generalized_iou(first, second).item()
+    assert -1 - 1e-9 <= found <= box_iou(first, second).item() + 1e-9
 
 
 def test_edges_are_undone() -> None:
     boxes = torch.tensor([[1.0, 2.0, 3.0, -4.0]])
     assert box_edges(boxes).tolist() == [[1, 2, 4, -2]]
-    assert torch.equal(box_of_edges(box_edges(boxes)), boxes)
+    assert torch.equal(box_from_edges(box_edges(boxes)), boxes)
 
 
-def test_a_box_grows_about_its_centre() -> None:
-    assert enlarged(torch.tensor([[10.0, 20.0, 4.0, 6.0]]), 2.0).tolist() == [[8, 17, 8, 12]]
+def test_a_box_grows_about_its_center() -> None:
+    assert enlarge_boxes(torch.tensor([[10.0, 20.0, 4.0, 6.0]]), 2.0).tolist() == [[8, 17, 8, 12]]
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_a_box_grows_about_its_centre() -> None:
     ],
 )
 def test_a_box_is_cut_to_the_image(box: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    assert clipped(torch.tensor([box]).float(), 20, 10).tolist() == [list(expected)]
+    assert clip_boxes(torch.tensor([box]).float(), 20, 10).tolist() == [list(expected)]

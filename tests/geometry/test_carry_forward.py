@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry import carry_forward
+from protoformer.geometry.warps import carry_forward
 
 
 def test_no_motion_stays_no_motion() -> None:
@@ -40,7 +40,7 @@ def test_where_two_of_one_speed_meet_their_mean_stays() -> None:
     assert carry_forward(flow)[0, 0, 0, 1] == 0.0
 
 
-def test_a_hole_takes_the_mean_of_its_known_neighbours() -> None:
+def test_a_hole_takes_the_mean_of_its_known_neighbors() -> None:
     flow = torch.zeros(1, 2, 1, 7)
     flow[0, 0] = torch.tensor([-1.0, -1.0, -1.0, 2.0, 2.0, 2.0, 2.0])
     # They part: -1 reaches pixels 0 and 1, 2 reaches pixels 5 and 6, and nothing reaches 2 to 4.

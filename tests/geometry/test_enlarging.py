@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.geometry import enlarged_size, pixel_grid, resized, resized_flow
+from protoformer.geometry.resizing import enlarged_size, resize, resize_flow
+from protoformer.geometry.warps import pixel_grid
 
 PIXELS = 440 * 1024
 
@@ -63,32 +64,32 @@ def test_an_affine_flow_is_the_same_motion_at_every_size(seen: tuple[int, int]) 
         return (flow * scale)[None]
 
     inside = (..., slice(4, -4), slice(4, -4))
-    torch.testing.assert_close(resized_flow(motion(*seen), size)[inside], motion(*size)[inside], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(resize_flow(motion(*seen), size)[inside], motion(*size)[inside], atol=1e-5, rtol=1e-5)
 
 
 def test_what_lies_below_a_flow_is_no_longer_or_shorter() -> None:
     maps = torch.full((2, 3, 30, 40), 0.5)
-    small = resized_flow(maps, (20, 30))
+    small = resize_flow(maps, (20, 30))
     torch.testing.assert_close(small, torch.tensor([0.375, 1 / 3, 0.5]).view(1, 3, 1, 1).expand(2, 3, 20, 30))
-    assert resized_flow(maps, (30, 40)) is maps
+    assert resize_flow(maps, (30, 40)) is maps
 
 
 def test_half_the_size_is_the_mean_of_four() -> None:
     flow = torch.rand(1, 2, 12, 16, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(resized_flow(flow, (6, 8)), torch.nn.functional.avg_pool2d(flow, 2) / 2)
+    torch.testing.assert_close(resize_flow(flow, (6, 8)), torch.nn.functional.avg_pool2d(flow, 2) / 2)
 
 
 @pytest.mark.parametrize("size", [(45, 70), (60, 80), (20, 27)])
 def test_a_place_of_an_image_stays_where_it_is_between_the_edges(size: tuple[int, int]) -> None:
     image = ((torch.arange(40) + 0.5) / 40).expand(1, 3, 30, 40)  # brightness is the place
-    seen = resized(image, size)[0, 0]
+    seen = resize(image, size)[0, 0]
     expected = (torch.arange(size[1]) + 0.5) / size[1]
     inside = expected[6:-6].expand(size[0], -1)
     torch.testing.assert_close(seen[:, 6:-6], inside, atol=0.05 / 40, rtol=0)  # a twentieth of a pixel
-    assert resized(image, (30, 40)) is image
+    assert resize(image, (30, 40)) is image
 
 
 def test_an_enlarged_image_stays_within_its_range() -> None:
     image = torch.rand(1, 3, 9, 9, generator=torch.Generator().manual_seed(0)).round()
-    seen = resized(image, (18, 18))
+    seen = resize(image, (18, 18))
     assert seen.min() == 0 and seen.max() == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from protoformer.geometry import cell_of_pixel, cells, grid_shape, pixel_grid
+from protoformer.geometry.warps import cell_of_pixel, cells, grid_shape, pixel_grid
 
 
 def test_x_grows_to_the_right_and_y_downwards() -> None:

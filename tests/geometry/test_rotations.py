@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from protoformer.geometry.rotations import rotation
+from protoformer.geometry.warps import rotation
 
 
 def some_vectors(length: float = 1.0) -> Tensor:

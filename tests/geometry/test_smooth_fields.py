@@ -2,13 +2,13 @@
 
 import torch
 
-from protoformer.geometry.smooth_fields import cell_terms, fields_of, fitted
+from protoformer.geometry.motion_fields import cell_terms, evaluate_fields, fit_fields
 
 
 def quadratic() -> tuple[torch.Tensor, torch.Tensor]:
     """Coefficients, 2 x 3 x 6 x 2, and their fields over 8 x 12 cells."""
     coefficients = 5 * torch.randn(2, 3, 6, 2, generator=torch.Generator().manual_seed(0))
-    return coefficients, fields_of(coefficients, cell_terms(8, 12))
+    return coefficients, evaluate_fields(coefficients, cell_terms(8, 12))
 
 
 def test_terms_are_those_of_places_from_minus_one_to_one() -> None:
@@ -18,30 +18,30 @@ def test_terms_are_those_of_places_from_minus_one_to_one() -> None:
 
 def test_a_quadratic_field_is_found_again() -> None:
     coefficients, fields = quadratic()
-    found = fitted(fields, torch.ones(2, 3, 1, 8, 12))
+    found = fit_fields(fields, torch.ones(2, 3, 1, 8, 12))
     assert (found.coefficients - coefficients).abs().max() < 0.25  # a ridge holds the higher terms back a little
-    assert (fields_of(found.coefficients, cell_terms(8, 12)) - fields).abs().max() < 0.3
+    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - fields).abs().max() < 0.3
     assert found.weights.min() > 0.8
 
 
 def test_it_goes_on_where_nothing_is_known() -> None:
     _, fields = quadratic()
-    affine = fields_of(torch.tensor([[4.0, -2.0], [3.0, 1.0], [0.5, 2.0]]), cell_terms(8, 12)).expand_as(fields)
+    affine = evaluate_fields(torch.tensor([[4.0, -2.0], [3.0, 1.0], [0.5, 2.0]]), cell_terms(8, 12)).expand_as(fields)
     trust = torch.zeros(2, 3, 1, 8, 12)
     trust[..., 2:7] = 1
-    found = fitted(torch.where(trust > 0, affine, 0.0), trust)
-    assert (fields_of(found.coefficients, cell_terms(8, 12)) - affine).abs().max() < 0.2
+    found = fit_fields(torch.where(trust > 0, affine, 0.0), trust)
+    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - affine).abs().max() < 0.2
 
 
 def test_what_goes_its_own_way_is_not_believed() -> None:
     shift = torch.full((1, 1, 2, 8, 12), 3.0)
     places = shift.clone()
     places[..., 2:5, 3:7] += 12
-    found = fitted(places, torch.ones(1, 1, 1, 8, 12))
+    found = fit_fields(places, torch.ones(1, 1, 1, 8, 12))
     assert found.weights[..., 2:5, 3:7].max() < 0.1 < found.weights[..., 6:, :].min()
-    assert (fields_of(found.coefficients, cell_terms(8, 12)) - shift).abs().max() < 1.0
+    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - shift).abs().max() < 1.0
 
 
 def test_nothing_known_is_no_motion() -> None:
-    found = fitted(torch.zeros(1, 2, 2, 8, 12), torch.zeros(1, 2, 1, 8, 12))
+    found = fit_fields(torch.zeros(1, 2, 2, 8, 12), torch.zeros(1, 2, 1, 8, 12))
     assert found.coefficients.abs().max() == 0 and found.weights.max() == 0

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry.trails import CELL, Trails, cell_centres, chained, seen_from
+from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, seen_from
 
 SIZE = (64, 96)
-CENTRES = cell_centres(SIZE)
+CENTERS = cell_centers(SIZE)
 
 
 def flows(matrices: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Motions between neighbouring frames whose camera matrices, 3 x 3, lead from the first frame to each."""
+    """Motions between neighboring frames whose camera matrices, 3 x 3, lead from the first frame to each."""
     ahead, back = [], []
-    homogeneous = torch.cat((CENTRES, torch.ones(1, *CENTRES.shape[1:]))).flatten(1).double()
+    homogeneous = torch.cat((CENTERS, torch.ones(1, *CENTERS.shape[1:]))).flatten(1).double()
     for one, other in pairwise(matrices):
         for found, step in ((ahead, other @ one.inverse()), (back, one @ other.inverse())):
-            found.append(((step @ homogeneous)[:2] - homogeneous[:2]).float().unflatten(1, CENTRES.shape[1:]))
+            found.append(((step @ homogeneous)[:2] - homogeneous[:2]).float().unflatten(1, CENTERS.shape[1:]))
     return torch.stack(ahead)[None], torch.stack(back)[None]
 
 
@@ -34,14 +34,14 @@ def turned(angle: float, scale: float, x: float, y: float) -> Tensor:
 
 
 def test_cells_fill_the_frame() -> None:
-    assert CENTRES.shape == (2, 8, 12)
-    assert CENTRES[:, 0, 0].tolist() == [3.5, 3.5] and CENTRES[:, -1, -1].tolist() == [91.5, 59.5]
+    assert CENTERS.shape == (2, 8, 12)
+    assert CENTERS[:, 0, 0].tolist() == [3.5, 3.5] and CENTERS[:, -1, -1].tolist() == [91.5, 59.5]
 
 
 @pytest.mark.parametrize("now", [0, 2, 4])
 def test_a_steady_pan_is_a_straight_trail(now: int) -> None:
     motion = torch.tensor([2.0, -1.0]).view(1, 1, 2, 1, 1).expand(1, 4, 2, 8, 12)
-    found = chained(motion, -motion, sure(motion), sure(motion), now)
+    found = chain_flows(motion, -motion, sure(motion), sure(motion), now)
     steps = torch.arange(5) - now
     known = found.trust > 0
     expected = (steps.view(1, 5, 1, 1, 1) * motion[:, :1]).where(known, torch.tensor(0.0))
@@ -52,19 +52,19 @@ def test_chains_of_affine_motions_are_their_products() -> None:
     matrices = [turned(0.01 * n, 1 + 0.004 * n, 0.5 * n, -0.7 * n) for n in range(6)]
     forward, backward = flows(matrices)
     now = 2
-    found = chained(forward, backward, sure(forward), sure(backward), now)
-    homogeneous = torch.cat((CENTRES, torch.ones(1, 8, 12))).flatten(1).double()
+    found = chain_flows(forward, backward, sure(forward), sure(backward), now)
+    homogeneous = torch.cat((CENTERS, torch.ones(1, 8, 12))).flatten(1).double()
     for number in range(6):
-        there = (matrices[number] @ matrices[now].inverse() @ homogeneous)[:2].float().unflatten(1, (8, 12)) - CENTRES
-        # Beyond the outermost centres motions are held as they are there.
+        there = (matrices[number] @ matrices[now].inverse() @ homogeneous)[:2].float().unflatten(1, (8, 12)) - CENTERS
+        # Beyond the outermost centers motions are held as they are there.
         assert (found.places[0, number] - there)[:, 1:-1, 1:-1].abs().max() < 0.02
 
 
 def test_what_leaves_the_frame_is_not_followed_even_if_it_would_come_back() -> None:
     away = torch.zeros(1, 2, 2, 8, 12)
     away[:, 0, 0], away[:, 1, 0] = 20.0, -20.0
-    found = chained(away, -away, sure(away), sure(away), 0)
-    left = CENTRES[0] + 20 > 95.5
+    found = chain_flows(away, -away, sure(away), sure(away), 0)
+    left = CENTERS[0] + 20 > 95.5
     assert torch.equal(found.trust[0, 1, 0] == 0, left) and torch.equal(found.trust[0, 2, 0] == 0, left)
     assert found.places[0, :, :, left].abs().max() == 0 and left.any()
     assert found.places[0, 2, :, ~left].abs().max() < 1e-4
@@ -74,7 +74,7 @@ def test_trust_is_a_product_and_ends_with_the_clip() -> None:
     still = torch.zeros(2, 4, 2, 8, 12)
     known = sure(still) * 0.5
     known[1, 3] = 0  # the second clip has one frame less
-    found = chained(still, still, known, known, 1)
+    found = chain_flows(still, still, known, known, 1)
     assert found.trust[0, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0.125]
     assert found.trust[1, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0]
 
@@ -83,21 +83,21 @@ def test_windows_of_a_batch_do_not_see_one_another() -> None:
     generator = torch.Generator().manual_seed(0)
     forward, backward = torch.randn(2, 3, 4, 2, 8, 12, generator=generator).unbind(0)
     trusts = torch.rand(2, 3, 4, 1, 8, 12, generator=generator).unbind(0)
-    whole = chained(forward, backward, *trusts, 2)
-    alone = chained(forward[1:2], backward[1:2], *(trust[1:2] for trust in trusts), 2)
+    whole = chain_flows(forward, backward, *trusts, 2)
+    alone = chain_flows(forward[1:2], backward[1:2], *(trust[1:2] for trust in trusts), 2)
     assert torch.allclose(whole.places[1:2], alone.places, atol=1e-5)
     assert torch.allclose(whole.trust[1:2], alone.trust, atol=1e-6)
 
 
 def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places() -> None:
-    slope = (CENTRES[0] / 10).expand(1, 3, 2, 8, 12).clone()
+    slope = (CENTERS[0] / 10).expand(1, 3, 2, 8, 12).clone()
     slope[:, 1] = 0  # now
-    trails = Trails(slope, torch.ones(1, 3, 1, 8, 12))
+    trails = Trajectories(slope, torch.ones(1, 3, 1, 8, 12))
     warp = torch.full((1, 2, 8, 12), float(CELL))
     moved = seen_from(trails, warp)
     inner = slice(1, -1)
     assert torch.allclose(moved.places[:, 1, :, inner, inner], warp[:, :, inner, inner])
-    expected = (CENTRES[0] + CELL) / 10 + CELL
+    expected = (CENTERS[0] + CELL) / 10 + CELL
     assert torch.allclose(moved.places[0, 0, 0, inner, inner], expected[inner, inner], atol=1e-4)
     assert moved.trust[0, 0, 0, :, -1].max() == 0 and moved.trust[0, 0, 0, -1].max() == 0  # from beyond the frame
 
@@ -105,7 +105,7 @@ def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places(
 def test_places_that_are_not_known_do_not_draw_others_towards_them() -> None:
     trust = torch.ones(1, 2, 1, 8, 12)
     trust[..., 5] = 0
-    trails = Trails(torch.where(trust > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), trust)
+    trails = Trajectories(torch.where(trust > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), trust)
     moved = seen_from(trails, torch.full((1, 2, 8, 12), 4.0))
     known = moved.trust.expand_as(moved.places) > 0
     assert torch.allclose(moved.places[known], torch.tensor(10.0))

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from protoformer.geometry import convex_upsample, doubled
+from protoformer.geometry.resizing import convex_upsample, upsample_2x
 
 CERTAIN = 1000.0  # a logit beside which the other eight are exactly nothing in float32
 
 
-def certain(height: int, width: int, factor: int, neighbour: int) -> torch.Tensor:
-    """Weights that pick one of the nine neighbours (0 top left, 8 bottom right), everywhere."""
+def certain(height: int, width: int, factor: int, neighbor: int) -> torch.Tensor:
+    """Weights that pick one of the nine neighbors (0 top left, 8 bottom right), everywhere."""
     weights = torch.zeros(1, 9, factor, factor, height, width)
-    weights[:, neighbour] = CERTAIN
+    weights[:, neighbor] = CERTAIN
     return weights.view(1, -1, height, width)
 
 
@@ -23,18 +23,18 @@ def test_a_constant_flow_stays_constant_up_to_the_border(factor: int) -> None:
     torch.testing.assert_close(fine, flow[..., :1, :1].expand(2, 2, 3 * factor, 5 * factor))
 
 
-@pytest.mark.parametrize("neighbour", range(9))
-def test_a_certain_weight_picks_one_neighbour(neighbour: int) -> None:
+@pytest.mark.parametrize("neighbor", range(9))
+def test_a_certain_weight_picks_one_neighbor(neighbor: int) -> None:
     field = torch.arange(20.0).view(1, 1, 4, 5)
-    down, right = neighbour // 3 - 1, neighbour % 3 - 1
+    down, right = neighbor // 3 - 1, neighbor % 3 - 1
     rows = (torch.arange(4) + down).clamp(0, 3)
     columns = (torch.arange(5) + right).clamp(0, 4)
     picked = field[..., rows[:, None], columns]
     expected = picked.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
-    assert torch.equal(convex_upsample(field, certain(4, 5, 2, neighbour), 2), expected)
+    assert torch.equal(convex_upsample(field, certain(4, 5, 2, neighbor), 2), expected)
 
 
-def test_no_value_leaves_the_range_of_its_neighbours() -> None:
+def test_no_value_leaves_the_range_of_its_neighbors() -> None:
     generator = torch.Generator().manual_seed(3)
     field, weights = torch.randn(1, 2, 6, 6, generator=generator), torch.randn(1, 9 * 16, 6, 6, generator=generator)
     fine = convex_upsample(field, 10 * weights, 4)
@@ -51,7 +51,7 @@ def test_every_pixel_is_the_sum_written_out() -> None:
         torch.arange(2), torch.arange(factor * height), torch.arange(factor * width)
     ).tolist():
         row, column = y // factor, x // factor
-        # Channel (n, i, j) of the weights: neighbour n, and the place (i, j) of the fine pixel in its coarse one.
+        # Channel (n, i, j) of the weights: neighbor n, and the place (i, j) of the fine pixel in its coarse one.
         channels = [(n * factor + y % factor) * factor + x % factor for n in range(9)]
         shares = weights[image, channels, row, column].softmax(dim=0)
         near = [
@@ -67,6 +67,8 @@ def test_every_pixel_is_the_sum_written_out() -> None:
 def test_doubled_maps_are_torchs_own_with_the_same_gradient(size: tuple[int, int]) -> None:
     maps = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(1), requires_grad=True)
     expected = torch.nn.functional.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
-    torch.testing.assert_close(doubled(maps), expected)
+    torch.testing.assert_close(upsample_2x(maps), expected)
     arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(*(torch.autograd.grad(found, maps, arriving)[0] for found in (doubled(maps), expected)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(found, maps, arriving)[0] for found in (upsample_2x(maps), expected))
+    )

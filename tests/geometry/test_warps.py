@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry import occlusion_by_consistency, pixel_grid, sample, warp_back
+from protoformer.geometry.warps import occlusion_by_consistency, pixel_grid, sample, warp_back
 
 IMAGE = torch.rand(2, 3, 9, 13, generator=torch.Generator().manual_seed(0))
 

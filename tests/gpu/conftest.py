@@ -24,15 +24,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.model import Prototyping
-from protoformer.model.encoder import Mixer
-from protoformer.model.fused import operators
-from protoformer.model.synchronization import LatentSynchronization
-from protoformer.training import Recipe
-from protoformer.training.distributed import launched
+from protoformer.models.encoder import Mixer
+from protoformer.models.kernels import operators
+from protoformer.models.prototyping import Prototyping
+from protoformer.models.synchronization import LatentSynchronization
+from protoformer.tasks import task_of
+from protoformer.training.distributed import launch
 from protoformer.training.engine import Engine, build_engine
-from protoformer.training.recipe import OptimizerSection
-from protoformer.training.tasks import task_of
+from protoformer.training.recipe import OptimizerSection, Recipe
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available()
@@ -216,7 +215,7 @@ def recorded_is_eager(
 
     def check(recipe: Recipe, data: list[State]) -> None:
         eager, graph = (
-            build_engine(launched("cuda"), each, task_of(each))
+            build_engine(launch("cuda"), each, task_of(each))
             for each in (
                 dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, speed=speed))
                 for speed in ("eager", "graph")

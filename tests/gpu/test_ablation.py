@@ -3,26 +3,25 @@
 import pytest
 import torch
 
-from protoformer.training.ablation_plan import Judging, RunBudget, base_recipe, planned
-from protoformer.training.ablation_tables import TASKS, tables_named
-from protoformer.training.distributed import launched
+from protoformer.ablation.plan import TASKS, EvaluationPlan, RunBudget, base_recipe, plan_ablation, select_tables
+from protoformer.tasks import task_of
+from protoformer.training.distributed import launch
 from protoformer.training.engine import build_engine
-from protoformer.training.graph import WARM_UP
 from protoformer.training.recipe import Recipe
-from protoformer.training.tasks import task_of
+from protoformer.training.step import WARM_UP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def recipes(task: str) -> list[Recipe]:
     base = base_recipe(task, "tiny", ["data.batch=2", "data.crop=[64, 64]"], graph=True)
-    plan = planned(tables_named("all"), 1, base, RunBudget(steps=9), Judging((), (64, 64)))
+    plan = plan_ablation(select_tables("all"), 1, base, RunBudget(steps=9), EvaluationPlan((), (64, 64)))
     return [run.recipe for run in plan.runs.values()]
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_step_of_every_variant_can_be_recorded(task: str) -> None:
-    fabric, batches = launched("cuda"), None
+    fabric, batches = launch("cuda"), None
     for recipe in recipes(task):
         work = task_of(recipe)
         engine = build_engine(fabric, recipe, work)

@@ -3,10 +3,13 @@
 import pytest
 import torch
 
-from protoformer.geometry import pixel_grid
-from protoformer.world import FAMILIES, World, casting, procedural_bank
-from protoformer.world.render import Renderer
-from protoformer.world.surface import Hits, plain_surface
+from protoformer.geometry.warps import pixel_grid
+from protoformer.synthetic import casting
+from protoformer.synthetic.families import FAMILIES
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.renderer import Renderer
+from protoformer.synthetic.surface import Hits, plain_surface
+from protoformer.synthetic.texture_bank import procedural_bank
 
 pytestmark = [pytest.mark.usefixtures("kernels_run"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 GPU = torch.cuda.is_available()
@@ -22,13 +25,13 @@ QUICK = ("objects", "chase")
 )
 def seen(request: pytest.FixtureRequest) -> tuple[Renderer, Hits]:
     """Two scenes of a family on the CPU, and what the rays through their pixels meet by the plain version."""
-    renderer = World(request.param, seed=5, size=SIZE, bank=procedural_bank(64, 3)).renderer(range(2), "cpu")
+    renderer = SyntheticScenes(request.param, seed=5, size=SIZE, bank=procedural_bank(64, 3)).renderer(range(2), "cpu")
     frame = renderer.scenes.frame(0.1)
     return renderer, renderer.meet(frame, pixel_grid(*SIZE).flatten(1)[None])
 
 
 def test_the_nearest_primitive_is_the_plain_one(seen: tuple[Renderer, Hits], numbers) -> None:
-    from protoformer.world import kernels
+    from protoformer.synthetic.kernels import casting_kernels as kernels
 
     renderer, hit = seen
     frame, shapes = hit.frame, renderer.shapes
@@ -43,7 +46,7 @@ def test_the_nearest_primitive_is_the_plain_one(seen: tuple[Renderer, Hits], num
 
 
 def test_shadows_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> None:
-    from protoformer.world import kernels
+    from protoformer.synthetic.kernels import casting_kernels as kernels
 
     renderer, hit = seen
     frame, shapes = hit.frame, renderer.shapes
@@ -57,7 +60,7 @@ def test_shadows_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> Non
 
 
 def test_surfaces_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> None:
-    from protoformer.world import surface_kernels
+    from protoformer.synthetic.kernels import surface_kernels
 
     renderer, hit = seen
     frame, looks, bank = hit.frame, renderer.looks, renderer.bank
@@ -66,6 +69,6 @@ def test_surfaces_are_the_plain_ones(seen: tuple[Renderer, Hits], numbers) -> No
     met = (each.to(numbers.device) for each in (hit.index, hit.depth, hit.ray))
     found = surface_kernels.surface(*tables, bank.side, bank.surfaces, frame.counts, *given, *met).cpu()
     right = plain_surface(hit, looks, bank)
-    expected = torch.cat((right.colour, right.light[None], right.gloss[None], right.normals))
+    expected = torch.cat((right.color, right.light[None], right.gloss[None], right.normals))
     assert expected.std(dim=(1, 2)).min() > 0 or expected[4].std() == 0  # gloss alone may be the same everywhere
     assert (found - expected).abs().max() < (1e-3 if GPU else 1e-5)

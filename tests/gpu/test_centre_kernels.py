@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.model.fused.plain import LEAST_MASS
+from protoformer.models.kernels.reference import LEAST_MASS
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -42,7 +42,7 @@ class Fenced:
 @settings
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, normalize, residual, numbers):
-    from protoformer.model.fused import centre_kernels
+    from protoformer.models.kernels import center_kernels as center_kernels
 
     batch, count, heads, width = shape
     channels, outputs = heads * width, 2 * heads * width
@@ -54,11 +54,11 @@ def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, n
     bias = numbers.random(outputs, seed=4, dtype=torch.float32)
 
     whole, mass = sums.double().sum(dim=0), masses.double().sum(dim=0)
-    centres = whole
+    centers = whole
     if normalize:
-        centres = torch.where(mass[..., None] > LEAST_MASS, whole / mass[..., None], 0.0)
-    centres = centres.flatten(2) + (before if residual else 0.0)
-    expected = [whole.flatten(2), mass, centres, centres @ weight.double().T + bias]
+        centers = torch.where(mass[..., None] > LEAST_MASS, whole / mass[..., None], 0.0)
+    centers = centers.flatten(2) + (before if residual else 0.0)
+    expected = [whole.flatten(2), mass, centers, centers @ weight.double().T + bias]
 
     fenced = Fenced(numbers.device)
     like = (batch, count, channels)
@@ -66,21 +66,21 @@ def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, n
     projected = fenced.room(batch, count, outputs)
     halves = (fenced.room(*like, dtype=torch.float16), fenced.room(*like, dtype=torch.float16))
     given = ((sums, masses), before, found, (weight, bias), projected)
-    centre_kernels.finish(*given, halves, normalize, residual)
+    center_kernels.finish(*given, halves, normalize, residual)
     assert max(map(numbers.error, (*found, projected), expected)) < 1e-5
-    assert numbers.error(halves[0].double() + halves[1].double(), 64 * F.normalize(centres, dim=-1)) < 1e-5
+    assert numbers.error(halves[0].double() + halves[1].double(), 64 * F.normalize(centers, dim=-1)) < 1e-5
     assert fenced.stand()
 
     with_halves = projected.clone()
     projected.zero_()
-    centre_kernels.finish(*given, None, normalize, residual)
+    center_kernels.finish(*given, None, normalize, residual)
     assert torch.equal(projected, with_halves)
 
 
 @settings
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_gradient_of_a_step_is_that_of_its_queries_and_passes_to_the_centres(shape, normalize, residual, numbers):
-    from protoformer.model.fused import centre_kernels
+def test_the_gradient_of_a_step_is_that_of_its_queries_and_passes_to_the_centers(shape, normalize, residual, numbers):
+    from protoformer.models.kernels import center_kernels as center_kernels
 
     batch, count, heads, width = shape
     rows, channels = batch * count, heads * width
@@ -97,14 +97,14 @@ def test_the_gradient_of_a_step_is_that_of_its_queries_and_passes_to_the_centres
     d_values = (members[..., None] * d_after.double().unflatten(2, (heads, width))).flatten(2).sum(dim=(0, 1))
 
     fenced = Fenced(numbers.device)
-    like, programs = (batch, count, channels), centre_kernels.programs_of(d_after)
+    like, programs = (batch, count, channels), center_kernels.programs_of(d_after)
     found = (
         fenced.room(*like),
         fenced.room(*like),
         fenced.room(batch, channels),
         fenced.room(programs, channels),
     )
-    centre_kernels.centres_gradient(parts, d_after, masses, weight, found, normalize, residual)
+    center_kernels.centers_gradient(parts, d_after, masses, weight, found, normalize, residual)
     expected = (d_queries, d_before, whole[rows:], d_values)
     assert max(map(numbers.error, (*found[:3], found[3].sum(dim=0)), expected)) < 1e-5
     assert fenced.stand()

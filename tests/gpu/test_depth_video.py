@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from protoformer.inference import UntrainedWarning, load
+from protoformer.errors import UntrainedWarning
+from protoformer.loading import load
 
 
 def test_a_recorded_network_gives_the_depth_of_a_cpu(on_gpu: None, exact_convolutions: None) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.model import gru
+from protoformer.models.heads import update as gru
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -21,8 +21,8 @@ def test_gates_and_states_and_gradients_are_the_plain_ones(shape, dtype, numbers
         # The plain one in double precision, as it rounds as well.
         given = [(each.clone() if kernels else each.double()).requires_grad_() for each in made]
         state = given[6]
-        found, shielded = gru.gated((given[0], given[1], given[2]), state)
-        after = gru.moved((given[3] + shielded, given[4], given[5]), found, state)
+        found, shielded = gru.gru_gates((given[0], given[1], given[2]), state)
+        after = gru.gru_state((given[3] + shielded, given[4], given[5]), found, state)
         arrives = numbers.random(*shape, seed=9, dtype=dtype).to(after.dtype)
         return [found.detach(), shielded.detach(), after.detach(), *torch.autograd.grad(after, given, arrives)]
 

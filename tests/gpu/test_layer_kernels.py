@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.model.fused import perceptron, plain
+from protoformer.models.kernels import operators as perceptron
+from protoformer.models.kernels import reference as plain
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -57,7 +58,7 @@ def test_weights_of_a_perceptron_may_lie_turned(half_dtype, perceptron_given, nu
 
 @pytest.mark.parametrize(("rows", "channels"), [(300, 128), (37, 48), (1, 32), (70, 256)])
 def test_a_projection_is_the_plain_one_and_hands_the_tokens_on(rows, channels, half_dtype, numbers):
-    from protoformer.model.fused import projection_kernels
+    from protoformer.models.kernels import projection_kernels
 
     tokens = numbers.random(rows, channels, seed=0, dtype=torch.float32)
     bias = numbers.random(2 * channels, seed=1, dtype=torch.float32)
@@ -72,7 +73,7 @@ def test_a_projection_is_the_plain_one_and_hands_the_tokens_on(rows, channels, h
 
 @pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])
 def test_cells_are_pooled_and_spread_as_torch_does(size, grid, numbers):
-    from protoformer.model.fused import cell_kernels
+    from protoformer.models.kernels import center_kernels as cell_kernels
 
     tokens = numbers.random(2, size[0] * size[1], 40, seed=0, dtype=torch.float32).requires_grad_()
     expected = plain.cell_means(tokens, size, grid)

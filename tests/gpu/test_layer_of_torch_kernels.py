@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.model import layers
-from protoformer.model.layers import ActivatedConv, MapNorm, PositionConv, TokenNorm
+from protoformer.models import layers
+from protoformer.models.layers import ActivatedConv, MapNorm, PositionConv, TokenNorm
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 

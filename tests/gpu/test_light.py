@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from protoformer.data.augmentation_light import Light, relit_depth, relit_flow
-from protoformer.world import DepthSample, FlowSample
-from protoformer.world.chance import Draws
+from protoformer.datasets.augmentation.light import Light, relight_depth, relight_flow
+from protoformer.synthetic.rng import SceneRandom
+from protoformer.synthetic.samples import DepthSample, FlowSample
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 STRONG = Light(
@@ -33,8 +33,8 @@ def on_gpu(sample: FlowSample) -> FlowSample:
 
 def test_pairs_are_relit_as_on_a_cpu() -> None:
     sample = pairs()
-    expected = relit_flow(sample, STRONG, Draws(3, range(4)))
-    found = relit_flow(on_gpu(sample), STRONG, Draws(3, range(4)))
+    expected = relight_flow(sample, STRONG, SceneRandom(3, range(4)))
+    found = relight_flow(on_gpu(sample), STRONG, SceneRandom(3, range(4)))
     torch.testing.assert_close(found.first.cpu(), expected.first, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.second.cpu(), expected.second, rtol=0, atol=1e-4)
     assert found.occlusion is not None and expected.occlusion is not None
@@ -44,9 +44,9 @@ def test_pairs_are_relit_as_on_a_cpu() -> None:
 def test_relighting_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
     sample = on_gpu(pairs())
     depth = DepthSample(image=sample.first, depth=sample.flow[:, :1], valid=sample.valid)
-    relit_flow(sample, STRONG, Draws(3, range(4)))
-    relit_depth(depth, STRONG, Draws(3, range(4)))
+    relight_flow(sample, STRONG, SceneRandom(3, range(4)))
+    relight_depth(depth, STRONG, SceneRandom(3, range(4)))
     torch.cuda.synchronize()
     with waiting_refused():
-        relit_flow(sample, STRONG, Draws(5, range(4)))
-        relit_depth(depth, STRONG, Draws(5, range(4)))
+        relight_flow(sample, STRONG, SceneRandom(5, range(4)))
+        relight_depth(depth, STRONG, SceneRandom(5, range(4)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.training import losses
+from protoformer.flow import losses
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 

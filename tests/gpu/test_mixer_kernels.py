@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.model import fused
-from protoformer.model.encoder import Mixer
-from protoformer.model.fused import mixing, perceptron
+from protoformer.models.encoder import Mixer
+from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import mixing
+from protoformer.models.kernels import operators as perceptron
 
 pytestmark = pytest.mark.usefixtures("kernels_run", "kernels_taken")
 
@@ -50,16 +51,16 @@ def test_a_mixer_at_once_is_the_plain_one(case, mixer, numbers):
 
     def found() -> list[Tensor]:
         output, prototypes = module(tokens, size)
-        weighted = output.square().sum() + prototypes.centres.sin().sum()
+        weighted = output.square().sum() + prototypes.centers.sin().sum()
         gradients = torch.autograd.grad(weighted, [tokens, *learned.values()])
-        seen = (prototypes.assignment, prototypes.memberships, output, prototypes.centres)
+        seen = (prototypes.assignment, prototypes.memberships, output, prototypes.centers)
         return [*(each.detach() for each in seen), *gradients]
 
     ours = found()
     with fused.computed("plain"):
         theirs = found()
     assert torch.equal(ours[0], theirs[0])
-    names = ("memberships", "output", "centres", "tokens", *learned)
+    names = ("memberships", "output", "centers", "tokens", *learned)
     errors = {name: numbers.error(mine, other) for name, mine, other in zip(names, ours[1:], theirs[1:], strict=True)}
     errors.pop(WITHOUT_A_SAY)
     assert max(errors.values()) < 2e-4, errors
@@ -97,13 +98,13 @@ def test_a_mixer_in_half_precision_is_the_exact_one_wherever_pixels_go_to_the_sa
     same = prototypes.assignment == expected.assignment
     assert same.double().mean() > 0.97
     assert numbers.error(output[same], right[same]) < 1e-2
-    assert numbers.error(prototypes.centres, expected.centres) < 1e-2
+    assert numbers.error(prototypes.centers, expected.centers) < 1e-2
 
     # Nothing arrives at pixels that went elsewhere: a gradient would go there, too.
-    to_output, to_centres = numbers.arriving((right, expected.centres), 1.0)
-    arrives = (torch.where(same[..., None], to_output, 0.0).half().double(), to_centres)
-    ours = gradients_of(module, tokens, (output, prototypes.centres), arrives)
-    theirs = gradients_of(exact, right_tokens, (right, expected.centres), arrives)
+    to_output, to_centers = numbers.arriving((right, expected.centers), 1.0)
+    arrives = (torch.where(same[..., None], to_output, 0.0).half().double(), to_centers)
+    ours = gradients_of(module, tokens, (output, prototypes.centers), arrives)
+    theirs = gradients_of(exact, right_tokens, (right, expected.centers), arrives)
     errors = {name: numbers.error(ours[name], theirs[name]) for name in theirs}
     assert max(errors.values()) < 1e-2, errors
 
@@ -138,10 +139,10 @@ def weights(numbers):
 def test_weights_of_a_mixer_may_lie_turned(channels, heads, dtype, weights, numbers):
     def found(given: Sequence[Tensor]) -> list[Tensor]:
         given = [each.detach().requires_grad_() for each in given]
-        attended, centres, assignment, *_ = mixing.mix(*given, [5, 6], [2, 3], 2, True, True, dtype, True)
-        arrives = numbers.arriving((attended, centres), 1.0)
-        learned = torch.autograd.grad((attended, centres), given, [arrives[0].to(dtype), arrives[1].float()])
-        return [attended.detach(), centres.detach(), assignment, *learned]
+        attended, centers, assignment, *_ = mixing.mix(*given, [5, 6], [2, 3], 2, True, True, dtype, True)
+        arrives = numbers.arriving((attended, centers), 1.0)
+        learned = torch.autograd.grad((attended, centers), given, [arrives[0].to(dtype), arrives[1].float()])
+        return [attended.detach(), centers.detach(), assignment, *learned]
 
     tokens = numbers.random(1, 30, channels, seed=9, dtype=torch.float32)
     straight = weights(channels, heads)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.model import fused
+from protoformer.models.kernels import dispatch as fused
 
 pytestmark = pytest.mark.usefixtures("kernels_run", "on_gpu")
 
@@ -73,7 +73,7 @@ def test_a_mixer_of_the_size_of_a_training_batch_strays_no_further_than_the_plai
         assert torch.equal(run(module, tokens, size, True, "fused").output, ours.output)
     exact, theirs = (run(module, tokens, size, half, "plain") for half in (False, True))
     assert_strays_no_further(ours, theirs, exact, numbers)
-    # On large maps the plain centres lose more to half precision than ours do.
+    # On large maps the plain centers lose more to half precision than ours do.
     assert_same_but_for_ties(ours, exact, 1e-2, numbers)
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.world import noise
-from protoformer.world.photography import compress, defocus, expose, sensor_noise, steps_of, vignette
+from protoformer.synthetic.sensor import compress, defocus, expose, sensor_noise, steps_of, vignette
+from protoformer.synthetic.textures import noise
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 slow = pytest.mark.slow_interpreted
@@ -25,7 +25,7 @@ def spread(count: int, low: float, high: float, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("quality", [5.0, 40.0, 63.0, 90.0, 100.0])
 def test_compression_is_the_plain_one(images: Tensor, quality: float, numbers) -> None:
-    from protoformer.world.photography_kernels import compressed
+    from protoformer.synthetic.kernels.sensor_kernels import compressed
 
     each = torch.tensor([quality, 0.5 * quality, quality, max(1.0, quality - 7)])
     found = compressed(images.to(numbers.device), steps_of(each).to(numbers.device)).cpu()
@@ -36,16 +36,16 @@ def test_compression_is_the_plain_one(images: Tensor, quality: float, numbers) -
 
 
 @slow
-def test_every_level_of_grey_passes_through_the_codec(numbers) -> None:
-    from protoformer.world.photography_kernels import compressed
+def test_every_level_of_gray_passes_through_the_codec(numbers) -> None:
+    from protoformer.synthetic.kernels.sensor_kernels import compressed
 
-    grey = (torch.arange(256) / 255).view(-1, 1, 1, 1).expand(-1, 3, 16, 16).contiguous()
+    gray = (torch.arange(256) / 255).view(-1, 1, 1, 1).expand(-1, 3, 16, 16).contiguous()
     steps = steps_of(torch.full((256,), 100.0)).to(numbers.device)
-    assert torch.equal(compressed(grey.to(numbers.device), steps).cpu(), grey)
+    assert torch.equal(compressed(gray.to(numbers.device), steps).cpu(), gray)
 
 
 def test_the_sensor_is_the_plain_one(images: Tensor, numbers) -> None:
-    from protoformer.world.photography_kernels import developed_, key_words
+    from protoformer.synthetic.kernels.sensor_kernels import developed_, key_words
 
     count = len(images)
     gain = torch.stack([spread(count, 0.5, 2.0, seed) for seed in range(3)], dim=1)
@@ -64,7 +64,7 @@ def test_the_sensor_is_the_plain_one(images: Tensor, numbers) -> None:
 
 
 def test_a_perfect_sensor_leaves_the_image_as_it_is(images: Tensor, numbers) -> None:
-    from protoformer.world.photography_kernels import developed_, key_words
+    from protoformer.synthetic.kernels.sensor_kernels import developed_, key_words
 
     settings = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]).repeat(len(images), 1).to(numbers.device)
     found = images.clone().to(numbers.device)
@@ -73,7 +73,7 @@ def test_a_perfect_sensor_leaves_the_image_as_it_is(images: Tensor, numbers) -> 
 
 
 def test_defocus_is_the_plain_one_and_leaves_the_sharp_images_alone(images: Tensor, numbers) -> None:
-    from protoformer.world.photography_kernels import defocus_
+    from protoformer.synthetic.kernels.sensor_kernels import defocus_
 
     depth = 0.5 + 8 * images.flip(0)[:, :1]
     depth[0, :, :3] = torch.inf

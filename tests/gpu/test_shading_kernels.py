@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from protoformer.world import FAMILIES, World, procedural_bank
-from protoformer.world.casting import _against_the_light, _bounds
-from protoformer.world.render import Renderer, View
-from protoformer.world.tasks import depth_sample, flow_sample, stability_clip, track_clip
+from protoformer.synthetic.casting import _against_the_light, _bounds
+from protoformer.synthetic.families import FAMILIES
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.ground_truth import depth_sample, flow_sample, stability_clip, track_clip
+from protoformer.synthetic.renderer import Renderer, View
+from protoformer.synthetic.texture_bank import procedural_bank
 
 pytestmark = [pytest.mark.usefixtures("kernels_run"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 SIZE = (20, 37) if torch.cuda.is_available() else (16, 17)  # more than one tile, and not whole ones
@@ -15,7 +17,7 @@ FEW = tuple(FAMILIES) if torch.cuda.is_available() else ("objects",)  # interpre
 
 def renderers(family: str, device: str) -> tuple[Renderer, Renderer]:
     """The same scenes where the kernels run, and on the CPU."""
-    world = World(family, seed=5, size=SIZE, bank=procedural_bank(64, 3))
+    world = SyntheticScenes(family, seed=5, size=SIZE, bank=procedural_bank(64, 3))
     return world.renderer([3, 5], device), world.renderer([3, 5], "cpu")
 
 
@@ -29,7 +31,7 @@ def plain_view(theirs: Renderer, device: str, time: float = 0.1) -> tuple[View, 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bounds_are_the_plain_ones(family: str, numbers) -> None:
-    from protoformer.world.shading_kernels import bounds_of
+    from protoformer.synthetic.kernels.shading_kernels import bounds_of
 
     theirs = renderers(family, numbers.device)[1]
     frames = [theirs.scenes.frame(time) for time in (0.0, 0.3)]
@@ -61,12 +63,12 @@ def test_a_clean_picture_is_the_plain_one(family: str, numbers) -> None:
 
 @pytest.mark.parametrize("family", FEW)
 def test_motion_is_the_plain_one(family: str, numbers) -> None:
-    from protoformer.world.motion_kernels import moved
+    from protoformer.synthetic.kernels.motion_kernels import moved
 
     ours, theirs = renderers(family, numbers.device)
     view, plain = plain_view(theirs, numbers.device)
     later = theirs.scenes.frame(0.14, device=torch.device(numbers.device))
-    for positions in (theirs._centres(), theirs._centres().repeat(2, 1, 1)):
+    for positions in (theirs._centers(), theirs._centers().repeat(2, 1, 1)):
         found = moved(view.hits, ours.shapes, positions.to(numbers.device), later)
         flow, valid, occluded = theirs.moved(plain.hits, positions, theirs.scenes.frame(0.14))
         assert torch.equal(found[1].cpu(), valid)
@@ -89,7 +91,7 @@ def test_a_final_picture_is_the_plain_one(numbers) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("look", ["clean", "final"])
 def test_nothing_waits_for_the_device(look: str) -> None:
-    world = World("objects", seed=5, size=SIZE, bank=procedural_bank(64, 3)).on("cuda")
+    world = SyntheticScenes("objects", seed=5, size=SIZE, bank=procedural_bank(64, 3)).on("cuda")
     tasks = (
         flow_sample,
         depth_sample,

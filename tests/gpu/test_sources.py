@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from protoformer.training.prefetch import one_ahead
+from protoformer.synthetic.ground_truth import flow_sample
+from protoformer.synthetic.renderer import Renderer
+from protoformer.synthetic.samples import FlowSample
+from protoformer.training.mixes import SyntheticMix
+from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection
-from protoformer.training.sources import world_source
-from protoformer.training.world_mix import WorldMix
-from protoformer.world import FlowSample, Renderer
-from protoformer.world.tasks import flow_sample
+from protoformer.training.sources import synthetic_source
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SCENES = DataSection(seed=3, batch=4, crop=(96, 128), families={"objects": 0.6, "drive": 0.4})
@@ -27,11 +28,11 @@ def busy() -> None:
 
 
 def test_batches_rendered_beside_busy_steps_are_those_rendered_alone() -> None:
-    mix = WorldMix(SCENES, range(4), torch.device("cuda"), flow_sample)
+    mix = SyntheticMix(SCENES, range(4), torch.device("cuda"), flow_sample)
     alone = [mix.parcel(number).batch for number in range(2, 2 + STEPS)]
     torch.cuda.synchronize()
     kept = []
-    for batch in itertools.islice(world_source(SCENES, "cuda").batches(2), STEPS):
+    for batch in itertools.islice(synthetic_source(SCENES, "cuda").batches(2), STEPS):
         busy()
         kept.append(dataclasses.replace(batch, first=batch.first.clone(), flow=batch.flow.clone()))
         del batch  # its memory may be used again while the copies above still wait
@@ -50,7 +51,7 @@ def test_one_thread_of_the_host_works_for_a_gpu_that_renders() -> None:
         return flow_sample(renderer, look)
 
     before = torch.get_num_threads()
-    WorldMix(SCENES, range(4), torch.device("cuda"), make).parcel(0)
+    SyntheticMix(SCENES, range(4), torch.device("cuda"), make).parcel(0)
     assert threads == [1] and torch.get_num_threads() == before
 
 
@@ -60,7 +61,7 @@ def test_batches_from_the_host_arrive_whole() -> None:
             image = torch.full((2, 3, 256, 256), float(number)).pin_memory()
             yield FlowSample(first=image, second=image, flow=image[:, :2], valid=image[:, :1] > 0, names=(str(number),))
 
-    for number, batch in enumerate(itertools.islice(one_ahead(batches(), torch.device("cuda")), STEPS)):
+    for number, batch in enumerate(itertools.islice(prefetch(batches(), torch.device("cuda")), STEPS)):
         busy()
         assert batch.first.is_cuda and batch.names == (str(number),)
         assert bool((batch.first == number).all()) and bool((batch.flow == number).all())

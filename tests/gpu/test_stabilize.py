@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.training import Recipe, StabilizeTask
-from protoformer.training.graph import WARM_UP
-from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
-from protoformer.training.stabilize_sources import WorldWindows
-from protoformer.world import World, procedural_bank
+from protoformer.stabilization.data import SyntheticWindows
+from protoformer.stabilization.training import StabilizeTask
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.step import WARM_UP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -52,8 +53,8 @@ def test_the_loss_waits_for_nothing(
 
 
 def test_sampling_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
-    world = World("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
-    sample = WorldWindows(RECIPE.model.config())
+    world = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+    sample = SyntheticWindows(RECIPE.model.config())
     for _ in range(2):  # the first time kernels are compiled
         sample(world.renderer([3, 4], "cuda"), "final")
     with waiting_refused():
@@ -61,8 +62,8 @@ def test_sampling_waits_for_nothing(waiting_refused: Callable[[], AbstractContex
 
 
 def test_windows_are_those_of_a_cpu() -> None:
-    world = World("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3))
-    sample = WorldWindows(RECIPE.model.config())
+    world = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3))
+    sample = SyntheticWindows(RECIPE.model.config())
     ours, theirs = (sample(world.renderer([3, 4], device), "clean") for device in ("cpu", "cuda"))
     assert torch.allclose(ours.warp, theirs.warp.cpu(), atol=0.01)
     known = (ours.trust > 0).expand_as(ours.places) & (theirs.trust.cpu() > 0)

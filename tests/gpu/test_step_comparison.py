@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.training import Recipe
-from protoformer.training.distributed import launched
+from protoformer.tasks import task_of
+from protoformer.training.distributed import launch
 from protoformer.training.engine import Engine, build_engine
-from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
-from protoformer.training.tasks import task_of
+from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
 
 STEPS = 3
 State = dict[str, Tensor]
@@ -35,8 +34,8 @@ def engines() -> dict[str, tuple[Engine, Engine]]:
     made = {precision: recipe_in(precision) for precision in ("fp32", "bf16")}
     return {
         precision: (
-            build_engine(launched("cpu"), recipe, task_of(recipe)),
-            build_engine(launched("cpu"), recipe, task_of(recipe)),
+            build_engine(launch("cpu"), recipe, task_of(recipe)),
+            build_engine(launch("cpu"), recipe, task_of(recipe)),
         )
         for precision, recipe in made.items()
     }
@@ -49,7 +48,7 @@ def batches() -> list[State]:
             "image": torch.rand(2, 3, 32, 32, generator=generator),
             "depth": 0.2 + (number + 1) * torch.rand(2, 1, 32, 32, generator=generator),
             "focal": torch.tensor([60.0, 90.0]),
-            "centre": torch.tensor([[15.5, 15.5], [4.0 * number, 20.0]]),
+            "center": torch.tensor([[15.5, 15.5], [4.0 * number, 20.0]]),
             "valid": torch.rand(2, 1, 32, 32, generator=generator) < 0.7,
         }
         for number in range(STEPS)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.model import fused
-from protoformer.model.fused import plain
+from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import reference as plain
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -31,8 +31,8 @@ def sums_and_gradients(numbers):
     """Runs the kernels on queries, keys and values: sums, masses and the gradients of all three."""
 
     def found(inputs: tuple[Tensor, Tensor, Tensor], size: float = 1.0) -> list[Tensor]:
-        from protoformer.model.fused import prototyping_backward_kernels as backward
-        from protoformer.model.fused import prototyping_kernels as kernels
+        from protoformer.models.kernels import prototyping_kernels as backward
+        from protoformer.models.kernels import prototyping_kernels as kernels
 
         found = kernels.prototype_sums(*inputs)
         d_sums, d_mass = (each.float() for each in numbers.arriving(found, size))

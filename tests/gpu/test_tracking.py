@@ -11,17 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.inference import TrackModel, graphs
-from protoformer.inference.track_engine import TrackEngine
-from protoformer.inference.track_memory import EVERY
-from protoformer.inference.track_results import TrackedBox
-from protoformer.model import build_track, preset
-from protoformer.model.tracking import TrackNetwork
-from protoformer.training import Recipe, TrackTask
-from protoformer.training.graph import WARM_UP
-from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
-from protoformer.training.track_sources import WorldPairs
-from protoformer.world import World, procedural_bank
+from protoformer.models import runtime as graphs
+from protoformer.models.config import preset
+from protoformer.models.heads.tracking import TrackNetwork, build_track
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.tracking.data import SyntheticPairs
+from protoformer.tracking.engine import TrackingEngine
+from protoformer.tracking.predictor import TrackingPredictor
+from protoformer.tracking.result import TrackedBox
+from protoformer.tracking.target import EVERY
+from protoformer.tracking.training import TrackTask
+from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.step import WARM_UP
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -62,8 +64,8 @@ def test_the_loss_waits_for_nothing(waiting_refused: Callable[[], AbstractContex
 @gpu
 @pytest.mark.parametrize("family", ["chase", "objects"])
 def test_sampling_waits_for_nothing(family: str, waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
-    world = World(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
-    sample = WorldPairs(RECIPE.model.config())
+    world = SyntheticScenes(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+    sample = SyntheticPairs(RECIPE.model.config())
     for _ in range(2):  # the first time kernels are compiled
         sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
     with waiting_refused():
@@ -94,12 +96,12 @@ def boxes_apart(ours: Sequence[TrackedBox], theirs: Sequence[TrackedBox]) -> flo
     return float((torch.tensor([each.box for each in ours]) - torch.tensor([each.box for each in theirs])).abs().max())
 
 
-def next_boxes(model: TrackModel, frame: np.ndarray) -> Sequence[TrackedBox]:
+def next_boxes(model: TrackingPredictor, frame: np.ndarray) -> Sequence[TrackedBox]:
     """Where a new tracker of a model, which begins with the first frame, finds the targets in another one."""
     return model.tracker(FRAMES[0], BOXES, precision="full").update(frame)
 
 
-class Noted(TrackEngine):
+class Noted(TrackingEngine):
     """An engine that keeps what it was asked and what it answered."""
 
     def __init__(self, network: TrackNetwork) -> None:
@@ -118,7 +120,7 @@ class Noted(TrackEngine):
 
 def noted_on_cpu() -> Noted:
     """What the engine of a CPU was asked, and answered, while it followed the targets through all frames."""
-    model = TrackModel(network_sure_of_all(), False, torch.device("cpu"))
+    model = TrackingPredictor(network_sure_of_all(), False, torch.device("cpu"))
     noted = model._engines[False] = Noted(model.network)
     results = model.track(FRAMES, BOXES, precision="full")
     assert not any(each.lost.any() for each in results)
@@ -127,7 +129,7 @@ def noted_on_cpu() -> Noted:
     return noted
 
 
-def assert_answers_alike(noted: Noted, engine: TrackEngine, device: str) -> None:
+def assert_answers_alike(noted: Noted, engine: TrackingEngine, device: str) -> None:
     """Assert that an engine answers the same to the same questions, each by itself."""
     for given, template in noted.embedded:
         for mine, right in zip(engine.embed(*given), template, strict=True):
@@ -140,9 +142,9 @@ def assert_answers_alike(noted: Noted, engine: TrackEngine, device: str) -> None
 @gpu
 def test_trackers_of_one_model_share_a_graph(exact_convolutions: None) -> None:
     network = network_sure_of_all()
-    shared = TrackModel(network, False, torch.device("cuda"))
+    shared = TrackingPredictor(network, False, torch.device("cuda"))
     for frame in FRAMES[1:]:
-        eager = TrackModel(network, False, torch.device("cuda"))  # has recorded nothing yet
+        eager = TrackingPredictor(network, False, torch.device("cuda"))  # has recorded nothing yet
         assert boxes_apart(next_boxes(shared, frame), next_boxes(eager, frame)) < PIXELS
     (engine,) = shared._engines.values()
     assert len(FRAMES) - 1 > graphs.WARM_UP + 2 and len(engine._locate._recorded) == 1
@@ -152,7 +154,7 @@ def test_trackers_of_one_model_share_a_graph(exact_convolutions: None) -> None:
 def test_targets_are_where_a_cpu_finds_them(exact_convolutions: None) -> None:
     noted = noted_on_cpu()
     network = network_sure_of_all().eval().cuda()
-    assert_answers_alike(noted, TrackEngine(network, torch.device("cuda"), half=False), "cuda")
+    assert_answers_alike(noted, TrackingEngine(network, torch.device("cuda"), half=False), "cuda")
 
 
 def slightly_off(network: TrackNetwork) -> TrackNetwork:
@@ -166,8 +168,8 @@ def slightly_off(network: TrackNetwork) -> TrackNetwork:
 
 def test_the_comparison_of_answers_finds_weights_that_are_one_percent_off() -> None:
     noted, cpu = noted_on_cpu(), torch.device("cpu")
-    assert_answers_alike(noted, TrackEngine(network_sure_of_all().eval(), cpu, half=False), "cpu")
-    off = TrackEngine(slightly_off(network_sure_of_all()).eval(), cpu, half=False)
+    assert_answers_alike(noted, TrackingEngine(network_sure_of_all().eval(), cpu, half=False), "cpu")
+    off = TrackingEngine(slightly_off(network_sure_of_all()).eval(), cpu, half=False)
     with pytest.raises(AssertionError):
         assert_answers_alike(noted, off, "cpu")
     noted.embedded.clear()  # so that boxes and scores have to show it
@@ -177,7 +179,7 @@ def test_the_comparison_of_answers_finds_weights_that_are_one_percent_off() -> N
 
 def test_the_comparison_of_boxes_finds_another_frame_and_weights_that_are_one_percent_off() -> None:
     models = [
-        TrackModel(network, False, torch.device("cpu"))
+        TrackingPredictor(network, False, torch.device("cpu"))
         for network in (network_sure_of_all(), network_sure_of_all(), slightly_off(network_sure_of_all()))
     ]
     one, same, off = (next_boxes(model, FRAMES[1]) for model in models)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.training import Recipe, Trainer
-from protoformer.training.checkpoints import load
-from protoformer.training.clock import Pace
-from protoformer.training.distributed import launched
+from protoformer.tasks import task_of
+from protoformer.training.checkpoint import load
+from protoformer.training.distributed import launch
 from protoformer.training.engine import Engine, build_engine
-from protoformer.training.graph import WARM_UP
-from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, RunSection, ScheduleSection
-from protoformer.training.tasks import task_of
+from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.schedule import StepTimer
+from protoformer.training.step import WARM_UP
+from protoformer.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -31,7 +31,7 @@ STEPS = WARM_UP + 4
 
 def engine(task: str = "flow", **run: object) -> Engine:
     recipe = dataclasses.replace(RECIPE, task=task, run=dataclasses.replace(RECIPE.run, **run))
-    return build_engine(launched("cuda"), recipe, task_of(recipe))
+    return build_engine(launch("cuda"), recipe, task_of(recipe))
 
 
 def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
@@ -46,7 +46,7 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
             tensors["hidden"] = torch.zeros(2, 1, 64, 64, dtype=torch.bool)
         else:
             tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
-            tensors["centre"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])
+            tensors["center"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])
         tensors["valid"] = torch.rand(2, 1, 64, 64, generator=generator) < 0.7
         made.append({name: tensor.cuda() for name, tensor in tensors.items()})
     return made
@@ -141,7 +141,7 @@ def test_a_run_on_the_world_goes_on_where_it_stopped(speed: str, tmp_path: Path)
 
 
 def test_the_share_of_data_is_the_time_that_the_gpu_has_nothing_to_do() -> None:
-    side, pace = torch.cuda.Stream(), Pace(torch.device("cuda"))
+    side, pace = torch.cuda.Stream(), StepTimer(torch.device("cuda"))
 
     def spin(seconds: float) -> None:
         torch.cuda._sleep(int(seconds * 1e9))  # clock cycles, of about a billionth of a second

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry import convex_upsample
-from protoformer.model.upsampling import kernel_upsample
+from protoformer.geometry.resizing import convex_upsample
+from protoformer.models.heads.update import kernel_upsample
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -33,7 +33,7 @@ def test_upsampling_and_its_gradients_are_the_plain_ones(shape, factor, dtype, n
         assert mine.shape == expected.shape and numbers.error(mine, expected) < limit
 
 
-def test_large_logits_choose_one_neighbour(numbers):
+def test_large_logits_choose_one_neighbor(numbers):
     field = numbers.random(1, 2, 4, 5, seed=0, dtype=torch.float32)
     weights = torch.zeros(1, 9, 64, 4, 5, device=field.device)
     weights[:, 4] = 1e4

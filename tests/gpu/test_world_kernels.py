@@ -3,17 +3,20 @@
 import pytest
 import torch
 
-from protoformer.geometry import pixel_grid
-from protoformer.world import FAMILIES, World, casting, procedural_bank
-from protoformer.world.render import Renderer
-from protoformer.world.surface import Hits, plain_surface, surface
+from protoformer.geometry.warps import pixel_grid
+from protoformer.synthetic import casting
+from protoformer.synthetic.families import FAMILIES
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.renderer import Renderer
+from protoformer.synthetic.surface import Hits, plain_surface, surface
+from protoformer.synthetic.texture_bank import procedural_bank
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SIZE = (75, 101)
 
 
 def renderer(family: str) -> Renderer:
-    return World(family, seed=5, size=SIZE, bank=procedural_bank(64, 3)).renderer(range(3), "cuda")
+    return SyntheticScenes(family, seed=5, size=SIZE, bank=procedural_bank(64, 3)).renderer(range(3), "cuda")
 
 
 def seen(renderer: Renderer) -> Hits:
@@ -43,16 +46,16 @@ def test_the_kernel_throws_the_plain_version_s_shadows(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernel_sees_the_plain_version_s_colours(family: str) -> None:
+def test_the_kernel_sees_the_plain_version_s_colors(family: str) -> None:
     renders = renderer(family)
     hit = seen(renders)
     fast, plain = surface(hit, renders.looks, renders.bank), plain_surface(hit, renders.looks, renders.bank)
-    for name in ("colour", "light", "gloss", "normals"):
+    for name in ("color", "light", "gloss", "normals"):
         assert (getattr(fast, name) - getattr(plain, name)).abs().max() < 1e-3, name
 
 
 def test_one_scene_is_a_batch_too() -> None:
-    world = World("drive", seed=5, size=SIZE, bank=procedural_bank(64, 3))
+    world = SyntheticScenes("drive", seed=5, size=SIZE, bank=procedural_bank(64, 3))
     one, two = world.renderer([0], "cuda"), world.renderer([0, 1], "cuda")
     assert (one.final(one.view(0.0)) - two.final(two.view(0.0))[:1]).abs().mean() < 1e-4
 
@@ -60,7 +63,7 @@ def test_one_scene_is_a_batch_too() -> None:
 @pytest.mark.parametrize("look", ["clean", "final"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_gpu_renders_what_a_cpu_renders(family: str, look: str) -> None:
-    world = World(family, seed=5, size=SIZE, bank=procedural_bank(64, 3))
+    world = SyntheticScenes(family, seed=5, size=SIZE, bank=procedural_bank(64, 3))
     pictures, flows = [], []
     for device in ("cpu", "cuda"):
         renders = world.renderer([3, 4], device)

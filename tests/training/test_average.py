@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from protoformer.training.average import Average
+from protoformer.training.step import WeightAverage
 
 COUNTS, DOES_NOT = torch.ones(()), torch.zeros(())
 
@@ -22,7 +22,7 @@ def put(network: nn.Linear, value: float) -> None:
 
 def test_the_decay_grows_with_the_updates_up_to_its_own() -> None:
     network = constant(0.0)
-    average, expected = Average(network, decay=0.3), 0.0
+    average, expected = WeightAverage(network, decay=0.3), 0.0
     for count in range(6):
         put(network, float(count + 1))
         average.update(COUNTS)
@@ -34,7 +34,7 @@ def test_the_decay_grows_with_the_updates_up_to_its_own() -> None:
 
 def test_a_skipped_step_leaves_the_average_as_it_was() -> None:
     network = constant(1.0)
-    average = Average(network, decay=0.9)
+    average = WeightAverage(network, decay=0.9)
     put(network, 3.0)
     average.update(COUNTS)
     before = average.network.weight.clone()
@@ -45,7 +45,7 @@ def test_a_skipped_step_leaves_the_average_as_it_was() -> None:
 
 def test_a_decay_of_nothing_is_the_network_itself() -> None:
     network = constant(0.1)
-    average = Average(network, decay=0.0)
+    average = WeightAverage(network, decay=0.0)
     put(network, 0.7)
     average.update(COUNTS)
     assert torch.equal(average.network.weight, network.weight)
@@ -53,7 +53,7 @@ def test_a_decay_of_nothing_is_the_network_itself() -> None:
 
 def test_floating_buffers_are_averaged_and_others_copied_in_eval_mode() -> None:
     network = nn.BatchNorm1d(1).train()
-    average = Average(network, decay=0.5)
+    average = WeightAverage(network, decay=0.5)
     network(torch.tensor([[0.0], [2.0]]))
     average.update(COUNTS)
     assert average.network.num_batches_tracked == 1
@@ -62,4 +62,4 @@ def test_floating_buffers_are_averaged_and_others_copied_in_eval_mode() -> None:
 
 
 def test_the_average_of_half_precision_is_in_float32() -> None:
-    assert Average(constant(1.0).bfloat16(), decay=0.5).network.weight.dtype == torch.float32
+    assert WeightAverage(constant(1.0).bfloat16(), decay=0.5).network.weight.dtype == torch.float32

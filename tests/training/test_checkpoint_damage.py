@@ -13,7 +13,7 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as tensors_to
 
 from protoformer.errors import InputError
-from protoformer.training.checkpoints import Checkpoint, load, newest, newest_loaded, save
+from protoformer.training.checkpoint import Checkpoint, find_newest, load, load_newest, save
 
 
 def silent(sentence: str) -> None:
@@ -168,12 +168,12 @@ def test_the_newest_good_one_is_found_behind_a_torn_one(stored, tmp_path: Path, 
     damage, reason = FAULTS[fault]
     damage(torn)
     said: list[str] = []
-    assert newest(tmp_path / "run", said.append) == good
+    assert find_newest(tmp_path / "run", said.append) == good
     assert len(said) == 1
     assert said[0].startswith(f"the checkpoint {torn} is passed over: {reason}") and said[0].endswith(".")
 
 
-@pytest.mark.parametrize("find", [newest, newest_loaded])
+@pytest.mark.parametrize("find", [find_newest, load_newest])
 def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
     stored, tmp_path: Path, find: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +206,10 @@ def test_the_newest_that_can_be_used_is_loaded(stored, tmp_path: Path) -> None:
     good, other = stored.saved(tmp_path, 1), stored.saved(tmp_path, 2)
     LATER_FAULTS["other shape"][0](other)  # of which the sums alone say nothing
     said: list[str] = []
-    found = newest_loaded(tmp_path, said.append)
+    found = load_newest(tmp_path, said.append)
     assert found is not None and found.path == good and stored.same(found.checkpoint.tensors, stored.tensors())
     assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is passed over: ema.odd is not of the type")
-    assert newest_loaded(tmp_path / "nowhere", silent) is None
+    assert load_newest(tmp_path / "nowhere", silent) is None
 
 
 def test_a_part_that_is_not_safetensors_is_refused(stored, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training.checkpoint_files import packed
-from protoformer.training.checkpoints import Checkpoint, clear, load, newest, parsed_size, save
+from protoformer.training.checkpoint import Checkpoint, clear, find_newest, load, parse_size, save
+from protoformer.training.checkpoint_files import pack_tensors
 
 
 def names(folder: Path) -> list[str]:
@@ -74,7 +74,7 @@ def test_parts_are_no_larger_than_asked_for_and_join_to_the_same_bits(stored, tm
 
 def test_tensors_are_packed_in_the_order_of_their_names_and_only_a_large_one_is_cut() -> None:
     small, large = torch.zeros(100), torch.zeros(50, 50)
-    parts = packed({"d": small, "a": small, "e": torch.zeros(400), "b": large, "c": small}, 4096)
+    parts = pack_tensors({"d": small, "a": small, "e": torch.zeros(400), "b": large, "c": small}, 4096)
     assert [[piece.name for piece in part] for part in parts] == [["a"], ["b"], ["b"], ["b", "c", "d"], ["e"]]
     (first, second, third) = (piece.span for part in parts for piece in part if piece.name == "b")
     assert first and second and third
@@ -92,7 +92,7 @@ def test_the_newest_is_found_and_older_ones_go(stored, tmp_path: Path) -> None:
     for step in (20, 100, 3, 99_999_999, 100_000_000):
         stored.saved(tmp_path, step)
     assert names(tmp_path) == ["step-100000000", "step-99999999"]
-    assert newest(tmp_path, silent) == tmp_path / "step-100000000"
+    assert find_newest(tmp_path, silent) == tmp_path / "step-100000000"
     stored.saved(tmp_path, 100_000_001, keep=1)
     assert names(tmp_path) == ["step-100000001"]
 
@@ -133,18 +133,18 @@ def test_a_torn_one_is_not_counted_among_those_that_are_kept(stored, tmp_path: P
 def test_the_same_step_again_replaces_the_first(stored, tmp_path: Path) -> None:
     stored.saved(tmp_path, 7)
     path = save(tmp_path, Checkpoint(7, {}, {"again": True}))
-    assert newest(tmp_path, silent) == path
+    assert find_newest(tmp_path, silent) == path
     assert names(tmp_path) == [path.name]
     assert load(path).record == {"again": True}
     assert stored.saved(tmp_path, 8).name == "step-00000008"
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    assert newest(tmp_path, silent) is None
-    assert newest(tmp_path / "nowhere", silent) is None
+    assert find_newest(tmp_path, silent) is None
+    assert find_newest(tmp_path / "nowhere", silent) is None
     (tmp_path / "step-00000001").write_text("a file")
     (tmp_path / "other").mkdir()
-    assert newest(tmp_path, silent) is None
+    assert find_newest(tmp_path, silent) is None
 
 
 def test_a_run_that_starts_over_clears_its_checkpoints_and_nothing_else(stored, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from protoformer.errors import InputError
-from protoformer.training.checkpoints import Checkpoint, save
+from protoformer.training.checkpoint import Checkpoint, save
 folder = Path(sys.argv[1])
 save(folder, Checkpoint(1, {"a": torch.ones(1000)}, {}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -236,7 +236,7 @@ def test_a_file_larger_than_the_system_allows_leaves_the_old_checkpoint_whole(tm
         "step-00000001, is whole; free some room there and go on.\n"
     )
     assert names(tmp_path) == ["step-00000001"]
-    assert newest(tmp_path, silent) == tmp_path / "step-00000001"
+    assert find_newest(tmp_path, silent) == tmp_path / "step-00000001"
 
 
 def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
             "last one, step-00000001, is whole; free some room there and go on."
         )
         assert names(tmp_path) == ["step-00000001"]
-        assert newest(tmp_path, silent) == path
+        assert find_newest(tmp_path, silent) == path
         assert torch.equal(load(path).tensors["a"], torch.ones(100_000))
         assert save(tmp_path, Checkpoint(3, {"a": torch.ones(100_000)}, {})).name == "step-00000003"
     finally:
@@ -264,7 +264,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 import torch
-from protoformer.training.checkpoints import Checkpoint, load, newest, save
+from protoformer.training.checkpoint import Checkpoint, load, find_newest, save
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
@@ -285,7 +285,7 @@ for turn in range(12):
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     said = []
-    path = newest(folder, said.append)
+    path = find_newest(folder, said.append)
     assert not said, said
     if path is not None:
         found = load(path)
@@ -313,13 +313,13 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(stored, tmp_pat
     [("15MB", 15_000_000), ("15MiB", 15 * 2**20), ("500KB", 500_000), ("1.5 gb", 1_500_000_000), ("4096B", 4096)],
 )
 def test_sizes_are_read_in_either_count(text: str, size: int) -> None:
-    assert parsed_size(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "15", "MB", "15M", "-1MB", "15 MB more", "1e3KB", "15TB", "15iB"])
 def test_what_is_no_size_is_one_sentence(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        parsed_size(text)
+        parse_size(text)
     assert str(caught.value) == (
         f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB."
     )

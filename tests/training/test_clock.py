@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from protoformer.training import clock
-from protoformer.training.clock import Budget, Pace
+from protoformer.training import schedule as clock
+from protoformer.training.schedule import StepTimer, TimeBudget
 
 
 class Time:
@@ -24,7 +24,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def stepped(pace: Pace, time: Time, *seconds: float, wait: float = 0.0) -> Pace:
+def stepped(pace: StepTimer, time: Time, *seconds: float, wait: float = 0.0) -> StepTimer:
     """The pace after steps that took so long, with a wait before each."""
     for each in seconds:
         with pace.waiting():
@@ -36,7 +36,7 @@ def stepped(pace: Pace, time: Time, *seconds: float, wait: float = 0.0) -> Pace:
 
 
 def test_a_step_takes_what_the_last_ones_took_however_slow_the_first_was(time: Time) -> None:
-    pace = Pace(torch.device("cpu"))
+    pace = StepTimer(torch.device("cpu"))
     assert stepped(pace, time, 90).of_a_step() == 0  # of one step nothing is known
     assert stepped(pace, time, 1, 1).of_a_step() == 1
     pace.clear()
@@ -46,23 +46,23 @@ def test_a_step_takes_what_the_last_ones_took_however_slow_the_first_was(time: T
 
 
 def test_the_share_of_data_is_the_time_waited_for_them(time: Time) -> None:
-    pace = stepped(Pace(torch.device("cpu")), time, 3, 3, wait=1)
+    pace = stepped(StepTimer(torch.device("cpu")), time, 3, 3, wait=1)
     assert (pace.data_share(), pace.spent(), pace.steps) == (0.25, 8, 2)
     pace.clear()
     assert (pace.data_share(), pace.spent(), pace.steps) == (0, 0, 0)
 
 
 def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
-    budget = Budget(None, minutes=2, began=time.now)
+    budget = TimeBudget(None, minutes=2, began=time.now)
     budget.last = {"validation": 20, "save": 4}
     assert budget.usable() == 120 - 2 - 1.5 * 24
     budget.last = {"validation": 500}
     assert budget.usable() == 60 and budget.spent(30) == 0.5
-    assert Budget(100, None, began=time.now).usable() is None
+    assert TimeBudget(100, None, began=time.now).usable() is None
 
 
 def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_go_was(time: Time) -> None:
-    budget = Budget(None, minutes=2, began=time.now, end_within=False)
+    budget = TimeBudget(None, minutes=2, began=time.now, end_within=False)
     budget.last = {"save": 4}
     time.now += 7  # to start up again
     budget.go_on(elapsed=30)
@@ -70,6 +70,6 @@ def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_
 
 
 def test_what_is_left_is_the_nearer_end(time: Time) -> None:
-    assert Budget(100, None, time.now).left(90, 2.0) == 20
-    assert Budget(100, 0.2, time.now).left(90, 2.0) == 10  # 12 s less 2 to end
-    assert Budget(None, None, time.now).left(90, 2.0) is None
+    assert TimeBudget(100, None, time.now).left(90, 2.0) == 20
+    assert TimeBudget(100, 0.2, time.now).left(90, 2.0) == 10  # 12 s less 2 to end
+    assert TimeBudget(None, None, time.now).left(90, 2.0) is None

@@ -10,30 +10,29 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training import flow_loss
-from protoformer.training.distributed import launched
-from protoformer.training.log import read_log
-from protoformer.training.losses import counted_pixels
+from protoformer.flow.losses import flow_loss, valid_pixels
+from protoformer.training.distributed import launch
+from protoformer.training.loggers import read_log
 
 START = """
 import sys
 from pathlib import Path
 
 sys.path.insert(0, {tests!r})
-from conftest import Depths, Lines, Noises, Told
+from training_fixtures import Depths, Lines, Noises, Told
 
 folder = Path(sys.argv[1])
 """
 TRAINING = """
 import torch
-from protoformer.metrics import FlowMetric
-from protoformer.training.task import Validated
+from protoformer.flow.evaluation import FlowMetric
+from protoformer.training.task import ValidationResult
 
 
 def judge(network):
     metric = FlowMetric()  # which adds up over processes by itself
     metric.update(torch.ones(1, 2, 4, 4), torch.zeros(1, 2, 4, 4), torch.ones(1, 1, 4, 4, dtype=torch.bool))
-    return Validated("judge", {{"epe": metric.compute().epe}})
+    return ValidationResult("judge", {{"epe": metric.compute().epe}})
 
 
 for name, runs in (("lines", Lines()), ("noises", Noises()), ("depths", Depths())):
@@ -52,7 +51,7 @@ REFUSALS = """
 import os
 
 from protoformer.errors import InputError
-from protoformer.training.parcel import BrokenSample, BrokenSamples
+from protoformer.training.prefetch import BrokenSample, BrokenSamples
 
 rank, lines = int(os.environ["RANK"]), Lines()
 
@@ -103,7 +102,7 @@ TWICE = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 def written(folder: Path, script: str) -> Path:
     path = folder / "train.py"
-    path.write_text(script.format(tests=str(Path(__file__).parent)))
+    path.write_text(script.format(tests=str(Path(__file__).parents[1] / "support")))
     return path
 
 
@@ -180,7 +179,7 @@ def test_two_processes_end_with_the_weights_of_one(
 
 
 def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
-    from protoformer.model import FlowPrediction
+    from protoformer.models.heads.flow import FlowPrediction
 
     torch.manual_seed(0)
     flow, estimate = 5 * torch.randn(2, 4, 2, 8, 8)
@@ -191,7 +190,7 @@ def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
         prediction = FlowPrediction((estimate[part],), (scale[part],), ())
         return flow_loss(prediction, flow[part], valid[part], pixels=pixels)
 
-    whole, count = loss(slice(0, 4), None), counted_pixels(flow, valid).sum()
+    whole, count = loss(slice(0, 4), None), valid_pixels(flow, valid).sum()
     halves = [loss(part, count / 2) for part in (slice(0, 2), slice(2, 4))]
     for name in ("total", "distance", "surprise", "epe"):
         mean = sum(getattr(half, name) for half in halves) / 2
@@ -202,4 +201,4 @@ def test_without_lightning_one_sentence_says_what_is_missing(monkeypatch) -> Non
     for name in ("lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pip install 'protoformer\[train\]'"):
-        launched("cpu")
+        launch("cpu")

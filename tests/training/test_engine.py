@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from protoformer.training import Recipe, engine
-from protoformer.training.distributed import launched
+from protoformer.training import engine
+from protoformer.training.distributed import launch
 from protoformer.training.engine import build_engine
-from protoformer.training.recipe import OptimizerSection
+from protoformer.training.recipe import OptimizerSection, Recipe
 
 ODD = OptimizerSection(rate=0.03, weight_decay=0.2, betas=(0.6, 0.7), epsilon=0.05, clip=0.4, ema=0.5)
 
@@ -16,7 +16,7 @@ ODD = OptimizerSection(rate=0.03, weight_decay=0.2, betas=(0.6, 0.7), epsilon=0.
 def test_steps_are_those_of_adamw_with_clipped_gradients(lines, tmp_path) -> None:
     recipe = dataclasses.replace(lines.recipe(), optimizer=ODD)
     task = lines.trainer(tmp_path, recipe).task
-    made = build_engine(launched("cpu"), recipe, task)
+    made = build_engine(launch("cpu"), recipe, task)
     torch.manual_seed(recipe.data.seed)
     network = task.build()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1.0, betas=(0.6, 0.7), eps=0.05, weight_decay=0.2)
@@ -46,5 +46,5 @@ def test_options_reach_the_network_that_is_trained(lines, tmp_path, monkeypatch,
     seen: list[tuple[str, torch.nn.Module]] = []
     for name in ("recompute_activations", "compile_parts"):
         monkeypatch.setattr(engine, name, lambda network, name=name: seen.append((name, network)))
-    made = build_engine(launched("cpu"), recipe, lines.trainer(tmp_path, recipe).task)
+    made = build_engine(launch("cpu"), recipe, lines.trainer(tmp_path, recipe).task)
     assert seen == [(name, made.network) for name in reached]

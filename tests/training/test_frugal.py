@@ -10,9 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.model import DepthNetwork, build_depth, build_flow, preset
-from protoformer.training import depth_loss, flow_loss
-from protoformer.training.frugal import compile_parts, recompute_activations
+from protoformer.depth.losses import depth_loss
+from protoformer.flow.losses import flow_loss
+from protoformer.models.config import preset
+from protoformer.models.heads.depth import DepthNetwork, build_depth
+from protoformer.models.heads.flow import build_flow
+from protoformer.training.step import compile_parts, recompute_activations
 
 SIZE = (64, 64)
 

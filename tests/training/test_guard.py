@@ -7,17 +7,17 @@ import torch
 from safetensors.torch import load_file
 
 from protoformer.errors import InputError
-from protoformer.training.guard import ROW, Guard
+from protoformer.training.step import ROW, NonFiniteGuard
 
 
-def noted(guard: Guard, *bad: int) -> Guard:
+def noted(guard: NonFiniteGuard, *bad: int) -> NonFiniteGuard:
     for each in bad:
         guard.note(torch.tensor(float(each)), torch.tensor([torch.nan if each else 2.0, 4.0]))
     return guard
 
 
 def test_means_are_of_the_good_steps_alone() -> None:
-    guard = Guard(2, torch.device("cpu"))
+    guard = NonFiniteGuard(2, torch.device("cpu"))
     counted = noted(guard, 0, 1, 0).counted()
     assert (counted.good, counted.means, counted.skipped, counted.fatal) == (2, (2.0, 4.0), 1, None)
     guard.clear()
@@ -26,14 +26,14 @@ def test_means_are_of_the_good_steps_alone() -> None:
 
 
 def test_nine_bad_steps_in_a_row_are_borne_and_ten_are_not() -> None:
-    guard = noted(Guard(2, torch.device("cpu")), *[1] * (ROW - 1), 0, 0, *[1] * (ROW - 1))
+    guard = noted(NonFiniteGuard(2, torch.device("cpu")), *[1] * (ROW - 1), 0, 0, *[1] * (ROW - 1))
     assert not guard.is_fatal()
     assert noted(guard, 1).counted().fatal == ROW + 1  # the first of the second row
     assert noted(guard, 0).is_fatal()  # and it stays known, for those who look late
 
 
 def test_the_state_goes_on_in_the_middle_of_a_row() -> None:
-    first, second = (Guard(2, torch.device("cpu")) for _ in range(2))
+    first, second = (NonFiniteGuard(2, torch.device("cpu")) for _ in range(2))
     noted(first, 0, *[1] * 6)
     for name, tensor in second.state().items():
         tensor.copy_(first.state()[name])

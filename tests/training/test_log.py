@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 
 from protoformer.errors import InputError
-from protoformer.training import Progress
-from protoformer.training.board import Board
-from protoformer.training.log import RunLog, read_log
-from protoformer.training.task import Validated
+from protoformer.training.loggers import RunLog, TensorBoardLogger, TrainingProgress, read_log
+from protoformer.training.task import ValidationResult
 
-PROGRESS = Progress(10, 1.5, {"epe": 0.5}, 1e-4, 12.0, 60.0, 0.1, 2, 1, None, None)
+PROGRESS = TrainingProgress(10, 1.5, {"epe": 0.5}, 1e-4, 12.0, 60.0, 0.1, 2, 1, None, None)
 
 
 def test_a_log_is_json_line_by_line_without_nan(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     log.started(0, 20)
     log.logged(PROGRESS)
-    log.validated(10, Validated("world", {"epe": float("nan")}))
+    log.validated(10, ValidationResult("world", {"epe": float("nan")}))
     log.saved(10, tmp_path / "step-00000010")
 
     def strict(constant: str) -> None:
@@ -46,10 +44,10 @@ def test_there_is_no_log_where_there_was_no_run(tmp_path: Path) -> None:
 
 def test_a_board_has_curves_and_pictures(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    board = Board(tmp_path, pytest.fail)
+    board = TensorBoardLogger(tmp_path, pytest.fail)
     board.started(0, 20)
     board.logged(PROGRESS)
-    board.validated(10, Validated("world", {"epe": 0.7}))
+    board.validated(10, ValidationResult("world", {"epe": 0.7}))
     board.pictured(10, "scene", np.zeros((4, 6, 3), dtype=np.uint8))
     board.ended(10)
     events = accumulator.EventAccumulator(str(tmp_path))
@@ -66,10 +64,10 @@ def test_a_board_has_curves_and_pictures(tmp_path: Path) -> None:
 def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     told: list[str] = []
-    board = Board(tmp_path / "board", told.append)
+    board = TensorBoardLogger(tmp_path / "board", told.append)
     board.started(0, 20)
     board.logged(PROGRESS)
-    board.validated(10, Validated("world", {"epe": 0.7}))
+    board.validated(10, ValidationResult("world", {"epe": 0.7}))
     board.pictured(10, "scene", np.zeros((4, 6, 3), dtype=np.uint8))
     board.ended(10)
     assert len(told) == 1 and "pip install tensorboard" in told[0]

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training import Recipe
-from protoformer.training.checkpoints import Checkpoint
-from protoformer.training.log import read_log
-from protoformer.training.parcel import BrokenSample, BrokenSamples
-from protoformer.training.recipe import ModelSection, ScheduleSection
-from protoformer.training.task import Validated
+from protoformer.training.checkpoint import Checkpoint
+from protoformer.training.loggers import read_log
+from protoformer.training.prefetch import BrokenSample, BrokenSamples
+from protoformer.training.recipe import ModelSection, Recipe, ScheduleSection
+from protoformer.training.task import ValidationResult
 
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:
@@ -134,9 +133,9 @@ def test_the_average_is_judged_and_written(lines, tmp_path: Path) -> None:
         assert not network.training
         return {name: tensor.clone() for name, tensor in network.state_dict().items()}
 
-    def judge(network) -> Validated:
+    def judge(network) -> ValidationResult:
         seen.append(weights(network))
-        return Validated("judge", {})
+        return ValidationResult("judge", {})
 
     def write(network, path: Path) -> None:
         written.append((weights(network), path))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.training import Recipe, checkpoints
-from protoformer.training.recipe import ScheduleSection
-from protoformer.training.task import Validated
+from protoformer.training import checkpoint as checkpoints
+from protoformer.training.recipe import Recipe, ScheduleSection
+from protoformer.training.task import ValidationResult
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
 def clock(monkeypatch) -> Clock:
     """On it a checkpoint takes 7 seconds, and a step of a run that `timed` gives takes 1."""
     clock = Clock()
-    monkeypatch.setattr("protoformer.training.clock.time", clock)
+    monkeypatch.setattr("protoformer.training.schedule.time", clock)
     monkeypatch.setattr(checkpoints, "save", clock.slowed(7, checkpoints.save))
     return clock
 
@@ -163,10 +163,10 @@ def test_a_slow_first_step_does_not_end_a_go(lines, tmp_path: Path, clock: Clock
 def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoint(
     lines, tmp_path: Path, clock: Clock, told
 ) -> None:
-    def judge(network) -> Validated:
+    def judge(network) -> ValidationResult:
         if told.of("validated")[-1] == 20:
             signal.raise_signal(signal.SIGTERM)
-        return Validated("judge", {})
+        return ValidationResult("judge", {})
 
     recipe = lines.recipe(steps=40, validate_every=10)
     trainer = timed(lines, clock, tmp_path, recipe, observers=(told,), validators=(judge, judge))

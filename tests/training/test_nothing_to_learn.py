@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.training import Recipe, Trainer
-from protoformer.training.checkpoints import Checkpoint, load, newest, save
-from protoformer.training.guard import Guard
-from protoformer.training.recipe import DataSection, ModelSection, RunSection, ScheduleSection
-from protoformer.training.tasks import task_of
+from protoformer.tasks import task_of
+from protoformer.training.checkpoint import Checkpoint, find_newest, load, save
+from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.step import NonFiniteGuard
+from protoformer.training.trainer import Trainer
 
 UNTAUGHT = r"^nothing was learned, and no weights were written: of 3 steps, {} had not a single valid target, .*\.$"
 MASKS = ("valid", "located", "judged")
@@ -49,7 +49,7 @@ def blind(task: Any, steps: range = range(10**6)) -> Any:
 
 
 def last(folder: Path) -> Checkpoint:
-    path = newest(folder / "checkpoints", pytest.fail)
+    path = find_newest(folder / "checkpoints", pytest.fail)
     assert path is not None
     return load(path)
 
@@ -114,7 +114,7 @@ def test_data_that_comes_to_have_targets_is_learned_from(lines, tmp_path: Path) 
 
 
 def test_means_are_of_steps_with_targets_alone() -> None:
-    guard = Guard(1, torch.device("cpu"))
+    guard = NonFiniteGuard(1, torch.device("cpu"))
     for bad, value, empty in ((0, 2.0, 0), (0, 0.0, 1), (1, torch.nan, 0), (1, torch.nan, 1), (0, 4.0, 0)):
         guard.note(torch.tensor(float(bad)), torch.tensor([value]), torch.tensor(float(empty)))
     counted = guard.counted()

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.data.augmentation import AUGMENTATIONS
-from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS
-from protoformer.data.augmentation_light import Light
+from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS
+from protoformer.datasets.augmentation.flow import AUGMENTATIONS
+from protoformer.datasets.augmentation.light import Light
 from protoformer.errors import InputError
-from protoformer.model import PRESETS
-from protoformer.model.networks import NETWORKS
+from protoformer.models.config import PRESETS
+from protoformer.models.networks import NETWORKS
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 
 PUBLISHED = {

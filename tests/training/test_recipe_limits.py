@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from protoformer.errors import InputError
+from protoformer.training.config_reader import MAX_TEXT
 from protoformer.training.recipe import MAX_BYTES, Recipe, packaged_recipes, read_recipe
-from protoformer.training.recipe_values import MAX_TEXT
 
 LAUGHS = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
     f"{name}: &{name} [{', '.join(f'*{before}' for _ in range(9))}]\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from protoformer.errors import InputError
-from protoformer.training import checkpoints
-from protoformer.training.checkpoints import held
-from protoformer.training.log import read_log
+from protoformer.training import checkpoint as checkpoints
+from protoformer.training.checkpoint import held
+from protoformer.training.loggers import read_log
 
 
 def content(folder: Path) -> dict[Path, bytes]:

@@ -4,11 +4,11 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.training.recipe import ScheduleSection
-from protoformer.training.schedule import Reached, one_cycle, rate_share
+from protoformer.training.schedule import Position, lr_factor, one_cycle
 
 
 def shares(schedule: ScheduleSection, steps: int | None, count: int) -> list[float]:
-    return [rate_share(schedule, Reached(step, steps)) for step in range(count)]
+    return [lr_factor(schedule, Position(step, steps)) for step in range(count)]
 
 
 def test_one_cycle_rises_over_its_warm_up_and_falls_to_the_last_step() -> None:
@@ -30,47 +30,47 @@ def test_a_warm_up_is_told_in_steps_or_as_a_share() -> None:
 
 def test_a_fall_ends_at_the_floor_and_a_rise_begins_at_nothing() -> None:
     cycle = ScheduleSection("one_cycle", warm_up=2, floor=0.1)
-    assert rate_share(cycle, Reached(0, 12)) == 0.5
-    assert rate_share(cycle, Reached(7, 12)) == pytest.approx(0.1 + 0.9 * 0.5)
-    assert rate_share(cycle, Reached(12, 12)) == pytest.approx(0.1)
+    assert lr_factor(cycle, Position(0, 12)) == 0.5
+    assert lr_factor(cycle, Position(7, 12)) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert lr_factor(cycle, Position(12, 12)) == pytest.approx(0.1)
     held = ScheduleSection("constant", warm_up=2, decay=0.5, floor=0.2)
-    assert rate_share(held, Reached(0, 12)) == 0.5
-    assert rate_share(held, Reached(9, 12)) == pytest.approx(0.2 + 0.8 * 0.5)
+    assert lr_factor(held, Position(0, 12)) == 0.5
+    assert lr_factor(held, Position(9, 12)) == pytest.approx(0.2 + 0.8 * 0.5)
 
 
 def test_without_a_decay_goes_can_be_chained() -> None:
-    assert rate_share(ScheduleSection("constant", warm_up=5, decay=0), Reached(99, 100, spent=1.0)) == 1
+    assert lr_factor(ScheduleSection("constant", warm_up=5, decay=0), Position(99, 100, spent=1.0)) == 1
 
 
 @pytest.mark.parametrize("decay", [20, 0.2])
 def test_a_decay_falls_over_the_last_steps(decay: float) -> None:
     schedule = ScheduleSection("constant", warm_up=0, decay=decay)
-    assert [rate_share(schedule, Reached(step, 100)) for step in (0, 79, 80, 90, 99)] == [1, 1, 1, 0.5, 0.05]
+    assert [lr_factor(schedule, Position(step, 100)) for step in (0, 79, 80, 90, 99)] == [1, 1, 1, 0.5, 0.05]
 
 
 def test_a_decay_falls_over_the_last_of_the_time_if_that_ends_first() -> None:
     schedule = ScheduleSection("constant", warm_up=0, decay=0.2)
     for steps in (None, 10_000):
-        reached = [Reached(50, steps, spent) for spent in (0.0, 0.8, 0.9, 1.0)]
-        assert [rate_share(schedule, each) for each in reached] == pytest.approx([1, 1, 0.5, 0])
-    assert rate_share(schedule, Reached(95, 100, spent=0.1)) == pytest.approx(0.25)
+        reached = [Position(50, steps, spent) for spent in (0.0, 0.8, 0.9, 1.0)]
+        assert [lr_factor(schedule, each) for each in reached] == pytest.approx([1, 1, 0.5, 0])
+    assert lr_factor(schedule, Position(95, 100, spent=0.1)) == pytest.approx(0.25)
 
 
 def test_a_schedule_that_needs_an_end_and_has_none_is_refused() -> None:
     with pytest.raises(InputError, match="give --steps"):
-        rate_share(ScheduleSection("one_cycle"), Reached(0, None, spent=0.5))
+        lr_factor(ScheduleSection("one_cycle"), Position(0, None, spent=0.5))
     with pytest.raises(InputError, match="give --steps, or --minutes"):
-        rate_share(ScheduleSection("constant", warm_up=0, decay=0.2), Reached(0, None))
+        lr_factor(ScheduleSection("constant", warm_up=0, decay=0.2), Position(0, None))
     with pytest.raises(InputError, match="give --steps, or --minutes"):
-        rate_share(ScheduleSection("constant", warm_up=0, decay=20), Reached(0, None, spent=0.5))
+        lr_factor(ScheduleSection("constant", warm_up=0, decay=20), Position(0, None, spent=0.5))
     with pytest.raises(InputError, match="as a number of steps"):
-        rate_share(ScheduleSection("constant", warm_up=0.1), Reached(0, None, spent=0.5))
+        lr_factor(ScheduleSection("constant", warm_up=0.1), Position(0, None, spent=0.5))
 
 
 def test_a_go_with_a_limit_of_time_falls_over_its_own_last_part() -> None:
     schedule = ScheduleSection("constant", warm_up=0, decay=0.2)
-    late = [Reached(190_000 + done, 200_000, spent, began=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))]
-    assert [rate_share(schedule, each) for each in late] == pytest.approx([1, 1, 0.5])
+    late = [Position(190_000 + done, 200_000, spent, began=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))]
+    assert [lr_factor(schedule, each) for each in late] == pytest.approx([1, 1, 0.5])
     # The run's steps may end before its time: then they are what is left of this go.
-    assert rate_share(schedule, Reached(199_000, 200_000, 0.3, began=190_000)) == pytest.approx(0.5)
-    assert rate_share(schedule, Reached(200_000, 200_000, 0.3, began=200_000)) <= 1
+    assert lr_factor(schedule, Position(199_000, 200_000, 0.3, began=190_000)) == pytest.approx(0.5)
+    assert lr_factor(schedule, Position(200_000, 200_000, 0.3, began=200_000)) <= 1

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from protoformer.training import FlowTask, Trainer, read_recipe
-from protoformer.training.log import read_log
-from protoformer.training.signals import StopRequest
+from protoformer.flow.training import FlowTask
+from protoformer.training.distributed import StopRequest
+from protoformer.training.loggers import read_log
+from protoformer.training.recipe import read_recipe
+from protoformer.training.trainer import Trainer
 
 RECIPE = """
 model: {preset: tiny, fields: {updates_training: 2}}

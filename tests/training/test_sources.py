@@ -14,17 +14,17 @@ import pytest
 import torch
 from PIL import Image
 
-from protoformer.data import open_dataset
-from protoformer.data.augmentation import augment_flow
+from protoformer.datasets.augmentation.flow import augment_flow
+from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
-from protoformer.files import write_flo
-from protoformer.training.dataset_mix import DatasetMix, epoch_order, varied_flow
-from protoformer.training.prefetch import one_ahead
+from protoformer.io.float_formats import write_flo
+from protoformer.synthetic.generator import SyntheticScenes, flow_stream
+from protoformer.synthetic.ground_truth import flow_sample
+from protoformer.synthetic.samples import FlowSample
+from protoformer.training.mixes import DatasetMix, SyntheticMix, augment_flow_sample, epoch_order, family_seed
+from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection, DatasetSection
-from protoformer.training.sources import Source, dataset_source, open_source, world_source
-from protoformer.training.world_mix import WorldMix, family_seed
-from protoformer.world import FlowSample, World, flow_stream
-from protoformer.world.tasks import flow_sample
+from protoformer.training.sources import Source, dataset_source, open_source, synthetic_source
 
 FAMILIES = {"objects": 0.5, "drive": 0.3, "handheld": 0.2}
 SCENES = DataSection(seed=3, batch=4, crop=(16, 24), families=FAMILIES)
@@ -52,24 +52,24 @@ def joined(parts: list[FlowSample]) -> FlowSample:
 
 @pytest.fixture(scope="module")
 def rendered() -> list[FlowSample]:
-    return first(world_source(SCENES).batches(0), 6)
+    return first(synthetic_source(SCENES).batches(0), 6)
 
 
 def test_a_world_goes_on_where_it_stopped(rendered: list[FlowSample]) -> None:
     for start in (1, 4):
-        for batch, expected in zip(world_source(SCENES).batches(start), rendered[start:], strict=False):
+        for batch, expected in zip(synthetic_source(SCENES).batches(start), rendered[start:], strict=False):
             assert same(batch, expected)
 
 
 def test_a_source_can_be_asked_again_for_an_earlier_batch(rendered: list[FlowSample]) -> None:
-    source = world_source(SCENES)
+    source = synthetic_source(SCENES)
     next(source.batches(5))
     assert same(next(source.batches(2)), rendered[2])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample], ranks: int) -> None:
-    streams = [world_source(SCENES, rank=rank, ranks=ranks).batches(0) for rank in range(ranks)]
+    streams = [synthetic_source(SCENES, rank=rank, ranks=ranks).batches(0) for rank in range(ranks)]
     for expected in rendered:
         parts = [next(stream) for stream in streams]
         assert [len(part.names) for part in parts] == [4 // ranks] * ranks
@@ -79,7 +79,7 @@ def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample],
 @forks
 def test_workers_render_the_same_in_the_same_order_and_draw_nobodys_chance(rendered: list[FlowSample]) -> None:
     before = torch.get_rng_state()
-    batches = world_source(dataclasses.replace(SCENES, workers=2)).batches(1)
+    batches = synthetic_source(dataclasses.replace(SCENES, workers=2)).batches(1)
     for expected in rendered[1:]:
         assert same(next(batches), expected)
     assert torch.equal(torch.get_rng_state(), before)
@@ -87,7 +87,7 @@ def test_workers_render_the_same_in_the_same_order_and_draw_nobodys_chance(rende
 
 def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
     large = dataclasses.replace(SCENES, batch=32)
-    mix = WorldMix(large, range(32), CPU, lambda renderer, _: renderer.scenes.names)
+    mix = SyntheticMix(large, range(32), CPU, lambda renderer, _: renderer.scenes.names)
     names = [name for number in range(12) for name in mix.parcel(number).batch or ()]
     for family in FAMILIES:
         of_family = [name for name in names if name.startswith(family)]
@@ -97,7 +97,9 @@ def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
 
 def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own() -> None:
     paced = dataclasses.replace(SCENES, pace={"objects": (0.5, 4.0)})
-    usual, mix = (WorldMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.rate) for data in (SCENES, paced))
+    usual, mix = (
+        SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.rate) for data in (SCENES, paced)
+    )
     paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
     for number in range(60):
         family = mix.worlds[mix.place(number)[0]].family
@@ -116,7 +118,7 @@ def test_a_family_has_a_seed_of_its_own_for_ever() -> None:
 
 
 def test_families_have_their_shares_of_the_batches_at_any_time() -> None:
-    mix = WorldMix(SCENES, range(4), CPU, flow_sample)
+    mix = SyntheticMix(SCENES, range(4), CPU, flow_sample)
     families = [mix.worlds[mix.place(number)[0]].family for number in range(2000)]
     for length in (100, 500, 2000):
         counted = Counter(families[:length])
@@ -128,37 +130,37 @@ def test_families_have_their_shares_of_the_batches_at_any_time() -> None:
 
 def test_a_family_alone_gives_the_batches_of_its_stream() -> None:
     alone = dataclasses.replace(SCENES, families={"drive": 2.0, "room": 0.0}, final=0.4)
-    assert [world.family for world in WorldMix(alone, range(4), CPU, flow_sample).worlds] == ["drive"]
-    stream = flow_stream(World("drive", family_seed(3, "drive"), (16, 24)), 4, final=0.4)
-    for batch, expected in zip(world_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
+    assert [world.family for world in SyntheticMix(alone, range(4), CPU, flow_sample).worlds] == ["drive"]
+    stream = flow_stream(SyntheticScenes("drive", family_seed(3, "drive"), (16, 24)), 4, final=0.4)
+    for batch, expected in zip(synthetic_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
         assert same(batch, expected)
 
 
 def test_the_order_in_which_families_are_listed_changes_nothing(rendered: list[FlowSample]) -> None:
     turned = dataclasses.replace(SCENES, families=dict(reversed(FAMILIES.items())))
-    assert same(next(world_source(turned).batches(3)), rendered[3])
+    assert same(next(synthetic_source(turned).batches(3)), rendered[3])
 
 
 def test_textures_may_come_from_a_folder(tmp_path: Path, rendered: list[FlowSample]) -> None:
-    Image.fromarray(np.full((8, 8, 3), 200, dtype=np.uint8)).save(tmp_path / "grey.png")
-    batch = next(world_source(dataclasses.replace(SCENES, bank=str(tmp_path))).batches(0))
+    Image.fromarray(np.full((8, 8, 3), 200, dtype=np.uint8)).save(tmp_path / "gray.png")
+    batch = next(synthetic_source(dataclasses.replace(SCENES, bank=str(tmp_path))).batches(0))
     assert batch.names == rendered[0].names
     assert not torch.equal(batch.first, rendered[0].first)
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(InputError) as caught:
-        world_source(SCENES, rank=0, ranks=3)
+        synthetic_source(SCENES, rank=0, ranks=3)
     assert str(caught.value) == ("a batch of 4 cannot be divided among 3 processes; make data.batch a multiple of 3.")
 
 
 def test_on_a_cpu_nothing_is_made_ahead() -> None:
     numbers = itertools.count()
-    assert one_ahead(numbers, CPU) is numbers
+    assert prefetch(numbers, CPU) is numbers
 
 
 def chairs(root: Path, count: int) -> Path:
-    """A tree of so many pairs, 32 x 40, whose colours and motion say which they are."""
+    """A tree of so many pairs, 32 x 40, whose colors and motion say which they are."""
     chance = np.random.default_rng(0)
     (root / "data").mkdir(parents=True)
     for number in range(1, count + 1):
@@ -258,7 +260,7 @@ def test_weights_say_how_often_an_epoch_shows_a_sample(tmp_path: Path) -> None:
             "sintel": DatasetSection(weight=0),  # left out, so nobody asks where it is
         },
     )
-    mix = DatasetMix(data, range(4), varied_flow)
+    mix = DatasetMix(data, range(4), augment_flow_sample)
     assert len(mix) == 12
     batches = [mix.parcel(number).batch for number in range(3)]
     shown = [pair for batch in batches if batch for pair in zip(batch.names, batch.first, strict=True)]

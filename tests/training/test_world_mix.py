@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from protoformer.data.augmentation_light import Light
+from protoformer.datasets.augmentation.light import Light
 from protoformer.errors import InputError
+from protoformer.stabilization.training import StabilizeTask
+from protoformer.synthetic.samples import FlowSample
+from protoformer.tracking.training import TrackTask
+from protoformer.training.mixes import SyntheticMix
 from protoformer.training.recipe import DataSection, ModelSection, Recipe
-from protoformer.training.sample_kind import DEPTH
-from protoformer.training.sources import open_source
-from protoformer.training.stabilize_task import StabilizeTask
-from protoformer.training.track_task import TrackTask
-from protoformer.training.world_mix import WorldMix
-from protoformer.world import FlowSample
+from protoformer.training.sources import DEPTH, open_source
 
 PLAIN = DataSection(seed=3, batch=4, crop=(16, 24), families={"objects": 0.5, "drive": 0.5})
 LIGHT = Light(
@@ -73,17 +72,19 @@ def test_images_of_depth_are_relit_and_their_depth_is_not() -> None:
 
 def test_scenes_of_a_family_are_parts_of_pictures_between_its_bounds_and_the_others_are_whole() -> None:
     places, cpu = range(4), torch.device("cpu")
-    usual, mix = (WorldMix(data, places, cpu, lambda renderer, _: renderer.scenes.camera) for data in (PLAIN, ZOOMED))
+    usual, mix = (
+        SyntheticMix(data, places, cpu, lambda renderer, _: renderer.scenes.camera) for data in (PLAIN, ZOOMED)
+    )
     times, corners = [], []
     for number in range(60):
         whole, part = usual.parcel(number).batch, mix.parcel(number).batch
         if mix.worlds[mix.place(number)[0]].family == "objects":
-            assert torch.equal(part.centre, whole.centre) and torch.equal(part.focal, whole.focal)
+            assert torch.equal(part.center, whole.center) and torch.equal(part.focal, whole.focal)
             continue
         ratio = part.focal / whole.focal
         assert torch.equal(ratio[:, 0], ratio[:, 1])
         times.append(ratio[:, 0])
-        corner = (whole.centre + 0.5) * ratio - 0.5 - part.centre
+        corner = (whole.center + 0.5) * ratio - 0.5 - part.center
         corners.append(corner / ((ratio - 1) * torch.tensor([24.0, 16.0])))
     found, where = torch.cat(times), torch.cat(corners)
     assert 1 <= found.amin() < 1.1 and 2.3 < found.amax() <= 2.5

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.app.web.access import (
+from protoformer.errors import InputError
+from protoformer.web.access import (
     Credentials,
     LoginThrottle,
     TrustedHosts,
@@ -13,9 +14,7 @@ from protoformer.app.web.access import (
     is_loopback,
     same_origin,
 )
-from protoformer.app.web.security import page_routes
-from protoformer.app.web.uploads import served_file
-from protoformer.errors import InputError
+from protoformer.web.security import page_routes, served_file
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_options_that_would_open_the_page_by_mistake_are_refused(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    from protoformer.app.main import main
+    from protoformer.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["protoformer", "serve", *arguments])

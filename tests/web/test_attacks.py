@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protoformer.app.web.access import TrustedHosts
-from protoformer.app.web.security import PageGuard, page_routes
+from protoformer.web.access import TrustedHosts
+from protoformer.web.security import PageGuard, page_routes
 
 pytestmark = pytest.mark.web
 

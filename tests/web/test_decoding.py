@@ -18,17 +18,21 @@ import pytest
 from PIL import Image
 
 import protoformer
-from protoformer.app.track_methods import named_method
-from protoformer.app.web.decoding import clip_writer, decode_clip, decode_image
-from protoformer.app.web.depth_work import DepthAsked, depth_of_clip, depth_of_image
-from protoformer.app.web.explain_work import explain_clip, explain_images
-from protoformer.app.web.flow_work import flow_of_clip, flow_of_pair
-from protoformer.app.web.limits import Deadline, Limits
-from protoformer.app.web.stabilize_work import stabilize_upload
-from protoformer.app.web.track_work import first_picture, track_of_clip
 from protoformer.errors import InputError
-from protoformer.files import MovieWriter, focal_in_35mm, images, movie_container, open_movie, read_image
-from protoformer.inference.stabilize import StabilizeOptions
+from protoformer.io import image as images
+from protoformer.io.image import focal_in_35mm, read_image
+from protoformer.loading import load_method
+from protoformer.stabilization.predictor import StabilizeOptions
+from protoformer.video import decoding as movie_container
+from protoformer.video.reader import open_video
+from protoformer.video.writer import VideoWriter
+from protoformer.web.decoding import clip_writer, decode_clip, decode_image
+from protoformer.web.depth import DepthRequest, depth_clip, depth_image
+from protoformer.web.explain import explain_clip, explain_images
+from protoformer.web.flow import flow_clip, flow_pair
+from protoformer.web.limits import Deadline, Limits
+from protoformer.web.stabilize import stabilize_upload
+from protoformer.web.track import first_frame, track_clip
 
 pytest.importorskip("av")
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
@@ -50,8 +54,8 @@ def decoders() -> list[int]:
 MEASURED = r"""
 import json, re, resource, sys, time
 from pathlib import Path
-from protoformer.app.web import decoding
-from protoformer.app.web.limits import Deadline, Limits
+from protoformer.web import decoding
+from protoformer.web.limits import Deadline, Limits
 path, limits, work, memory = json.loads(sys.argv[1])
 if memory:
     decoding.DECODING_BYTES, decoding.DECODING_BYTES_A_PIXEL = memory, 0
@@ -94,7 +98,7 @@ def test_the_program_starts_quickly_and_without_torch() -> None:
     paths = [str(Path(protoformer.__file__).parents[1]), *sys.path]
     begin = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, protoformer.app.web.decode_child; print('torch' in sys.modules)"],
+        [sys.executable, "-c", "import sys, protoformer.web.decode_child; print('torch' in sys.modules)"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -108,7 +112,7 @@ def test_the_program_starts_quickly_and_without_torch() -> None:
 def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_movie: Make, sound: str | None) -> None:
     times, tick = [0, 10, 15, 30, 31], Fraction(1, 100)
     path = make_movie(tmp_path / "a.mp4", [noise(n) for n in range(5)], times=times, tick=tick, sound=sound)
-    expected = open_movie(path)
+    expected = open_video(path)
     with decode_clip(ROOM, path, Deadline(60)) as clip:
         assert len(clip) == 5 and clip.has_sound == expected.info.sound and not clip.info.sound
         for name in ("paths", "size", "rate", "tick", "start", "frames", "seconds", "codec"):
@@ -139,7 +143,7 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
     exif.get_ifd(0x8769)[0xA405] = 50
     Image.fromarray(noise(0)).save(path, exif=exif)
     model = protoformer.load("tiny", "cpu", task="depth")
-    answer = depth_of_image(model, ROOM, path, tmp_path, DepthAsked())
+    answer = depth_image(model, ROOM, path, tmp_path, DepthRequest())
     assert answer.summary.endswith(f"focal length {50 / np.hypot(36, 24) * 80:.1f} px (noted in the file).")
     np.testing.assert_array_equal(np.load(answer.downloads[".npy"]), model.depth(path).numpy())
 
@@ -147,8 +151,8 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
 @pytest.mark.parametrize("codec", ["aac", "libopus"])
 def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_movie: Make, codec: str) -> None:
     path = make_movie(tmp_path / "a.mkv", [noise(n) for n in range(6)], sound=codec)
-    like = open_movie(path)
-    with MovieWriter(tmp_path / "expected.mp4", like, like.info.rate) as writer:
+    like = open_video(path)
+    with VideoWriter(tmp_path / "expected.mp4", like, like.info.rate) as writer:
         for frame in like.frames(0.05):
             writer.write(frame.image, frame.time)
     with (
@@ -158,7 +162,7 @@ def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_movie: Make,
         for frame in clip.frames(0.05):
             kept.write(frame.image, frame.time)
     assert kept.frames == writer.frames == 4
-    assert open_movie(tmp_path / "found.mp4").info.sound
+    assert open_video(tmp_path / "found.mp4").info.sound
     assert (tmp_path / "found.mp4").read_bytes() == (tmp_path / "expected.mp4").read_bytes()
     assert not decoders()
 
@@ -257,22 +261,22 @@ def test_no_work_of_the_page_decodes_an_upload_in_the_server(
     flow, depth = protoformer.load("tiny", "cpu"), protoformer.load("tiny", "cpu", task="depth")
     steady = protoformer.load("tiny", "cpu", task="stabilize", stab_window=2)
     monkeypatch.setattr(images, "_identified", refuse)  # of this process alone
-    monkeypatch.setattr(movie_container, "opened_container", refuse)
-    monkeypatch.setattr("protoformer.files.movie_file.opened_container", refuse)
-    monkeypatch.setattr("protoformer.files.movie_clip.opened_container", refuse)
+    monkeypatch.setattr(movie_container, "open_container", refuse)
+    monkeypatch.setattr("protoformer.video.reader.open_container", refuse)
+    monkeypatch.setattr("protoformer.video.writer.open_container", refuse)
     with pytest.raises(AssertionError):
-        open_movie(clip)
+        open_video(clip)
     with pytest.raises(AssertionError):
         read_image(image)
-    flow_of_pair(flow, ROOM, (image, image), tmp_path)
-    flow_of_clip(flow, ROOM, clip, tmp_path)
-    depth_of_image(depth, ROOM, image, tmp_path, DepthAsked())
-    depth_of_clip(depth, ROOM, clip, tmp_path, DepthAsked())
+    flow_pair(flow, ROOM, (image, image), tmp_path)
+    flow_clip(flow, ROOM, clip, tmp_path)
+    depth_image(depth, ROOM, image, tmp_path, DepthRequest())
+    depth_clip(depth, ROOM, clip, tmp_path, DepthRequest())
     explain_images(flow, ROOM, [image, image], tmp_path)
     explain_clip(flow, ROOM, clip, tmp_path)
-    first_picture(ROOM, clip)
-    track_of_clip(named_method("correlation"), ROOM, clip, [(10, 10, 20, 20)], tmp_path)
+    first_frame(ROOM, clip)
+    track_clip(load_method("correlation"), ROOM, clip, [(10, 10, 20, 20)], tmp_path)
     stabilize_upload(steady, ROOM, clip, StabilizeOptions(), tmp_path)
     monkeypatch.undo()
     for name in ("motion.mp4", "depth.mp4", "groups.mp4", "track.mp4", "stable.mp4", "beside.mp4"):
-        assert open_movie(tmp_path / name).info.sound, name
+        assert open_video(tmp_path / name).info.sound, name

@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 
 import protoformer
-from protoformer.app.web.depth_work import DepthAsked, depth_of_clip, depth_of_image
-from protoformer.app.web.kept_views import kept_view
-from protoformer.app.web.limits import Limits
 from protoformer.errors import InputError
-from protoformer.files import open_movie, read_mm_depth
+from protoformer.io.kitti import read_mm_depth
+from protoformer.video.reader import open_video
+from protoformer.web.depth import DepthRequest, depth_clip, depth_image
+from protoformer.web.limits import Limits
+from protoformer.web.site import load_view
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 ROOM = Limits(megabytes=10, pixels=10_000, frames=5, seconds=60, jobs=1)
@@ -30,16 +31,16 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model() -> protoformer.DepthModel:
+def model() -> protoformer.DepthPredictor:
     return protoformer.load("tiny", "cpu", task="depth")
 
 
 def test_the_files_of_an_image_hold_what_the_model_says(
-    image: Path, tmp_path: Path, model: protoformer.DepthModel
+    image: Path, tmp_path: Path, model: protoformer.DepthPredictor
 ) -> None:
     told: list[float] = []
-    asked = DepthAsked(fov=70.0, range="indoor")
-    answer = depth_of_image(model, ROOM, image, tmp_path, asked, lambda share, _: told.append(share))
+    asked = DepthRequest(fov=70.0, range="indoor")
+    answer = depth_image(model, ROOM, image, tmp_path, asked, lambda share, _: told.append(share))
     expected = model.depth(image, fov=70.0, range="indoor")
     assert np.array_equal(np.load(answer.downloads[".npy"]), expected.numpy())
     np.testing.assert_allclose(read_mm_depth(answer.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
@@ -49,20 +50,20 @@ def test_the_files_of_an_image_hold_what_the_model_says(
 
 
 def test_every_frame_of_a_clip_is_kept_for_the_slider(
-    tmp_path: Path, model: protoformer.DepthModel, make_movie: Callable[..., Path]
+    tmp_path: Path, model: protoformer.DepthPredictor, make_movie: Callable[..., Path]
 ) -> None:
     clip = make_movie(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
-    answer = depth_of_clip(model, ROOM, clip, tmp_path, DepthAsked())
-    assert answer.frames == 4 and answer.view == kept_view(tmp_path, 0) and kept_view(tmp_path, 3)
-    movie = open_movie(answer.downloads[".mp4"])
+    answer = depth_clip(model, ROOM, clip, tmp_path, DepthRequest())
+    assert answer.frames == 4 and answer.view == load_view(tmp_path, 0) and load_view(tmp_path, 3)
+    movie = open_video(answer.downloads[".mp4"])
     assert (movie.info.size, len(list(movie.frames()))) == ((64, 144), 4)
     with pytest.raises(InputError, match="more than 3 frames"):
-        depth_of_clip(model, Limits(10, 10_000, 3, 60, 1), clip, tmp_path, DepthAsked())
+        depth_clip(model, Limits(10, 10_000, 3, 60, 1), clip, tmp_path, DepthRequest())
 
 
-def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: protoformer.DepthModel) -> None:
+def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: protoformer.DepthPredictor) -> None:
     with pytest.raises(InputError, match="stopped after 0 seconds"):
-        depth_of_image(model, Limits(10, 10_000, 5, 0.0, 1), image, tmp_path, DepthAsked())
+        depth_image(model, Limits(10, 10_000, 5, 0.0, 1), image, tmp_path, DepthRequest())
 
 
 @pytest.mark.web
@@ -86,9 +87,9 @@ def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path
     page.mouse.move(box["x"] + 0.26 * box["width"], box["y"] + 0.51 * box["height"])
     found = READOUT.search(page.inner_text("#depth-viewer .readout"))
     assert found, page.inner_text("#depth-viewer .readout")
-    x, y, metres, sure = (float(part) for part in found.groups())
+    x, y, meters, sure = (float(part) for part in found.groups())
     assert (x, y) == (24, 36)
-    assert metres == pytest.approx(float(expected.depth[0, 36, 24]), rel=2e-3)
+    assert meters == pytest.approx(float(expected.depth[0, 36, 24]), rel=2e-3)
     assert sure == pytest.approx(float(expected.confidence[0, 36, 24]), abs=0.008)
     assert page.is_visible("#depth-download-png") and page.is_visible("#depth-download-ply")
     assert not page.is_visible("#depth-download-mp4")
@@ -115,4 +116,4 @@ def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Pa
     with page.expect_download() as downloading:
         page.click("#depth-download-mp4")
     downloading.value.save_as(tmp_path / "depth.mp4")
-    assert open_movie(tmp_path / "depth.mp4").info.size == (64, 192)
+    assert open_video(tmp_path / "depth.mp4").info.size == (64, 192)

@@ -9,26 +9,25 @@ from typing import Any
 import pytest
 
 import protoformer
-from protoformer.app.web import examples, limits
-from protoformer.app.web.explain_tab import ExplainTab
-from protoformer.app.web.explain_work import explain_clip, explain_images
-from protoformer.app.web.flow_tab import FlowTab
-from protoformer.app.web.limits import Limits
-from protoformer.app.web.site import Site
 from protoformer.errors import InputError
-from protoformer.files import open_movie
+from protoformer.video.reader import open_video
+from protoformer.web import examples, limits
+from protoformer.web.explain import ExplainTab, explain_clip, explain_images
+from protoformer.web.flow import FlowTab
+from protoformer.web.limits import Limits
+from protoformer.web.site import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 ROOM = Limits(megabytes=10, pixels=20_000, frames=5, seconds=60, jobs=1)
 
 
 @pytest.fixture(scope="module")
-def model() -> protoformer.FlowModel:
+def model() -> protoformer.FlowPredictor:
     return protoformer.load("tiny", "cpu")
 
 
 def test_images_give_a_page_and_files(
-    model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+    model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     told: list[float] = []
     answer = explain_images(model, ROOM, list(two_images), tmp_path, lambda share, _: told.append(share))
@@ -40,7 +39,7 @@ def test_images_give_a_page_and_files(
 
 
 def test_drawing_ends_at_the_deadline(
-    model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -63,21 +62,24 @@ def test_the_tabs_share_models_and_examples(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_clip_gives_a_video(
-    model: protoformer.FlowModel, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+    model: protoformer.FlowPredictor,
+    make_movie: Callable[..., Path],
+    moving_pattern: Callable[..., Any],
+    tmp_path: Path,
 ) -> None:
     clip = make_movie(tmp_path / "clip.mp4", moving_pattern(3))
     answer = explain_clip(model, ROOM, clip, tmp_path)
     steps = list(model.explain_video(clip))
     kept = sum(step.kept for step in steps[1:]) / 2
     assert f"; {kept:.0%} of a frame's pixels belong to one that the frame before had." in answer.summary
-    assert len(list(open_movie(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
+    assert len(list(open_video(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
     with pytest.raises(InputError, match="more than 2 frames"):
         explain_clip(model, Limits(10, 20_000, 2, 60, 1), clip, tmp_path)
 
 
 @pytest.mark.web
 def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
-    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+    browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
     protoformer.save_explanation(tmp_path, explanation)
@@ -111,7 +113,7 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
 
 @pytest.mark.web
 def test_the_page_begins_with_moving_parts_and_lights_them_up(
-    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+    browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
     found = explanation.parts()
@@ -146,7 +148,7 @@ def test_the_page_begins_with_moving_parts_and_lights_them_up(
 
 @pytest.mark.web
 def test_a_page_of_one_image_begins_with_families(
-    browser: Any, model: protoformer.FlowModel, two_images: tuple[Path, Path], tmp_path: Path
+    browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     protoformer.save_explanation(tmp_path, model.explain(two_images[0]))
     tab = browser.new_page()

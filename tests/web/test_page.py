@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 import protoformer
-from protoformer.files import open_movie, read_flo
+from protoformer.io.float_formats import read_flo
+from protoformer.video.reader import open_video
 
 pytestmark = [pytest.mark.web, pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")]
 
@@ -96,7 +97,7 @@ def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Pa
     with page.expect_download() as downloading:
         page.click("#flow-download")
     downloading.value.save_as(tmp_path / "motion.mp4")
-    movie = open_movie(tmp_path / "motion.mp4")
+    movie = open_video(tmp_path / "motion.mp4")
     assert (movie.info.size, len(list(movie.frames()))) == ((64, 192), 3)
 
 

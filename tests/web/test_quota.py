@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from protoformer.app.web.limits import Limits
-from protoformer.app.web.quota import UploadLimit, UploadQuota
+from protoformer.web.limits import Limits, UploadLimit, UploadQuota
 
 ROOM = Limits(megabytes=1, pixels=10_000, frames=5, seconds=60, jobs=1)
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.app.web import results as module
-from protoformer.app.web.kept_views import keep_view, kept_view
-from protoformer.app.web.limits import Deadline, Limits
-from protoformer.app.web.results import Results, Sweeper, folder_bytes
-from protoformer.app.web.site import KEEP_SECONDS, Site
 from protoformer.errors import InputError
+from protoformer.web import results as module
+from protoformer.web.limits import Deadline, Limits
+from protoformer.web.results import Results, Sweeper, folder_bytes
+from protoformer.web.site import KEEP_SECONDS, Site, load_view, save_view
 
 ROOM = Limits(megabytes=1, pixels=10_000, frames=5, seconds=60, jobs=1)
 
@@ -74,15 +73,15 @@ def test_what_is_being_computed_is_not_deleted(tmp_path: Path) -> None:
 def test_a_result_that_somebody_looks_at_is_used(tmp_path: Path) -> None:
     result = tmp_path / "results" / "a"
     result.mkdir(parents=True)
-    keep_view(result, 0, {"image": ""})
+    save_view(result, 0, {"image": ""})
     os.utime(result, (0, 0))
-    kept_view(result, 0)
+    load_view(result, 0)
     Sweeper(Results(tmp_path / "results", 1), tmp_path / "served", 1800, 10**9).sweep()
     assert result.exists()
 
 
 def test_an_upload_that_is_decoded_is_used(tmp_path: Path) -> None:
-    from protoformer.app.web.decoding import decode_image
+    from protoformer.web.decoding import decode_image
 
     path = tmp_path / "served" / "one" / "a.png"
     path.parent.mkdir(parents=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from protoformer.files import open_movie
+from protoformer.video.reader import open_video
 
 pytestmark = pytest.mark.web
 
@@ -25,7 +25,7 @@ def test_a_clip_is_made_steady(
     with page.expect_download() as downloading:
         page.click("#stabilize-download")
     downloading.value.save_as(tmp_path / "stable.mp4")
-    assert len(list(open_movie(tmp_path / "stable.mp4").frames())) == 6
+    assert len(list(open_video(tmp_path / "stable.mp4").frames())) == 6
 
 
 def test_a_clip_of_groups_is_shown(

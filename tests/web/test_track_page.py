@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protoformer.files import open_movie
+from protoformer.video.reader import open_video
 
 pytestmark = pytest.mark.web
 
@@ -60,7 +60,7 @@ def test_boxes_that_are_drawn_are_followed(
             page.click(f"#track-download-{kind}")
         assert downloading.value.suggested_filename == f"track.{kind}"
         downloading.value.save_as(tmp_path / f"track.{kind}")
-    movie = open_movie(tmp_path / "track.mp4")
+    movie = open_video(tmp_path / "track.mp4")
     assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 6)
     rows = list(csv.DictReader((tmp_path / "track.csv").read_text().splitlines()))
     assert len(rows) == 12 and rows[0]["w"] == "24.00"

@@ -1,10 +1,49 @@
 """Moving images and flows along a flow."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.geometry.grids import pixel_grid
+
+def pixel_grid(height: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Coordinates of every pixel center, (x right, y down) in pixels: 2 x height x width, float32."""
+    y = torch.arange(height, device=device, dtype=torch.float32)
+    x = torch.arange(width, device=device, dtype=torch.float32)
+    return torch.stack((x.expand(height, width), y[:, None].expand(height, width)))
+
+
+def grid_shape(count: int) -> tuple[int, int]:
+    """The most nearly square (rows, columns) with rows * columns == count and rows <= columns.
+
+    100 is 10 x 10, 10 is 2 x 5, 50 is 5 x 10, 200 is 10 x 20; a prime number is one row.
+    """
+    if count < 1:
+        raise ValueError(f"a grid needs at least one cell, not {count}")
+    rows = next(rows for rows in range(math.isqrt(count), 0, -1) if count % rows == 0)
+    return rows, count // rows
+
+
+def cells(length: int, count: int, device: torch.device | None = None) -> Tensor:
+    """Which of `length` positions lie in which of `count` bands: count x length, bool.
+
+    The bands are those of adaptive average pooling: band i is floor(i length / count) .. ceil((i + 1) length / count),
+    so neighbors share a position where the division leaves a remainder.
+    """
+    band = torch.arange(count, device=device)[:, None]
+    position = torch.arange(length, device=device)
+    start = torch.div(band * length, count, rounding_mode="floor")
+    end = torch.div((band + 1) * length + count - 1, count, rounding_mode="floor")
+    return (position >= start) & (position < end)
+
+
+def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
+    """The one cell, 0 .. rows * columns - 1, that each pixel lies in: height * width, int64."""
+    (height, width), (rows, columns) = size, grid
+    row = torch.div(torch.arange(height, device=device) * rows, height, rounding_mode="floor")
+    column = torch.div(torch.arange(width, device=device) * columns, width, rounding_mode="floor")
+    return (row[:, None] * columns + column).flatten()
 
 
 def sample(image: Tensor, positions: Tensor, beyond: str = "zeros") -> Tensor:
@@ -13,8 +52,8 @@ def sample(image: Tensor, positions: Tensor, beyond: str = "zeros") -> Tensor:
     image: N x C x H x W; positions: N x 2 x h x w, (x, y) in the image's pixels; returns N x C x h x w.
     """
     height, width = image.shape[-2:]
-    normalised = torch.stack([(2 * positions[:, axis] + 1) / side - 1 for axis, side in enumerate((width, height))], -1)
-    return F.grid_sample(image, normalised, padding_mode=beyond, align_corners=False)
+    normalized = torch.stack([(2 * positions[:, axis] + 1) / side - 1 for axis, side in enumerate((width, height))], -1)
+    return F.grid_sample(image, normalized, padding_mode=beyond, align_corners=False)
 
 
 def warp_back(second: Tensor, flow: Tensor) -> Tensor:
@@ -23,7 +62,7 @@ def warp_back(second: Tensor, flow: Tensor) -> Tensor:
     return sample(second, pixel_grid(height, width, flow.device) + flow)
 
 
-def inside(positions: Tensor, height: int, width: int) -> Tensor:
+def inside_image(positions: Tensor, height: int, width: int) -> Tensor:
     """Whether positions (N x 2 x h x w, pixels) lie on an image of that size: N x 1 x h x w, bool."""
     x, y = positions[:, :1], positions[:, 1:]
     return (x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)
@@ -40,18 +79,18 @@ def occlusion_by_consistency(forward: Tensor, backward: Tensor) -> Tensor:
     returned = sample(backward, target)
     length = forward.square().sum(dim=1, keepdim=True) + returned.square().sum(dim=1, keepdim=True)
     gap = (forward + returned).square().sum(dim=1, keepdim=True)
-    return (gap > 0.01 * length + 0.5) | ~inside(target, height, width)
+    return (gap > 0.01 * length + 0.5) | ~inside_image(target, height, width)
 
 
 def carry_forward(flow: Tensor) -> Tensor:
     """The flow of the next pair, if everything goes on moving as it does: a start for its estimation.
 
     Every vector is moved along itself to the nearest pixel (the longest wins where several meet, as near things move
-    most); pixels that nothing reached take the mean of their known neighbours, ring by ring. N x 2 x H x W, pixels.
+    most); pixels that nothing reached take the mean of their known neighbors, ring by ring. N x 2 x H x W, pixels.
     """
     batch, _, height, width = flow.shape
     target = (pixel_grid(height, width, flow.device) + flow).round()
-    lands = inside(target, height, width).flatten()
+    lands = inside_image(target, height, width).flatten()
     row = torch.arange(batch, device=flow.device).view(-1, 1, 1) * height * width
     index = (target[:, 1].long() * width + target[:, 0].long() + row).flatten()[lands]
     vectors = flow.permute(0, 2, 3, 1).reshape(-1, 2)[lands]
@@ -65,10 +104,10 @@ def carry_forward(flow: Tensor) -> Tensor:
     carried = carried.index_add(0, index[winner], vectors[winner])
     count = count.index_add(0, index[winner], torch.ones_like(vectors[winner][:, :1]))
     carried = (carried / count.clamp_min(1)).view(batch, height, width, 2).permute(0, 3, 1, 2)
-    return _fill_from_neighbours(carried, count.view(batch, 1, height, width) > 0)
+    return _fill_from_neighbors(carried, count.view(batch, 1, height, width) > 0)
 
 
-def _fill_from_neighbours(field: Tensor, known: Tensor) -> Tensor:
+def _fill_from_neighbors(field: Tensor, known: Tensor) -> Tensor:
     """Spread known values (known: N x 1 x H x W, bool) into the unknown pixels; zero where nothing is known at all."""
     mask = known.to(field.dtype)
     while bool((mask.amax(dim=(1, 2, 3)) > mask.amin(dim=(1, 2, 3))).any()):
@@ -77,3 +116,14 @@ def _fill_from_neighbours(field: Tensor, known: Tensor) -> Tensor:
         field = torch.where(mask > 0, field, mean)
         mask = (share > 0).to(field.dtype)
     return field
+
+
+def rotation(vector: Tensor) -> Tensor:
+    """The turn about a vector by its length in radians, right-handed: ... x 3 to ... x 3 x 3."""
+    angle = vector.norm(dim=-1, keepdim=True)[..., None]
+    x, y, z = (vector / angle[..., 0].clamp_min(1e-30)).unbind(-1)
+    zero = torch.zeros_like(x)
+    cross = torch.stack((zero, -z, y, z, zero, -x, -y, x, zero), dim=-1).unflatten(-1, (3, 3))
+    identity = torch.eye(3, dtype=vector.dtype, device=vector.device)
+    turned: Tensor = identity + angle.sin() * cross + (1 - angle.cos()) * (cross @ cross)
+    return turned

@@ -24,9 +24,8 @@ from safetensors.torch import save as tensors_to
 from torch import Tensor
 
 from protoformer.errors import InputError, shortened
-from protoformer.files.reading import system_reason
-from protoformer.files.short_values import shown
-from protoformer.files.tensor_header import read_tensor_header
+from protoformer.io.files import shown, system_reason
+from protoformer.models.pretrained import read_tensor_header
 
 FORMAT, VERSION = "protoformer checkpoint", 1
 MANIFEST, RECORD = "manifest.json", "record.json"
@@ -87,7 +86,7 @@ def check_part_bytes(part_bytes: int | None) -> None:
         raise InputError(f"parts of {part_bytes} bytes are too small; make them at least {LEAST_PART} bytes.")
 
 
-def packed(tensors: Mapping[str, Tensor], part_bytes: int | None) -> list[list[Piece]]:
+def pack_tensors(tensors: Mapping[str, Tensor], part_bytes: int | None) -> list[list[Piece]]:
     """Divide tensors, in the order of their names, among files of at most part_bytes; None puts all into one."""
     if part_bytes is None:
         return [[Piece(name) for name in sorted(tensors)]] if tensors else []
@@ -174,7 +173,7 @@ def check_file(folder: Path, file: StoredFile) -> None:
         raise DamagedError(f"{file.name} was changed after it was written")
 
 
-def checked_bytes(folder: Path, file: StoredFile) -> bytes:
+def check_bytes(folder: Path, file: StoredFile) -> bytes:
     """The content of a file, which is as the manifest has it."""
     data = _bytes_of(folder / file.name, file.bytes)
     if hashlib.sha256(data).hexdigest() != file.sha256:
@@ -184,7 +183,7 @@ def checked_bytes(folder: Path, file: StoredFile) -> bytes:
 
 def read_record(folder: Path, manifest: Manifest) -> dict[str, Any]:
     """The record of a checkpoint."""
-    return _parsed(checked_bytes(folder, manifest.files[-1]), RECORD)
+    return _parsed(check_bytes(folder, manifest.files[-1]), RECORD)
 
 
 def read_tensors(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
@@ -202,7 +201,7 @@ def read_tensors(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
 
 def _part(folder: Path, file: StoredFile) -> Iterator[tuple[str, Tensor]]:
     try:
-        data = checked_bytes(folder, file)
+        data = check_bytes(folder, file)
         read_tensor_header(io.BytesIO(data), len(data))
         tensors = tensors_from(data)
     except (SafetensorError, ValueError, KeyError, AssertionError, RuntimeError) as error:

@@ -3,12 +3,17 @@
 import atexit
 import importlib
 import os
+import random
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -19,7 +24,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-def launched(device: str) -> "Fabric":
+def launch(device: str) -> "Fabric":
     """Fabric on one device, or on all that `torchrun` gave a process to; device: cpu or cuda.
 
     gloo joins processes on CPUs and nccl those on GPUs, by DDP.
@@ -63,22 +68,22 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def ranks() -> int:
+def world_size() -> int:
     """How many processes train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def mean_over_ranks(tensor: Tensor) -> Tensor:
     """The mean of a tensor over all processes, in place; nobody waits for a GPU, as they would in Fabric's."""
-    if ranks() > 1:
+    if world_size() > 1:
         dist.all_reduce(tensor)
-        tensor /= ranks()
+        tensor /= world_size()
     return tensor
 
 
 def most_over_ranks(tensor: Tensor) -> Tensor:
     """The largest of all processes' values, in place."""
-    if ranks() > 1:
+    if world_size() > 1:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
 
@@ -90,9 +95,9 @@ def _talk() -> "dist.ProcessGroup":
     return group
 
 
-def agreed(values: Sequence[float]) -> list[float]:
+def agree(values: Sequence[float]) -> list[float]:
     """The largest that any process has of each value: the same list for all. It waits for processes, not for GPUs."""
-    if ranks() == 1:
+    if world_size() == 1:
         return list(values)
     tensor = torch.tensor(values, dtype=torch.float64)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_talk())
@@ -100,24 +105,24 @@ def agreed(values: Sequence[float]) -> list[float]:
     return found
 
 
-def gathered(text: str) -> list[str]:
+def gather(text: str) -> list[str]:
     """What each process says, in their order, for all."""
-    if ranks() == 1:
+    if world_size() == 1:
         return [text]
     data = text.encode()
-    longest = int(agreed([len(data)])[0])
+    longest = int(agree([len(data)])[0])
     mine = torch.zeros(8 + longest, dtype=torch.uint8)  # the length, then the text
     mine[:8] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
     if data:
         mine[8 : 8 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    everybody = [torch.empty_like(mine) for _ in range(ranks())]
+    everybody = [torch.empty_like(mine) for _ in range(world_size())]
     dist.all_gather(everybody, mine, group=_talk())
     said = (bytes(each.tolist()) for each in everybody)
     return [each[8 : 8 + int.from_bytes(each[:8], "little")].decode() for each in said]
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def barrier() -> Iterator[None]:
     """What one process refuses within it ends all: it says why, and those that have nothing to say exit with code 2.
 
     All come out of it together, so the others wait where the first alone works.
@@ -127,7 +132,7 @@ def together() -> Iterator[None]:
         yield
     except InputError as error:
         refusal = error
-    (refused,) = agreed([refusal is not None])
+    (refused,) = agree([refusal is not None])
     if refusal is not None:
         raise refusal
     if refused:
@@ -135,7 +140,7 @@ def together() -> Iterator[None]:
 
 
 @contextmanager
-def by_itself() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """Within it one process judges alone: metrics add nothing up over processes, which would wait for the others."""
     from torchmetrics import metric
 
@@ -145,3 +150,64 @@ def by_itself() -> Iterator[None]:
         yield
     finally:
         metric.jit_distributed_available = before
+
+
+def random_tensors(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch, uint8."""
+    states = {"random.torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["random.cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def random_record() -> dict[str, Any]:
+    """Python's and numpy's states, for json."""
+    version, numbers, gauss = random.getstate()
+    numpy: Any = np.random.get_state(legacy=False)
+    state = {**numpy["state"], "key": numpy["state"]["key"].tolist()}
+    return {"python": [version, list(numbers), gauss], "numpy": {**numpy, "state": state}}
+
+
+def restore_random(tensors: dict[str, Tensor], record: dict[str, Any], device: torch.device) -> None:
+    """Take over what the two others gave. A GPU's state is passed over where there is none, and the other way round."""
+    torch.set_rng_state(tensors["random.torch"])
+    if device.type == "cuda" and "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"], device)
+    version, numbers, gauss = record["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    state = {**record["numpy"]["state"], "key": np.array(record["numpy"]["state"]["key"], dtype=np.uint32)}
+    np.random.set_state({**record["numpy"], "state": state})
+
+
+REQUESTS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """Within it, SIGTERM and Ctrl-C set `asked` to the name of the signal; a second Ctrl-C stops at once.
+
+    Within another one, what is asked of it is asked of the other, too. Outside the main thread, where Python hands out
+    no signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.asked = ""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():
+            self._before = {each: signal.signal(each, self._take) for each in REQUESTS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+            around = getattr(handler, "__self__", None)
+            if isinstance(around, StopRequest):
+                around.asked = self.asked or around.asked
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = signal.Signals(number).name

@@ -1,20 +1,27 @@
 """Everything that a step changes, and how it is saved and restored."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from protoformer.errors import InputError
-from protoformer.training.average import Average
-from protoformer.training.distributed import ranks
-from protoformer.training.frugal import compile_parts, recompute_activations
-from protoformer.training.graph import GraphedStep
-from protoformer.training.guard import Guard
+from protoformer.models.config import ModelConfig
+from protoformer.models.heads.depth import DepthNetwork
+from protoformer.training.distributed import world_size
 from protoformer.training.recipe import Recipe
-from protoformer.training.step import Objective, Step, fused_adamw
+from protoformer.training.step import (
+    GraphedStep,
+    NonFiniteGuard,
+    Objective,
+    Step,
+    WeightAverage,
+    compile_parts,
+    fused_adamw,
+    recompute_activations,
+)
 from protoformer.training.task import Task
 
 if TYPE_CHECKING:
@@ -31,8 +38,8 @@ class Engine:
 
     network: nn.Module
     optimizer: torch.optim.AdamW
-    average: Average
-    guard: Guard
+    average: WeightAverage
+    guard: NonFiniteGuard
     step: Step | GraphedStep
 
     def state(self, slim: bool = False) -> dict[str, Tensor]:
@@ -51,7 +58,7 @@ class Engine:
         """Take over what `state` gave, read from a checkpoint."""
         state, kept = self.state(), {name: tensor for name, tensor in tensors.items() if not name.startswith(GUARD)}
         own = {name.removeprefix(GUARD): tensor for name, tensor in tensors.items() if name.startswith(GUARD)}
-        tensors = kept | {f"{GUARD}{name}": tensor for name, tensor in Guard.completed(own).items()}
+        tensors = kept | {f"{GUARD}{name}": tensor for name, tensor in NonFiniteGuard.completed(own).items()}
         for name in sorted(state.keys() | tensors.keys()):
             if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
                 raise InputError(
@@ -68,7 +75,7 @@ class Engine:
 
     def share(self) -> None:
         """Give all processes the state of the first."""
-        if ranks() > 1:
+        if world_size() > 1:
             for tensor in self.state().values():
                 dist.broadcast(tensor, 0)
 
@@ -77,7 +84,7 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     """The engine of a fresh run, on Fabric's device."""
     speed, device = recipe.run.speed, fabric.device
     compiled, graph = speed in ("compile", "both"), speed in ("graph", "both")
-    if graph and (device.type != "cuda" or ranks() > 1):
+    if graph and (device.type != "cuda" or world_size() > 1):
         raise InputError(
             f"run.speed={speed} needs one process on a GPU; set run.speed to eager or compile, or run it without "
             "torchrun."
@@ -86,7 +93,7 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     network = task.build().to(device).train()
     if device.type == "cuda":  # whose convolutions are fastest where a pixel's channels lie together
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    average = Average(network, recipe.optimizer.ema)  # a copy, so it comes before anything is wrapped
+    average = WeightAverage(network, recipe.optimizer.ema)  # a copy, so it comes before anything is wrapped
     if recipe.model.checkpoint_gradients:
         recompute_activations(network)
     if compiled:
@@ -98,7 +105,51 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-    guard = Guard(1 + len(task.metrics), device)
+    guard = NonFiniteGuard(1 + len(task.metrics), device)
     objective = fabric.setup_module(Objective(network, task, bf16=recipe.run.precision == "bf16"))
     step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.clip)
     return Engine(network, optimizer, average, guard, GraphedStep(step) if graph else step)
+
+
+ENCODER = (
+    "embedding",
+    "widths",
+    "depths",
+    "head_width",
+    "prototypes",
+    "iterations",
+    "update",
+    "normalize",
+    "residual",
+    "synchronization",
+    "components",
+)
+"""The fields of a configuration that an encoder is made of."""
+DEPTH = ("nearest", "farthest", "depth_pixels")
+"""Those by which a depth network's numbers mean something else, though its weights have the same shapes."""
+
+
+def load_initial_weights(network: nn.Module, start: nn.Module, name: str | None) -> None:
+    """Give a network the weights of another one, whose name is for messages.
+
+    Networks of one task share all of them; of another task's the encoder, `features`, is taken, and the decoder stays
+    as it is. `InputError` where they do not fit.
+    """
+    ours, theirs = cast(Any, network), cast(Any, start)
+    whole = type(network) is type(start)
+    target, source = (ours, theirs) if whole else (ours.features, theirs.features)
+    fields = ENCODER + DEPTH if isinstance(network, DepthNetwork) and whole else ENCODER
+    if not _alike(ours.config, theirs.config, fields) or _shapes(target) != _shapes(source):
+        what = "another network" if whole else "another encoder"
+        raise InputError(
+            f"the weights {name} are of {what} than the recipe's; set model.preset and model.fields to theirs."
+        )
+    target.load_state_dict(source.state_dict())
+
+
+def _alike(one: ModelConfig, other: ModelConfig, fields: tuple[str, ...]) -> bool:
+    return all(getattr(one, field) == getattr(other, field) for field in fields)
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}

@@ -8,17 +8,24 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from protoformer.data.augmentation import AUGMENTATIONS, Augmentation
-from protoformer.data.augmentation_depth import DEPTH_AUGMENTATIONS, DepthAugmentation
-from protoformer.data.augmentation_light import Light
-from protoformer.data.registry import DATASETS
+from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS, DepthAugmentation
+from protoformer.datasets.augmentation.flow import AUGMENTATIONS, Augmentation
+from protoformer.datasets.augmentation.light import Light
+from protoformer.datasets.registry import DATASETS
 from protoformer.errors import InputError, nearest, shortened
-from protoformer.files.reading import opened
-from protoformer.files.short_values import shown
-from protoformer.model import ModelConfig, preset
-from protoformer.model.networks import NETWORKS
-from protoformer.training.recipe_values import MAX_NESTING, MAX_TEXT, differing, given, parsed_yaml, plain, section_from
-from protoformer.world.families import FAMILIES
+from protoformer.io.files import open_input, shown
+from protoformer.models.config import ModelConfig, preset
+from protoformer.models.networks import NETWORKS
+from protoformer.synthetic.families import FAMILIES
+from protoformer.training.config_reader import (
+    MAX_NESTING,
+    MAX_TEXT,
+    changed_fields,
+    parse_yaml,
+    read_section,
+    to_plain,
+    track_given,
+)
 
 MAX_BYTES = 4 * MAX_TEXT
 """Of a recipe's file, whose characters have up to 4 bytes each."""
@@ -194,7 +201,7 @@ class LossSection:
     """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise.
 
     Of flow alone: matching, weight of the surprise at where each cell is truly found, for networks that match cells. Of
-    depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the metres
+    depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the meters
     between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are. Of
     stabilization alone, weights of: consistency, how far the change from frame to frame is off; shape, bends that the
     truth has not; alignment, of pictures with their steady twins; borders, how far corners are moved out of the frame.
@@ -290,17 +297,17 @@ class Recipe:
 
     def differences(self, other: "Recipe") -> tuple[str, ...]:
         """The dotted keys under which the two do not say the same."""
-        return differing(self.as_dict(), other.as_dict())
+        return changed_fields(self.as_dict(), other.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for json."""
-        values: dict[str, Any] = plain(self)
+        values: dict[str, Any] = to_plain(self)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """The inverse of `as_dict`."""
-        return section_from(cls, values)
+        return read_section(cls, values)
 
 
 def _check_pixels(name: str, varied: Augmentation | DepthAugmentation, model: ModelSection) -> None:
@@ -329,7 +336,7 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
                 "file of your own ends in .yaml."
             )
         path = _folder() / f"{name}.yaml"
-    with opened(path) as file:
+    with open_input(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError(f"{path} is longer than {MAX_BYTES} bytes, too long for a recipe; give one that is shorter.")
@@ -340,7 +347,7 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
 
 
 def _mapping(data: bytes) -> Mapping[str, Any]:
-    values = parsed_yaml(data.decode("utf-8"))
+    values = parse_yaml(data.decode("utf-8"))
     if not isinstance(values, Mapping):
         raise ValueError("it holds no sections")
     return values
@@ -364,7 +371,7 @@ def _set(values: dict[str, Any], setting: str) -> None:
         if not isinstance(section, dict):
             whole = shortened(key.strip())
             raise InputError(f"{shortened('.'.join(above[: place + 1]))} holds no keys, so {whole} cannot be set.")
-    section[last] = given(text.strip())
+    section[last] = track_given(text.strip())
 
 
 def _expect(right: bool, name: str, value: object, wanted: str) -> None:

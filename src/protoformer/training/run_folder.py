@@ -10,12 +10,10 @@ import torch
 
 from protoformer import __version__
 from protoformer.errors import InputError
-from protoformer.files.folders import made_folder
-from protoformer.files.reading import system_reason
-from protoformer.files.short_values import shown
-from protoformer.training import checkpoints
-from protoformer.training.checkpoints import Found
-from protoformer.training.log import read_log
+from protoformer.io.files import make_folder, shown, system_reason
+from protoformer.training import checkpoint as checkpoints
+from protoformer.training.checkpoint import FoundCheckpoint
+from protoformer.training.loggers import read_log
 from protoformer.training.recipe import Recipe
 
 FREE = ("what", "run.minutes")
@@ -39,20 +37,20 @@ class RunFolder:
     def taken(self) -> Iterator[None]:
         """The folder, made if need be and held against other runs; what is not of a run is not touched."""
         self._refuse_foreign()
-        made_folder(self.checkpoints)
+        make_folder(self.checkpoints)
         with self._held():
             yield
 
     def begun(self) -> bool:
         """Whether there is a whole checkpoint to go on from."""
-        return checkpoints.newest(self.checkpoints, lambda _: None) is not None
+        return checkpoints.find_newest(self.checkpoints, lambda _: None) is not None
 
-    def last(self, recipe: Recipe, told: Callable[[str], None]) -> Found | None:
+    def last(self, recipe: Recipe, told: Callable[[str], None]) -> FoundCheckpoint | None:
         """The checkpoint to go on from, or None in a folder without a run; a run that is not this one's is refused.
 
         told: takes a sentence for each difference between the recipes that does not matter.
         """
-        found = checkpoints.newest_loaded(self.checkpoints, told)
+        found = checkpoints.load_newest(self.checkpoints, told)
         if found is None:
             self._refuse_leftovers()
             return None
@@ -101,7 +99,7 @@ class RunFolder:
             found.append(self.log)
         if self.weights.exists():
             found.append(self.weights)
-        if any(step > 0 for step in checkpoints.steps_listed(self.checkpoints)):
+        if any(step > 0 for step in checkpoints.list_steps(self.checkpoints)):
             found.append(self.checkpoints)
         if found:
             raise InputError(

@@ -9,22 +9,45 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from protoformer.datasets.augmentation.light import relight_depth, relight_flow
 from protoformer.errors import InputError
-from protoformer.training.dataset_mix import DatasetMix, Vary, varied_flow
-from protoformer.training.parcel import BrokenSamples, Maker, Parcel
-from protoformer.training.prefetch import Batch, one_ahead
+from protoformer.synthetic.ground_truth import depth_sample, flow_sample
+from protoformer.synthetic.renderer import Renderer
+from protoformer.synthetic.samples import DepthSample, FlowSample, Sample
+from protoformer.training.mixes import (
+    DatasetMix,
+    Relight,
+    SyntheticMix,
+    Vary,
+    augment_depth_sample,
+    augment_flow_sample,
+)
+from protoformer.training.prefetch import Batch, BatchMaker, BatchMessage, BrokenSamples, prefetch
 from protoformer.training.recipe import DataSection
-from protoformer.training.sample_kind import FLOW, SampleKind
-from protoformer.training.world_mix import Relight, WorldMix
-from protoformer.world import Renderer
-from protoformer.world.sample import Sample
-from protoformer.world.tasks import flow_sample
+
+
+@dataclass(frozen=True)
+class SampleKind(Generic[Sample]):
+    """One kind of sample. render: (renderer, look) to a batch of the world. vary: one sample of a dataset, varied; None
+    where only the world knows what is to be learned. relight: a rendered batch in another light, by the draws of its
+    scenes; None where scenes are taken as they are.
+    """
+
+    render: Callable[[Renderer, str], Sample]
+    vary: Vary[Sample] | None
+    relight: Relight[Sample] | None = None
+
+
+FLOW: SampleKind[FlowSample] = SampleKind(flow_sample, augment_flow_sample, relight_flow)
+DEPTH: SampleKind[DepthSample] = SampleKind(depth_sample, augment_depth_sample, relight_depth)
+
 
 Batch_co = TypeVar("Batch_co", covariant=True)
 
@@ -51,7 +74,7 @@ def open_source(
 ) -> Source[Sample]:
     """Samples of one kind, by default pairs of images, from where the recipe says. The rest as in `dataset_source`."""
     if data.source != "dataset":
-        world = world_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
+        world = synthetic_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
         if data.source == "world":
             return world
     if kind.vary is None:
@@ -60,7 +83,7 @@ def open_source(
     return read if data.source == "dataset" else _Mixed(world, read, data.world_share)
 
 
-def world_source(
+def synthetic_source(
     data: DataSection,
     device: torch.device | str = "cpu",
     make: Callable[[Renderer, str], Batch] = flow_sample,  # type: ignore[assignment]
@@ -75,14 +98,14 @@ def world_source(
     A GPU renders the scenes itself; on a CPU the recipe's workers do.
     """
     on = torch.device(device)
-    maker = WorldMix(data, _places(data.batch, rank, ranks), on, make, relight)
+    maker = SyntheticMix(data, _places(data.batch, rank, ranks), on, make, relight)
     return _Made(maker, on, workers=0 if on.type == "cuda" else data.workers)
 
 
 def dataset_source(
     data: DataSection,
     device: torch.device | str = "cpu",
-    vary: Vary[Sample] = varied_flow,  # type: ignore[assignment]
+    vary: Vary[Sample] = augment_flow_sample,  # type: ignore[assignment]
     *,
     rank: int = 0,
     ranks: int = 1,
@@ -102,7 +125,7 @@ class _Made(Generic[Batch]):
 
     def __init__(
         self,
-        maker: Maker[Batch],
+        maker: BatchMaker[Batch],
         device: torch.device,
         *,
         workers: int,
@@ -113,7 +136,7 @@ class _Made(Generic[Batch]):
         self.broken = BrokenSamples(budget, told)
 
     def batches(self, start: int) -> Iterator[Batch]:
-        return one_ahead(self._made(start), self.device)
+        return prefetch(self._made(start), self.device)
 
     def _made(self, start: int) -> Iterator[Batch]:
         parcels = self._loaded(start) if self.workers else (self.maker.parcel(number) for number in count(start))
@@ -123,7 +146,7 @@ class _Made(Generic[Batch]):
         finally:
             del parcels  # which ends its workers, even where an error keeps this frame alive
 
-    def _loaded(self, start: int) -> Iterator[Parcel[Batch]]:
+    def _loaded(self, start: int) -> Iterator[BatchMessage[Batch]]:
         """Parcels that workers make, in the order of their numbers."""
         return iter(
             DataLoader(
@@ -137,7 +160,7 @@ class _Made(Generic[Batch]):
             )
         )
 
-    def _opened(self, parcel: Parcel[Batch]) -> Batch:
+    def _opened(self, parcel: BatchMessage[Batch]) -> Batch:
         """The batch of a parcel, after its broken samples were counted."""
         self.broken.add(parcel.broken)
         self.broken.judge()
@@ -171,13 +194,13 @@ class _Mixed(Generic[Batch]):
         return math.floor(batches * self.share)
 
 
-class _Parcels(Dataset[Parcel[Batch]]):
+class _Parcels(Dataset[BatchMessage[Batch]]):
     """What a worker of a DataLoader asks for parcels."""
 
-    def __init__(self, maker: Maker[Batch]) -> None:
+    def __init__(self, maker: BatchMaker[Batch]) -> None:
         self.maker = maker
 
-    def __getitem__(self, number: int) -> Parcel[Batch]:
+    def __getitem__(self, number: int) -> BatchMessage[Batch]:
         return self.maker.parcel(number)
 
 

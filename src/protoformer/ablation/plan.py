@@ -1,0 +1,284 @@
+"""Which runs fill ablation tables: networks that are the same one are trained once, whatever tables they stand in."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protoformer.errors import InputError, nearest
+from protoformer.io.files import shown
+from protoformer.training.recipe import Recipe, read_recipe
+
+TASKS = ("flow", "depth")
+"""What the paper ablates."""
+DEFAULTS: Mapping[str, str | int] = {
+    "components": "both",
+    "update": "cap",
+    "iterations": 3,
+    "prototypes": 100,
+    "synchronization": "ls",
+}
+"""The fields of a `ModelConfig` that the tables change, as the paper's full system has them."""
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table.
+
+    fields: of a `ModelConfig`, what the row changes. published: by task, the two figures of the paper; of flow EPE on
+    Sintel clean and final, pixels; of depth AbsRel and RMSE (meters) on KITTI.
+    """
+
+    label: str
+    fields: Mapping[str, str | int]
+    published: Mapping[str, tuple[float, float]]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the row is the full system."""
+        return all(DEFAULTS[name] == value for name, value in self.fields.items())
+
+
+@dataclass(frozen=True)
+class AblationTable:
+    """A table: name, as it is asked for; what: a line for people."""
+
+    name: str
+    what: str
+    variants: tuple[Variant, ...]
+
+
+Row = tuple[str, str | int, tuple[float, float], tuple[float, float]]
+"""Label, value of the table's field, and the paper's figures of flow and of depth."""
+SAME: Mapping[tuple[str, str | int], Mapping[str, str | int]] = {("components", "cap"): {"synchronization": "none"}}
+"""What another table calls the same network: prototypes that nothing is synchronized with."""
+
+
+def _table(name: str, what: str, field: str, *rows: Row) -> AblationTable:
+    variants = []
+    for label, value, flow, depth in rows:
+        fields = SAME.get((field, value), {field: value})
+        variants.append(Variant(label, fields, {"flow": flow, "depth": depth}))
+    return AblationTable(name, what, tuple(variants))
+
+
+_TABLES = (
+    _table(
+        *("components", "which parts there are", "components"),
+        ("base", "base", (0.55, 0.81), (0.074, 2.835)),
+        ("CAP only", "cap", (0.51, 0.74), (0.067, 2.742)),
+        ("LS only", "ls", (0.53, 0.77), (0.071, 2.819)),
+        ("CAP and LS", "both", (0.48, 0.69), (0.062, 2.716)),
+    ),
+    _table(
+        *("updates", "how prototypes are updated", "update"),
+        ("cosine", "cosine", (0.51, 0.75), (0.066, 2.775)),
+        ("cross-attention", "cross_attention", (0.50, 0.73), (0.066, 2.767)),
+        ("criss-cross", "criss_cross", (0.50, 0.72), (0.065, 2.750)),
+        ("k-means", "k_means", (0.49, 0.71), (0.063, 2.743)),
+        ("CAP", "cap", (0.48, 0.69), (0.062, 2.716)),
+    ),
+    _table(
+        *("iterations", "steps of EM, N", "iterations"),
+        ("N = 1", 1, (0.52, 0.75), (0.070, 2.801)),
+        ("N = 2", 2, (0.49, 0.71), (0.065, 2.737)),
+        ("N = 3", 3, (0.48, 0.69), (0.062, 2.716)),
+        ("N = 4", 4, (0.48, 0.68), (0.061, 2.713)),
+    ),
+    _table(
+        *("prototypes", "number of prototypes, K", "prototypes"),
+        ("K = 10", 10, (0.53, 0.78), (0.070, 2.775)),
+        ("K = 50", 50, (0.51, 0.73), (0.067, 2.734)),
+        ("K = 100", 100, (0.48, 0.69), (0.062, 2.716)),
+        ("K = 200", 200, (0.49, 0.71), (0.064, 2.720)),
+    ),
+    _table(
+        *("synchronization", "how pixels take their prototype up", "synchronization"),
+        ("none", "none", (0.51, 0.74), (0.067, 2.732)),
+        ("FC", "fc", (0.50, 0.73), (0.064, 2.724)),
+        ("FC with similarity", "fc_similarity", (0.49, 0.71), (0.063, 2.718)),
+        ("LS", "ls", (0.48, 0.69), (0.062, 2.716)),
+    ),
+)
+
+TABLES: Mapping[str, AblationTable] = {table.name: table for table in _TABLES}
+
+
+def select_tables(name: str) -> tuple[AblationTable, ...]:
+    """The table of this name, or every one for "all"."""
+    if name == ALL:
+        return _TABLES
+    if name not in TABLES:
+        raise InputError(
+            f"there is no table {name!r}; the nearest one is {nearest(name, [*TABLES, ALL])!r}, and all of them are "
+            f"{', '.join(TABLES)}."
+        )
+    return (TABLES[name],)
+
+
+SETTINGS = (
+    # Small images, since many networks share the time of one.
+    "data.crop=[192, 256]",
+    "data.light.erase_size=[20, 50]",
+    # A short run learns at the highest rate for most of its time, and is judged after a fall.
+    "schedule.kind=constant",
+    "schedule.warm_up=100",
+    "schedule.decay=0.3",
+    "optimizer.ema=0.99",
+    # Judged once, at the end, by more scenes than usual.
+    "run.validate_every=0",
+    "run.pictures_every=0",
+    "run.validation_scenes=64",
+    "run.checkpoint_minutes=2",
+)
+"""What is changed of a task's recipe on the world, before anybody's own settings."""
+IDLE = (
+    *(("run", name) for name in ("speed", "log_every", "checkpoint_every", "checkpoint_minutes")),
+    *(("data", name) for name in ("workers", "broken")),
+)
+"""Keys of a recipe that do not decide what is learned: a run that another machine has finished is known here."""
+IDLE_FIELDS = ("flow_pixels",)
+"""Fields of a network that decide neither what is learned nor how it is judged."""
+LEAST_SECONDS = 5
+"""Of a run."""
+
+
+@dataclass(frozen=True)
+class RunBudget:
+    """How long runs are: `steps` each, or `minutes` of training for all of them together, or for each. One of them."""
+
+    steps: int | None = None
+    minutes: float | None = None
+    minutes_each: float | None = None
+
+    def __post_init__(self) -> None:
+        options = {"--steps": self.steps, "--minutes": self.minutes, "--minutes-each": self.minutes_each}
+        if sum(value is not None for value in options.values()) != 1:
+            raise InputError(
+                "runs need a budget; give --minutes for all together, or --minutes-each or --steps for each, and only "
+                "one of them."
+            )
+        for name, value in options.items():
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{name} is {value:g}, but it must be above 0.")
+
+    def of_each(self, runs: int) -> str:
+        """The setting of a recipe that gives each of so many runs its share; time is cut to whole seconds."""
+        if self.minutes is not None:
+            name, minutes, sharing = "--minutes", self.minutes, runs
+        elif self.minutes_each is not None:
+            name, minutes, sharing = "--minutes-each", self.minutes_each, 1
+        else:
+            return f"run.steps={self.steps}"
+        seconds = int(60 * minutes / sharing + 1e-6)
+        if seconds < LEAST_SECONDS:
+            raise InputError(
+                f"{name} {minutes:g} are {60 * minutes / sharing:.1f} seconds for each of {runs} runs; give at least "
+                f"{math.ceil(LEAST_SECONDS * sharing / 6) / 10:g}."
+            )
+        return f"run.minutes={seconds / 60!r}"
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """What every run is judged by, beside the held-out scenes of the world.
+
+    datasets: by name. size: (height, width), pixels, at which a forward pass is timed and its operations are counted.
+    """
+
+    datasets: tuple[str, ...]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A network to train. key: decided by all that decides its results. name: of its folder."""
+
+    key: str
+    name: str
+    seed: int
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class AblationPlan:
+    """Tables of one task and the runs that fill them: places has the key of a run by table, label and seed."""
+
+    task: str
+    tables: tuple[AblationTable, ...]
+    seeds: tuple[int, ...]
+    base: Recipe
+    judging: EvaluationPlan
+    runs: dict[str, PlannedRun]
+    places: dict[tuple[str, str, int], str]
+
+
+def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: bool = False) -> Recipe:
+    """The recipe that variants are changed from. graph: record steps as CUDA graphs. settings: have the last word."""
+    if task not in TASKS:
+        raise InputError(f"the paper has no ablation of {shown(task)}; choose one of {', '.join(TASKS)}.")
+    usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
+    speed = ["run.speed=graph"] if graph else []
+    recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])
+    if recipe.run.steps is not None or recipe.run.minutes is not None:
+        raise InputError(
+            "run.steps and run.minutes are set by --steps, --minutes or --minutes-each; leave them out of --set."
+        )
+    if recipe.model.start is not None:
+        raise InputError("variants are of different networks and begin with random weights; leave model.start out.")
+    if recipe.task != task:
+        raise InputError(f"the task is {task}, which --set cannot change to {recipe.task}; give it to --task.")
+    return recipe
+
+
+def plan_ablation(
+    tables: tuple[AblationTable, ...], seeds: int, base: Recipe, budget: RunBudget, judging: EvaluationPlan
+) -> AblationPlan:
+    """Every variant with every seed: the base's own and those after it. The first seed fills all tables first."""
+    if seeds < 1:
+        raise InputError(f"--seeds is {seeds}, but it must be 1 or more.")
+    numbers = tuple(range(base.data.seed, base.data.seed + seeds))
+    wanted = {
+        (table.name, variant.label, seed): (variant, _recipe(base, variant, seed))
+        for seed in numbers
+        for table in tables
+        for variant in table.variants
+    }
+    judged = [base.run.validation_scenes, list(judging.datasets), list(judging.size)]
+    share = budget.of_each(len({_key(recipe, judged) for _, recipe in wanted.values()}))
+    runs: dict[str, PlannedRun] = {}
+    places: dict[tuple[str, str, int], str] = {}
+    for place, (variant, recipe) in wanted.items():
+        recipe = recipe.changed([share])
+        key = _key(recipe, judged)
+        name = f"{base.task}-{_what(variant)}-seed-{place[2]}-{key}"
+        runs.setdefault(key, PlannedRun(key, name, place[2], recipe))
+        places[place] = key
+    return AblationPlan(base.task, tables, numbers, base, judging, runs, places)
+
+
+def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
+    """A variant's; what it is judged by is shared between runs, and not the run's own."""
+    fields = [f"model.fields.{name}={value}" for name, value in variant.fields.items()]
+    return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
+
+
+def _what(variant: Variant) -> str:
+    """A variant, in the name of a folder."""
+    return "default" if variant.is_default else "-".join(f"{name}-{value}" for name, value in variant.fields.items())
+
+
+def _key(recipe: Recipe, judged: list[Any]) -> str:
+    """The first letters of a hash of everything that decides a run's results; judged: what it is judged by."""
+    values, fields = recipe.as_dict(), recipe.model.config().as_dict()
+    for section, idle in IDLE:
+        del values[section][idle]
+    decisive = {
+        **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
+        "model": {name: value for name, value in fields.items() if name not in IDLE_FIELDS},
+        "judged": judged,
+    }
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

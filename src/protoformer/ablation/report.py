@@ -1,0 +1,259 @@
+"""A table of an ablation beside the paper's: on a terminal, in markdown, as csv, and in words."""
+
+import csv
+import io
+import math
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+from rich.table import Table
+from rich.text import Text
+
+from protoformer.ablation.summary import FIRST, METRICS, PUBLISHED, Agreement, Disagreement, Spread, Summary, SummaryRow
+from protoformer.errors import InputError
+from protoformer.viz.images import Pixels
+from protoformer.viz.plots import COLORS
+
+METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}
+"""What a figure is called, and how many of its decimals are shown."""
+NOT_COMPARABLE = (
+    "The paper's figures come from other data and far longer training: what compares is the order of the rows, "
+    "not their figures."
+)
+
+
+def column_name(column: str) -> str:
+    """A column of scores, for people: "sintel clean epe" is sintel clean EPE."""
+    *place, metric = column.split()
+    return " ".join((*place, METRIC_LABELS[metric][0]))
+
+
+def column_decimals(column: str) -> int:
+    """How many are shown of the figures of a column of scores."""
+    return METRIC_LABELS[column.split()[-1]][1]
+
+
+def ablation_title(summary: Summary) -> str:
+    """The task, and what its table is about."""
+    return f"{summary.task.capitalize()}: {summary.what}"
+
+
+def ablation_table(summary: Summary) -> Table:
+    """The rows with what was measured, on a terminal; the full system is bold."""
+    title, caption = Text(ablation_title(summary)), Text(_caption(summary))
+    table = Table(title=title, box=None, caption=caption, caption_justify="left")
+    head = _head(summary)
+    for place, name in enumerate(head):
+        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for row in summary.rows:
+        table.add_row(*(Text(cell) for cell in _cells(summary, row)), style="bold" if row.is_default else "")
+    return table
+
+
+def ablation_markdown(summary: Summary, picture: str) -> str:
+    """A section of a page: the table, its picture by this name, and how our order agrees with the paper's."""
+    head = _head(summary)
+    lines = [f"## {ablation_title(summary)}", "", f"| {' | '.join(head)} |", f"| --- {'| ---: ' * (len(head) - 1)}|"]
+    for row in summary.rows:
+        cells = _cells(summary, row)
+        lines.append(f"| {' | '.join(f'**{cell}**' if row.is_default else cell for cell in cells)} |")
+    lines += ["", f"![{ablation_title(summary)}: ours and the paper's]({picture})", "", _caption(summary), ""]
+    return "\n".join([*lines, *(f"- {sentence}" for sentence in describe_agreement(summary)), ""])
+
+
+def ablation_csv(summary: Summary) -> str:
+    """A row a variant, every figure in full; the deviation is over seeds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    scores = [f"{column} {part}" for column in summary.columns for part in ("mean", "deviation")]
+    figures = ("parameters", "gflops", "milliseconds", "steps", "seconds")
+    writer.writerow(["variant", *(f"paper {name}" for name in PUBLISHED[summary.task]), "seeds", *scores, *figures])
+    for row in summary.rows:
+        found = [row.scores.get(column) for column in summary.columns]
+        spreads = [part for each in found for part in ((None, None) if each is None else (each.mean, each.deviation))]
+        writer.writerow([row.label, *row.published, row.seeds, *spreads, *(getattr(row, figure) for figure in figures)])
+    return text.getvalue()
+
+
+def describe_agreement(summary: Summary) -> list[str]:
+    """Whether the order of the rows is the paper's: sentences on the column to read, and one on all others."""
+    by_column = {each.column: each for each in summary.agreements}
+    first = by_column.pop(FIRST[summary.task], None)
+    if first is None or not first.pairs:
+        return ["Fewer than two rows are finished, so there is no order to compare."]
+    sentences = [_order(summary, first), _doubt(first)]
+    if first.contrary:
+        sentences.append(f"Against the paper: {'; '.join(_against(first, each) for each in first.contrary)}.")
+    if by_column:
+        others = (f"{column_name(each.column)} {each.agreeing} of {each.pairs}" for each in by_column.values())
+        sentences.append(f"Pairs ordered as in the paper by the other columns: {', '.join(others)}.")
+    return sentences
+
+
+def _caption(summary: Summary) -> str:
+    height, width = summary.size
+    several = " ± is the standard deviation over seeds." if len(summary.seeds) > 1 else ""
+    if several and any(row.seeds == 1 for row in summary.rows):
+        several += " Rows without it were trained with one seed."
+    return (
+        f"{summary.setting}; ms and GFLOPs: a forward pass at {height}x{width}, timed on {summary.device or 'nothing'}."
+        f"{several} {NOT_COMPARABLE}"
+    )
+
+
+def _head(summary: Summary) -> list[str]:
+    published = (f"paper: {name}" for name in PUBLISHED[summary.task])
+    scores = (column_name(column) for column in summary.columns)
+    return ["variant", *published, *scores, "parameters", "GFLOPs", "ms", "steps", "seconds"]
+
+
+def _cells(summary: Summary, row: SummaryRow) -> list[str]:
+    published = [f"{value:.2f}" if summary.task == "flow" else f"{value:.3f}" for value in row.published]
+    scores = [_score(column, row.scores.get(column)) for column in summary.columns]
+    millions = "-" if row.parameters is None else f"{row.parameters / 1e6:.2f} M"
+    rest = (_number(row.gflops, 1), _number(row.milliseconds, 1), _number(row.steps, 0), _number(row.seconds, 0))
+    return [row.label, *published, *scores, millions, *rest]
+
+
+def _score(column: str, spread: Spread | None) -> str:
+    if spread is None:
+        return "-"
+    decimals = column_decimals(column)
+    shown = f"{spread.mean:.{decimals}f}"
+    return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.{decimals}f}"
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return "-" if value is None else f"{value:.{decimals}f}"
+
+
+def _order(summary: Summary, agreement: Agreement) -> str:
+    correlation = "" if math.isnan(agreement.correlation) else f" (Spearman {agreement.correlation:.2f})"
+    return (
+        f"By {column_name(agreement.column)}, {agreement.agreeing} of {agreement.pairs} pairs of rows are in the order "
+        f"of the paper's {PUBLISHED[summary.task][1]}{correlation}."
+    )
+
+
+def _doubt(agreement: Agreement) -> str:
+    if agreement.sure is None or agreement.sure_agreeing is None:
+        return "One seed tells no spread, so none of these differences is known to be more than chance."
+    return (
+        f"{agreement.sure} of the {agreement.pairs} differences are more than the seeds' spread explains "
+        f"(Student's t, 95 %), and {agreement.sure_agreeing} of these {agreement.sure} agree with the paper."
+    )
+
+
+def _against(agreement: Agreement, contrary: Disagreement) -> str:
+    decimals = column_decimals(agreement.column)
+    known = {None: "", True: ", more than the spread", False: ", within the spread"}[contrary.sure]
+    return f"{contrary.better} is worse than {contrary.worse} by {contrary.difference:.{decimals}f}{known}"
+
+
+BEGIN, END = "<!-- tables: written by protoformer ablate -->", "<!-- end of tables -->"
+
+
+def insert_tables(page: str, tables: list[str], name: str) -> str:
+    """A page's text with these sections between its markers, in the place of those before; name: of the page."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise InputError(f"{name} has no place for tables; write the lines {BEGIN} and {END} where they are to stand.")
+    return "".join((before, BEGIN, "\n\n", *(f"{table.strip()}\n\n" for table in tables), END, after))
+
+
+WIDTH = 1600
+
+_MARGIN, _GAP = 24, 24
+_TITLE, _HEAD, _LABEL = 28, 18, 15
+"""Heights of letters, pixels."""
+_ACROSS, _HEIGHT = 2, 300
+"""Panels of a row, and the height of one."""
+_TOP, _BOTTOM, _RIGHT = 52, 30, 8
+"""What is around the bars of a panel, pixels."""
+_PAPER, _INK, _SOFT, _LINE = (250, 250, 248), (29, 39, 51), (92, 107, 122), (217, 224, 231)
+_BAR, _FULL, _MARK = "#9db8d2", COLORS[0], COLORS[1]
+_MARK_SIZE, _WHISKER = 7, 8
+
+
+def plot_ablation(summary: Summary) -> Pixels:
+    """A panel for each column by the task's first metric: uint8 H x 1600 x 3.
+
+    All axes begin at 0. The paper's is scaled so that both agree on the full system; so what a bar and its mark differ
+    by is a difference in how much a variant costs.
+    """
+    columns = [column for column in summary.columns if column.split()[-1] == METRICS[summary.task][0]]
+    deep = -(-len(columns) // _ACROSS)
+    above = _MARGIN + _TITLE + 2 * (_HEAD + 8) + _GAP
+    sheet = Image.new("RGB", (WIDTH, above + deep * (_HEIGHT + _GAP) + _MARGIN), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    pen.text((_MARGIN, _MARGIN - 8), ablation_title(summary), fill=_INK, font=ImageFont.load_default(_TITLE))
+    small = ImageFont.load_default(_LABEL)
+    pen.text((_MARGIN, _MARGIN + _TITLE + 4), f"{summary.setting}; less is better.", fill=_SOFT, font=small)
+    caption = f"{NOT_COMPARABLE} Their axis is scaled so that both agree on the full system."
+    pen.text((_MARGIN, _MARGIN + _TITLE + 4 + _HEAD + 4), caption, fill=_SOFT, font=small)
+    across = (WIDTH - 2 * _MARGIN - (_ACROSS - 1) * _GAP) // _ACROSS
+    for number, column in enumerate(columns):
+        row, place = divmod(number, _ACROSS)
+        corner = (_MARGIN + place * (across + _GAP), above + row * (_HEIGHT + _GAP))
+        sheet.paste(_panel(summary, column, across), corner)
+    return np.asarray(sheet)
+
+
+def _panel(summary: Summary, column: str, width: int) -> Image.Image:
+    """Bars of a column's means with whiskers of their deviations, and the paper's marks."""
+    panel = Image.new("RGB", (width, _HEIGHT), _PAPER)
+    pen, small = ImageDraw.Draw(panel), ImageFont.load_default(_LABEL)
+    published = 0 if "clean" in column.split() or summary.task == "depth" else 1
+    pen.text((0, 0), column_name(column), fill=_INK, font=ImageFont.load_default(_HEAD))
+    pen.text((0, _HEAD + 6), "ours: bars", fill=_FULL, font=small)
+    pen.text((110, _HEAD + 6), f"the paper's {PUBLISHED[summary.task][published]}: marks", fill=_MARK, font=small)
+    scale = _scale(summary.rows, column, published)
+    tops = [row.published[published] * scale for row in summary.rows]
+    tops += [spread.mean + (spread.deviation or 0) for row in summary.rows if (spread := row.scores.get(column))]
+    per_pixel = (_HEIGHT - _TOP - _BOTTOM - _LABEL) / max(*tops, 1e-9)
+    floor, step = _HEIGHT - _BOTTOM, (width - _RIGHT) / len(summary.rows)
+    pen.line((0, floor, width - _RIGHT, floor), fill=_LINE)
+    for number, row in enumerate(summary.rows):
+        middle = (number + 0.5) * step
+        pen.text((middle, floor + 8), row.label, fill=_INK, font=small, anchor="ma")
+        _bar(pen, row, column, (middle, floor), step, per_pixel)
+        down = floor - row.published[published] * scale * per_pixel
+        aside = middle + 0.36 * step
+        diamond = [(aside - _MARK_SIZE, down), (aside, down - _MARK_SIZE), (aside + _MARK_SIZE, down)]
+        pen.polygon([*diamond, (aside, down + _MARK_SIZE)], fill=_MARK)
+        shown = f"{row.published[published]:g}"
+        pen.text((aside, down + _MARK_SIZE + 2), shown, fill=_MARK, font=small, anchor="ma")
+    return panel
+
+
+def _bar(
+    pen: ImageDraw.ImageDraw,
+    row: SummaryRow,
+    column: str,
+    foot: tuple[float, float],
+    step: float,
+    per_pixel: float,
+) -> None:
+    """One bar with its figure; nothing where the row is not finished. foot: the middle of its lower end."""
+    (middle, floor), spread = foot, row.scores.get(column)
+    if spread is None:
+        return
+    top, half = floor - spread.mean * per_pixel, 0.22 * step
+    pen.rectangle((middle - half, top, middle + half, floor), fill=_FULL if row.is_default else _BAR)
+    high = top
+    if spread.deviation is not None:
+        reach = spread.deviation * per_pixel
+        high = top - reach
+        pen.line((middle, high, middle, top + reach), fill=_INK, width=2)
+        for end in (high, top + reach):
+            pen.line((middle - _WHISKER, end, middle + _WHISKER, end), fill=_INK, width=2)
+    figure = f"{spread.mean:.{column_decimals(column)}f}"
+    pen.text((middle, high - 4), figure, fill=_INK, font=ImageFont.load_default(_LABEL), anchor="mb")
+
+
+def _scale(rows: tuple[SummaryRow, ...], column: str, published: int) -> float:
+    """What the paper's figures are multiplied by: both agree on the full system, or else on the first row there is."""
+    there = [row for row in rows if column in row.scores]
+    agreed = next((row for row in there if row.is_default), there[0])
+    return agreed.scores[column].mean / agreed.published[published]

@@ -1,1 +1,0 @@
-"""The command line: thin, with no logic of its own."""

@@ -1,1 +1,0 @@
-"""The web page: a module a tab, listed in `tabs`; gradio is imported only inside functions."""

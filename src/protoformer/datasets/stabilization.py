@@ -1,0 +1,76 @@
+"""Shaky videos beside stable ones of the same scene: DeepStab."""
+
+import os
+from pathlib import Path
+
+import cv2
+
+from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, yes_or_no
+from protoformer.errors import InputError
+from protoformer.io.files import check_input
+from protoformer.synthetic.samples import StabilityPair
+from protoformer.video.mjpeg import grab_frame
+
+
+class DeepStab(Dataset[StabilityPair]):
+    """DeepStab: `stable/<n>.avi` and `unstable/<n>.avi`, in the order of n; other files are not looked at.
+
+    The only split is "all". A pair is as long as the shorter of its videos. Their frames are counted when a pair is
+    first asked for, by decoding every one, since headers may declare frames that cannot be read. `trust_headers` takes
+    the declared number instead: quick, and right for most files.
+    """
+
+    name = "deepstab"
+    trust_headers: bool
+
+    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
+        super().__init__(root, split)
+        choose("the split", split, ("all",))
+        self.trust_headers = yes_or_no("trust_headers", trust_headers)
+        self._lengths: dict[int, int] = {}
+        self._stable = _numbered(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
+        self._unstable = _numbered(expect_folder(self.root / "unstable", "the folder of shaky videos", self.root))
+        expect_files(len(self._stable) + len(self._unstable), "videos stable/<n>.avi and unstable/<n>.avi", self.root)
+        self._check_partners()
+        self._numbers = sorted(self._stable)
+        self.names = tuple(self._stable[number].stem for number in self._numbers)
+
+    def _read(self, index: int) -> StabilityPair:
+        number = self._numbers[index]
+        stable, unstable = self._stable[number], self._unstable[number]
+        if index not in self._lengths:
+            self._lengths[index] = min(count_frames(path, self.trust_headers) for path in (stable, unstable))
+        return StabilityPair(name=self.names[index], unstable=unstable, stable=stable, frames=self._lengths[index])
+
+    def _check_partners(self) -> None:
+        for here, there, folder in (
+            (self._stable, self._unstable, "unstable"),
+            (self._unstable, self._stable, "stable"),
+        ):
+            for number in sorted(here.keys() - there.keys()):
+                missing = self.root / folder / here[number].name
+                raise InputError(
+                    f"{missing} does not exist, but {here[number]} needs it as its partner; "
+                    "copy the missing video there, or remove the other."
+                )
+
+
+def count_frames(path: Path, trust_header: bool = False) -> int:
+    """Count the frames of a video by decoding them; `trust_header` takes the number it declares, where it does."""
+    video = cv2.VideoCapture(str(check_input(path).absolute()))  # no name is taken for an address
+    try:
+        count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)) if trust_header and video.isOpened() else 0
+        if count <= 0:
+            count = 0
+            while grab_frame(video):
+                count += 1
+    finally:
+        video.release()
+    if not count:
+        raise InputError(f"{path} is not a video that can be read, or has no frames; make or download it again.")
+    return count
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    """The videos of a folder by their number."""
+    return {int(path.stem): path for path in files_in(folder, "*.avi") if path.stem.isdecimal()}

@@ -1,0 +1,1 @@
+"""What prototypes stand for: maps, groups, moving parts, an interactive page."""

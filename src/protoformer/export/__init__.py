@@ -1,0 +1,1 @@
+"""Networks as ONNX and torch.export files."""

@@ -1,0 +1,1 @@
+"""Image, flow and depth formats, and files that are written whole or not at all."""

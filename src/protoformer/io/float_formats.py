@@ -1,0 +1,212 @@
+"""The Middlebury `.flo` format: magic 202021.25, width, height, then rows of (u, v), all little-endian."""
+
+import os
+import re
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from protoformer.errors import InputError
+from protoformer.io.arrays import as_float32, as_flow, as_values
+from protoformer.io.files import check_dimensions, open_input, read_exactly, write_atomically, wrong_length
+
+TAG = struct.pack("<f", 202021.25)
+_SIZE = struct.Struct("<ii")
+
+
+def read_tag(file: BinaryIO, suffix: str, path: str | os.PathLike[str]) -> None:
+    """Read the first four bytes, or raise `InputError` where they are not the tag of a file named `suffix`."""
+    if file.read(len(TAG)) != TAG:
+        raise InputError(f"{path} is not a {suffix} file (it does not start with 202021.25); give a {suffix} file.")
+
+
+def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -> npt.NDArray[np.float32]:
+    """Read tag, width, height and rows of pixels as float32 HxWxC, values as stored."""
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        read_tag(file, suffix, path)
+        header = file.read(_SIZE.size)
+        if len(header) < _SIZE.size:
+            raise InputError(f"{path} is cut short inside its header; make or download it again.")
+        width, height = _SIZE.unpack(header)
+        check_dimensions(width, height, path)
+        # A damaged header may ask for terabytes; the file's real size is known before anything is allocated.
+        body = 4 * channels * width * height
+        if size != file.tell() + body:
+            raise wrong_length(path, size, file.tell() + body, (width, height))
+        data = read_exactly(file, body, path)
+    return np.frombuffer(data, "<f4").reshape(height, width, channels).astype(np.float32)
+
+
+def tagged_grid(values: npt.NDArray[np.float32]) -> bytes:
+    """Lay out float32 HxW or HxWxC values as tag, width, height and rows."""
+    height, width = values.shape[:2]
+    return TAG + _SIZE.pack(width, height) + values.astype("<f4").tobytes()
+
+
+def read_flo(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+    """Read a flow: float32 HxWx2, (u right, v down) in pixels.
+
+    Values are as stored; `known_flow` says which are real motion (Middlebury marks the unknown with values over 1e9).
+    """
+    return read_tagged_grid(path, ".flo", channels=2)
+
+
+def write_flo(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
+    """Write a flow, HxWx2 (u right, v down) in pixels, as float32; non-finite values are kept as they are."""
+    write_atomically(path, tagged_grid(as_flow(flow)))
+
+
+_CAMERA_NUMBERS = 9 + 12
+_CAMERA_BYTES = len(TAG) + 8 * _CAMERA_NUMBERS
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A pinhole camera: `intrinsics @ extrinsics @ (x, y, z, 1)` is the pixel (u, v, 1) times its depth.
+
+    `intrinsics`: float64 3x3, focal lengths and center in pixels. `extrinsics`: float64 3x4, [R | t] from world to
+    camera, in meters.
+    """
+
+    intrinsics: npt.NDArray[np.float64]
+    extrinsics: npt.NDArray[np.float64]
+
+
+def read_dpt(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+    """Read a depth: float32 HxW in meters along the optical axis, values as stored."""
+    return read_tagged_grid(path, ".dpt", channels=1)[..., 0]
+
+
+def write_dpt(path: str | os.PathLike[str], depth: npt.ArrayLike) -> None:
+    """Write a depth, HxW in meters, as float32; non-finite values are kept as they are."""
+    write_atomically(path, tagged_grid(as_values(depth, "a depth")))
+
+
+def read_cam(path: str | os.PathLike[str]) -> Camera:
+    """Read a camera; one whose numbers are not all finite is refused as damaged."""
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        read_tag(file, ".cam", path)
+        if size != _CAMERA_BYTES:
+            raise wrong_length(path, size, _CAMERA_BYTES)
+        data = read_exactly(file, 8 * _CAMERA_NUMBERS, path)
+    numbers = np.frombuffer(data, "<f8").astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{path} is damaged (it holds NaN or infinite numbers); make or download it again.")
+    return Camera(numbers[:9].reshape(3, 3), numbers[9:].reshape(3, 4))
+
+
+def write_cam(path: str | os.PathLike[str], camera: Camera) -> None:
+    """Write a camera, exactly."""
+    intrinsics = _matrix(camera.intrinsics, (3, 3), "intrinsics")
+    extrinsics = _matrix(camera.extrinsics, (3, 4), "extrinsics")
+    write_atomically(path, TAG + intrinsics.tobytes() + extrinsics.tobytes())
+
+
+def _matrix(matrix: npt.ArrayLike, shape: tuple[int, int], what: str) -> npt.NDArray[np.float64]:
+    """Return a finite real matrix as little-endian float64, or raise `InputError`."""
+    array = np.asarray(matrix)
+    if array.shape != shape or array.dtype.kind not in "fiu":
+        raise InputError(
+            f"the {what} of a camera are {shape[0]}x{shape[1]} real numbers, "
+            f"not {array.dtype} of shape {array.shape}; give such a matrix."
+        )
+    if not np.isfinite(array).all():
+        raise InputError(f"the {what} of a camera are finite, and these hold NaN or infinity; replace them first.")
+    return array.astype("<f8")
+
+
+_CHANNELS = {b"PF": 3, b"Pf": 1}
+_HEADER = re.compile(rb"(P[Ff])\s+(\S+)\s+(\S+)\s+(\S+)\s")
+# Four short words; what has not ended by here is no header.
+_LONGEST_HEADER = 256
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_MOST_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What the text says, and the byte at which it ends (the one blank after the scale not counted)."""
+
+    width: int
+    height: int
+    channels: int
+    byte_order: str
+    end: int
+
+
+def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+    """Read float32 HxW (`Pf`) or HxWx3 (`PF`), top row first.
+
+    Values are as stored whatever the magnitude of the scale; NaN and infinity are data (stereo truth has infinity
+    where the disparity is unknown).
+    """
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(_LONGEST_HEADER)
+        header = _parsed(start, path)
+        body = 4 * header.channels * header.width * header.height
+        # The size is known to the byte, so a line end of two characters cannot be mistaken for pixels.
+        blank = 2 if start.startswith(b"\r\n", header.end) and size == header.end + 2 + body else 1
+        if size != header.end + blank + body:
+            raise wrong_length(path, size, header.end + blank + body, (header.width, header.height))
+        file.seek(header.end + blank)
+        data = read_exactly(file, body, path)
+    shape = (header.height, header.width, header.channels)[: 2 if header.channels == 1 else 3]
+    stored = np.frombuffer(data, header.byte_order + "f4").reshape(shape)
+    return np.array(stored[::-1], dtype=np.float32, order="C")
+
+
+def write_pfm(path: str | os.PathLike[str], values: npt.ArrayLike) -> None:
+    """Write HxW (as `Pf`) or HxWx3 (as `PF`), top row first, as little-endian float32; non-finite values are kept."""
+    array = np.asarray(values)
+    if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)) or array.size == 0:
+        raise InputError(
+            f"a .pfm holds HxW or HxWx3 values with at least one pixel, not {array.shape}; reshape them first."
+        )
+    height, width = array.shape[:2]
+    header = f"{'Pf' if array.ndim == 2 else 'PF'}\n{width} {height}\n-1.0\n".encode()
+    write_atomically(path, header + as_float32(array, "a .pfm")[::-1].astype("<f4").tobytes())
+
+
+def read_pfm_flow(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+    """Read a flow, the first two channels of a `PF` file: float32 HxWx2, (u right, v down) in pixels.
+
+    Values are as stored; `known_flow` says which are real motion.
+    """
+    values = read_pfm(path)
+    if values.ndim == 2:
+        raise InputError(f"{path} holds one channel (Pf), not a flow; give a .pfm file from a flow folder.")
+    return np.ascontiguousarray(values[..., :2])
+
+
+def write_pfm_flow(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
+    """Write a flow, HxWx2 (u right, v down) in pixels, as a `PF` file whose third channel is 0."""
+    write_pfm(path, np.pad(as_flow(flow), ((0, 0), (0, 0), (0, 1))))
+
+
+def _parsed(start: bytes, path: str | os.PathLike[str]) -> _Header:
+    """Read the header from the first bytes of a file."""
+    if start[:2] not in _CHANNELS:
+        raise InputError(f"{path} is not a .pfm file (it starts with neither PF nor Pf); give a .pfm file.")
+    match = _HEADER.match(start)
+    if match is None:
+        raise InputError(f"{path} has a damaged header (it does not end); make or download it again.")
+    kind, width, height, scale = match.groups()
+    for word in (width, height):
+        if not word.isdigit() or len(word) > _MOST_DIGITS:
+            raise _damaged_word(word, "a width or height", path)
+    check_dimensions(int(width), int(height), path)
+    factor = float(scale) if _NUMBER.fullmatch(scale) else 0.0
+    if factor == 0 or not np.isfinite(factor):
+        raise _damaged_word(scale, "a scale, whose sign is the byte order", path)
+    return _Header(int(width), int(height), _CHANNELS[kind], "<" if factor < 0 else ">", match.end(4))
+
+
+def _damaged_word(word: bytes, what: str, path: str | os.PathLike[str]) -> InputError:
+    shown = ascii(word[:20].decode("latin-1"))
+    return InputError(f"{path} has a damaged header ({shown} is not {what}); make or download it again.")

@@ -1,0 +1,117 @@
+"""Images as people hand them in: a path, an array or a tensor."""
+
+import os
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from protoformer.errors import InputError
+from protoformer.io.image import DecodedImage, read_image
+
+ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image | DecodedImage
+"""A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; a picture of Pillow's; or an image
+that was read already. Integers span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black.
+"""
+ROUNDING = 1e-3
+"""How far beyond [0, 1] floats may lie, as resizing leaves them; they are cut off."""
+
+
+def as_image(source: ImageLike, name: str = "the image") -> Tensor:
+    """Any of these as a float32 tensor 1 x 3 x H x W in [0, 1]; `name` is what errors call it."""
+    if isinstance(source, Tensor):
+        return _from_tensor(source, name)
+    if isinstance(source, np.ndarray):
+        return _from_array(source, name)
+    if isinstance(source, DecodedImage):
+        return torch.from_numpy(source.pixels).permute(2, 0, 1)[None]
+    if isinstance(source, Image.Image):
+        return _from_array(np.asarray(source.convert("RGBA" if source.has_transparency_data else "RGB")), name)
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"{name} is of type {type(source).__name__}; give a path, an array, a tensor or a picture.")
+    return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
+
+
+def as_frame(source: ImageLike, name: str) -> Tensor:
+    """Any of these as 3 x H x W: bytes in three channels as they are, uint8, and all else as float32 in [0, 1].
+
+    Bytes are not copied where that can be helped, nor moved from their device.
+    """
+    if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3:
+        # torch takes neither what is counted backwards, such as a camera's colors, nor what is locked.
+        plain = source.flags.writeable and min(source.strides) >= 0
+        source = torch.from_numpy(source if plain else source.copy()).permute(2, 0, 1)
+    if isinstance(source, Tensor) and source.dtype == torch.uint8 and source.numel():
+        frame = source.detach()
+        frame = frame[0] if frame.dim() == 4 and len(frame) == 1 else frame
+        if frame.dim() == 3 and len(frame) == 3:
+            return frame
+    return as_image(source, name)[0]
+
+
+def to_float(frame: Tensor) -> Tensor:
+    """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
+    return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
+
+
+def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:
+    """Two images of one size, 1 x 3 x H x W each."""
+    names = [
+        str(source)
+        if isinstance(source, (str, os.PathLike))
+        else source.name
+        if isinstance(source, DecodedImage)
+        else f"the {place} image"
+        for source, place in ((first, "first"), (second, "second"))
+    ]
+    one, two = as_image(first, names[0]), as_image(second, names[1])
+    if one.shape != two.shape:
+        sizes = [f"{image.shape[3]}x{image.shape[2]}" for image in (one, two)]
+        raise InputError(
+            f"{names[0]} is {sizes[0]} pixels and {names[1]} is {sizes[1]}; "
+            "flow needs two images of the same size, so scale or crop one of them."
+        )
+    return one, two
+
+
+def _from_tensor(tensor: Tensor, name: str) -> Tensor:
+    tensor = tensor.detach()
+    if tensor.dim() == 4 and len(tensor) == 1:
+        tensor = tensor[0]
+    if tensor.dim() != 3 or tensor.shape[0] != 3:
+        raise InputError(f"{name} is a tensor of shape {tuple(tensor.shape)}; give 3 x H x W or 1 x 3 x H x W.")
+    if tensor.is_floating_point():
+        tensor = tensor.float()  # numpy has no bfloat16
+    return _in_range(tensor.cpu().numpy(), name)[None]
+
+
+def _from_array(array: npt.NDArray[np.generic], name: str) -> Tensor:
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
+        raise InputError(f"{name} is an array of shape {array.shape}; give H x W, or H x W x 1, 3 or 4.")
+    pixels = _in_range(array, name).permute(2, 0, 1)
+    if len(pixels) == 4:
+        pixels = pixels[:3] * pixels[3:]
+    return pixels.expand(3, -1, -1)[None]
+
+
+def _in_range(array: npt.NDArray[np.generic], name: str) -> Tensor:
+    """Scale integers by their type's largest value; let floats in [0, 1] pass."""
+    if not array.size:
+        raise InputError(f"{name} has no pixels (shape {array.shape}); give an image with at least one.")
+    if array.dtype == np.bool_:
+        return torch.from_numpy(array.astype(np.float32))
+    if np.issubdtype(array.dtype, np.unsignedinteger):
+        largest = 2.0 ** (8 * array.dtype.itemsize) - 1
+        return torch.from_numpy((array.astype(np.float64) / largest).astype(np.float32))
+    if not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"{name} has values of type {array.dtype}; give unsigned integers, or floats in [0, 1].")
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} contains NaN or infinite values; replace them first.")
+    low, high = float(array.min()), float(array.max())
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise InputError(f"{name} has values from {low:g} to {high:g}; scale floats to [0, 1].")
+    return torch.from_numpy(array.astype(np.float32)).clamp(0, 1)

@@ -1,0 +1,1 @@
+"""Decoders on the encoder, one per task, and their parts."""

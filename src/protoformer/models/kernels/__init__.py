@@ -1,0 +1,1 @@
+"""Triton and blocked-CPU versions of hot operators, and the choice between them."""

@@ -1,0 +1,112 @@
+"""How large a network is, and how much work it does."""
+
+import statistics
+import time
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from protoformer.models.config import ModelConfig
+from protoformer.models.heads.depth import build_depth
+from protoformer.models.heads.flow import FlowNetwork, build_flow
+from protoformer.models.layers import meta_init
+from protoformer.models.runtime import CudaGraph, flop_counter, use_half_precision
+
+
+def count_parameters(module: nn.Module) -> int:
+    """How many numbers training sets."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def count_parts(network: FlowNetwork) -> dict[str, int]:
+    """Parameters of each part of a flow network; they add up to all of them."""
+    decoder = network.decoder
+    named: dict[str, nn.Module] = {
+        "feature encoder": network.features,
+        **({"context encoder": network.context} if network.context is not None else {}),
+        "matching projection": network.match,
+        "context projection": network.describe,
+        **({"global matching": network.matching} if network.matching is not None else {}),
+        "costs": decoder.costs,
+        "motion encoder": decoder.update.motion,
+        "motion aggregation": decoder.update.aggregation,
+        "recurrent unit": decoder.update.gru,
+        "flow and confidence head": decoder.update.change,
+        "upsampling head": decoder.update.weights,
+    }
+    return {name: count_parameters(module) for name, module in named.items()}
+
+
+def count_flow_operations(config: ModelConfig, height: int, width: int) -> int:
+    """Floating-point operations of one pair at the configured updates: matrix products and convolutions, 2 a product.
+
+    Nothing is computed: the network runs on shapes alone, for one update and for two, as every further one is the same.
+    """
+    with meta_init():
+        network = build_flow(config).eval().requires_grad_(False)
+        image = torch.empty(1, 3, height, width)
+    counts = []
+    for updates in (1, 2):
+        with torch.no_grad(), flop_counter() as counter:
+            network(image, image, updates=updates, low_memory=False)
+        counts.append(int(counter.get_total_flops()))
+    return counts[0] + (config.updates - 1) * (counts[1] - counts[0])
+
+
+def count_depth_operations(config: ModelConfig, height: int, width: int) -> int:
+    """As `flow_operations`, of the depth of one image."""
+    with meta_init():
+        network = build_depth(config).eval().requires_grad_(False)
+        image = torch.empty(1, 3, height, width)
+    with torch.no_grad(), flop_counter() as counter:
+        network(image)
+    return int(counter.get_total_flops())
+
+
+OPERATIONS = {"flow": count_flow_operations, "depth": count_depth_operations}
+"""What counts them, by task."""
+
+
+@lru_cache
+def count_operations(task: str, config: ModelConfig, height: int, width: int) -> int:
+    """Floating-point operations of the flow of a pair, or of the depth of an image."""
+    return OPERATIONS[task](config, height, width)
+
+
+REPEATS = {"cuda": 20, "cpu": 3}
+"""How many passes are timed, by the kind of the device."""
+
+
+@torch.no_grad()
+def measure_forward_ms(network: nn.Module, size: tuple[int, int]) -> float:
+    """The median time of a forward pass at a size (height, width), as a stream of frames has it.
+
+    A GPU replays a recorded graph, in bfloat16 where it is made for that. The network is one of flow or of depth.
+    """
+    device = next(network.parameters()).device
+    count = 2 if isinstance(network, FlowNetwork) else 1
+    noise = torch.rand(count, 1, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+    images = tuple(2 * image.to(device) - 1 for image in noise)
+
+    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch.autocast(device.type, torch.bfloat16, enabled=use_half_precision(device, "auto")):
+            found = network(*inputs)
+        return (found.flows[-1] if isinstance(network, FlowNetwork) else found.logs[-1],)
+
+    call = CudaGraph(forward) if device.type == "cuda" else forward
+    for _ in range(3 if device.type == "cuda" else 1):  # the third is the one that is recorded
+        call(*images)
+    times = []
+    for _ in range(REPEATS[device.type]):
+        _wait(device)
+        start = time.perf_counter()
+        call(*images)
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,93 @@
+"""Stabilization as a task of the loop."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from protoformer.geometry.motion_fields import Trajectories
+from protoformer.models.heads.flow import normalize_images
+from protoformer.models.heads.stabilization import StabilizePrediction
+from protoformer.models.networks import build_network
+from protoformer.models.runtime import full_precision
+from protoformer.stabilization.data import SyntheticWindows
+from protoformer.stabilization.losses import corner_lengths, stabilize_loss, valid_cells
+from protoformer.synthetic.samples import StabilityWindows
+from protoformer.training.engine import load_initial_weights
+from protoformer.training.recipe import Recipe
+from protoformer.training.sources import SampleKind, Source, open_source
+from protoformer.training.task import TaskLoss, ValidationScenes
+
+
+class StabilizeTask:
+    """Stabilization by a recipe, whose `data.crop` is the working size.
+
+    start: a network to begin with the weights of, if not with random ones; of another task's, the encoder's alone.
+    """
+
+    metrics: tuple[str, ...] = ("error", "shake", "share", "distance", "consistency", "shape", "alignment", "borders")
+
+    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
+        self.recipe, self.start = recipe, start
+        self.config = recipe.model.config()
+        self.kind: SampleKind[StabilityWindows] = SampleKind(SyntheticWindows(self.config), None)
+
+    def build(self) -> nn.Module:
+        """The network that the recipe describes."""
+        network = build_network("stabilize", self.config)
+        if self.start is not None:
+            load_initial_weights(network, self.start, self.recipe.model.start)
+        return network
+
+    def source(
+        self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]
+    ) -> Source[StabilityWindows]:
+        """The recipe's windows."""
+        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, told=told)
+
+    def held_out(self, device: torch.device) -> "ValidationWindows":
+        """Windows of the world that are never trained on."""
+        return ValidationWindows(self.recipe, self.kind, device)
+
+    def tensors(self, batch: StabilityWindows) -> dict[str, Tensor]:
+        """All but the names."""
+        fields = (field.name for field in dataclasses.fields(batch) if field.name != "names")
+        return {name: getattr(batch, name) for name in fields}
+
+    def weight(self, tensors: dict[str, Tensor]) -> Tensor:
+        """Cells whose warp is known."""
+        return valid_cells(tensors["valid"])
+
+    def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
+        """The loss of both frames of every window."""
+        windows = StabilityWindows(**tensors)  # type: ignore[arg-type]  # which has no names
+        prediction = _prediction(network, windows)
+        with full_precision(weight):
+            loss = stabilize_loss(prediction, windows, self.recipe.loss, weight)
+        return TaskLoss(loss.total, tuple(getattr(loss, name) for name in self.metrics))
+
+
+class ValidationWindows(ValidationScenes[StabilityWindows]):
+    """What is predicted is the last warp of both frames: N x 2 x 2 x h x w, pixels."""
+
+    def predicted(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
+        """Warps."""
+        warps: Tensor = _prediction(network, batch).warps[-1].unflatten(0, tuple(batch.warp.shape[:2]))
+        return warps.float().cpu()
+
+    def scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
+        """Of all windows: the mean error and shake at the corners, and their ratio; as in `StabilizeLoss`."""
+        errors, shakes = [torch.zeros(0)], [torch.zeros(0)]
+        for batch, found in pairs:
+            off, far = corner_lengths(found, batch.warp.cpu(), batch.valid.cpu())
+            errors.append(off.flatten())
+            shakes.append(far.flatten())
+        error, shake = (float(torch.cat(each).mean()) for each in (errors, shakes))
+        return {"error": error, "shake": shake, "share": error / max(shake, 1e-3)}
+
+
+def _prediction(network: nn.Module, windows: StabilityWindows) -> StabilizePrediction:
+    trails = Trajectories(windows.places.flatten(0, 1), windows.trust.flatten(0, 1))
+    found: StabilizePrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trails)
+    return found

@@ -1,0 +1,1 @@
+"""Triton versions of the renderer's operators."""

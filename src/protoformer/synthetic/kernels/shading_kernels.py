@@ -1,0 +1,289 @@
+"""Whole pictures on a GPU: a tile of pixels casts its rays, looks at what they meet, and writes only their mean.
+
+`clean` and `exposed` are the passes of `render.Renderer` before lens and sensor; tests hold them together. A tile
+leaves out primitives that its rays cannot meet, as `casting.nearest` does on a CPU.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from protoformer.synthetic import renderer as render
+from protoformer.synthetic.casting import Shapes
+from protoformer.synthetic.kernels.casting_kernels import FAR, dark, directions, ends_of, first
+from protoformer.synthetic.kernels.surface_kernels import face_of, light_of, look, own_of, unit
+from protoformer.synthetic.scene import Frame
+from protoformer.synthetic.surface import Hits, Looks
+
+SHADED = tl.constexpr(render.SHADED)
+ROWS = tl.constexpr(30)
+"""Of a frame's table."""
+BLOCK = 256
+"""Primitives, or pixels, of a program that has no tile."""
+
+
+@triton.jit
+def across_sun(sx, sy, sz):
+    """Two axes across the sun's rays and each other."""
+    ax, ay, az = tl.abs(sx), tl.abs(sy), tl.abs(sz)
+    by_x, by_y = (ax <= ay) & (ax <= az), ay <= az
+    x = tl.where(by_x, 0.0, tl.where(by_y, -sz, sy))
+    y = tl.where(by_x, sz, tl.where(by_y, 0.0, -sx))
+    z = tl.where(by_x, -sy, tl.where(by_y, sx, 0.0))
+    length = tl.sqrt(x * x + y * y + z * z)
+    x, y, z = x / length, y / length, z / length
+    return x, y, z, sy * z - sz * y, sz * x - sx * z, sx * y - sy * x
+
+
+@triton.jit
+def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexpr):
+    """`casting._bounds` and those of `casting._against_the_light`: moments x 8 x scenes x primitives."""
+    number = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    there = number < count
+    moment, own = number // step, number % step
+    row = tables + moment * ROWS * step + own
+    place, out = row + 21 * step, out + moment * 8 * step + own
+    x, y, z = tl.load(place, there, 0.0), tl.load(place + step, there, 0.0), tl.load(place + 2 * step, there, 0.0)
+    flat_square, square = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
+    for part in tl.static_range(9):
+        value = tl.load(row + (12 + part) * step, there, 0.0)
+        square += value * value
+        if part % 3 != 2:
+            flat_square += value * value
+    wavy = 1 + tl.abs(tl.load(row + 24 * step, there, 0.0)) + tl.abs(tl.load(row + 27 * step, there, 0.0))
+    flat = own % primitives < boxes
+    radius = 1.001 * tl.where(flat, tl.sqrt(flat_square) * wavy, tl.sqrt(square)) + 1e-6
+    near, far = tl.maximum(z - radius, 1e-9), tl.maximum(z + radius, 1e-9)
+    endless = z <= radius  # behind the camera or around it, anything is met
+    low, high = x - radius, x + radius
+    tl.store(out, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), there)
+    tl.store(out + step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), there)
+    low, high = y - radius, y + radius
+    tl.store(out + 2 * step, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), there)
+    tl.store(out + 3 * step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), there)
+    sun = suns + number // primitives * 3
+    sx, sy, sz = tl.load(sun, there, 0.0), tl.load(sun + 1, there, 0.0), tl.load(sun + 2, there, 1.0)
+    ax, ay, az, bx, by, bz = across_sun(sx, sy, sz)
+    across, down = ax * x + ay * y + az * z, bx * x + by * y + bz * z
+    tl.store(out + 4 * step, across - radius, there)
+    tl.store(out + 5 * step, across + radius, there)
+    tl.store(out + 6 * step, down - radius, there)
+    tl.store(out + 7 * step, down + radius, there)
+
+
+@triton.jit
+def tile_of(height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """A program's pixels, row and column of each, and those of the first."""
+    wide = tl.cdiv(width, WIDE)
+    top, left = tl.program_id(0) // wide * TALL, tl.program_id(0) % wide * WIDE
+    lane = tl.arange(0, TALL * WIDE)
+    return top + lane // WIDE, left + lane % WIDE, top, left
+
+
+@triton.jit
+def _exposed(
+    tables, bounds, suns, alive, casts, outline, shape_texture, silhouettes, looks, texture, texels, lens, light, air,
+    shifts, out,
+    subframes, height, width, batch, primitives, step, side, surfaces, levels, stride,
+    e0, e1, e2, e3, e4, e5, e6, e7,
+    TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    scene = tl.program_id(1)
+    row, column, top, left = tile_of(height, width, TALL, WIDE)
+    air += 8 * scene
+    ambient, fog = tl.load(air), tl.load(air + 1)
+    light_r, light_g, light_b = tl.load(air + 2), tl.load(air + 3), tl.load(air + 4)
+    fog_r, fog_g, fog_b = tl.load(air + 5), tl.load(air + 6), tl.load(air + 7)
+    red, green = tl.zeros((TALL * WIDE,), tl.float32), tl.zeros((TALL * WIDE,), tl.float32)
+    blue = tl.zeros((TALL * WIDE,), tl.float32)
+    for moment in range(subframes):
+        table, bound = tables + moment * ROWS * step, bounds + moment * 8 * step
+        shift_x, shift_y = tl.load(shifts + 2 * moment), tl.load(shifts + 2 * moment + 1)
+        rx, ry = directions(lens + 4 * scene, column + shift_x, row + shift_y)
+        low_x, low_y = directions(lens + 4 * scene, left + shift_x, top + shift_y)
+        high_x, high_y = directions(lens + 4 * scene, left + (WIDE - 1) + shift_x, top + (TALL - 1) + shift_y)
+        depth, index = first(
+            table, alive, outline, shape_texture, silhouettes, bound, rx, ry, low_x, high_x, low_y, high_y, scene,
+            primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
+        )  # fmt: skip
+        r, g, b, _, gloss, nx, ny, nz = look(
+            table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+            primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
+        )  # fmt: skip
+        # Shadows, of what is not the sky.
+        sun = suns + (moment * batch + scene) * 3
+        sx, sy, sz = tl.load(sun), tl.load(sun + 1), tl.load(sun + 2)
+        ax, ay, az, bx, by, bz = across_sun(sx, sy, sz)
+        px, py = rx * depth, ry * depth
+        across, down = ax * px + ay * py + az * depth, bx * px + by * py + bz * depth
+        counts = (index < e6) & (depth < FAR)
+        low_x, high_x = tl.min(tl.where(counts, across, FAR), 0), tl.max(tl.where(counts, across, -FAR), 0)
+        low_y, high_y = tl.min(tl.where(counts, down, FAR), 0), tl.max(tl.where(counts, down, -FAR), 0)
+        shadow = dark(
+            table, casts, outline, shape_texture, silhouettes, bound + 4 * step, sx, sy, sz, px, py, depth, index,
+            low_x, high_x, low_y, high_y, scene,
+            primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, True,
+        )  # fmt: skip
+        shadow = shadow & (index < e6)
+        lit = ambient + (1 - ambient) * unit(0.5 + 0.5 * (nx * sx + ny * sy + nz * sz))
+        lit = tl.where(shadow, ambient, lit)
+        lit = tl.where(index >= e5, tl.where(shadow, SHADED, 1.0), lit)
+        # The highlight: the mirrored ray against the sun.
+        length = tl.sqrt(rx * rx + ry * ry + 1)
+        vx, vy, vz = rx / length, ry / length, 1 / length
+        twice = 2 * (vx * nx + vy * ny + vz * nz)
+        glint = tl.maximum((vx - twice * nx) * sx + (vy - twice * ny) * sy + (vz - twice * nz) * sz, 0.0)
+        glint = glint * glint
+        glint = glint * glint
+        glint = glint * glint
+        glint = tl.where(shadow, 0.0, glint * glint * glint * gloss)
+        clear = tl.exp(-fog * depth)
+        red += unit((r * lit * light_r + glint) * clear + fog_r * (1 - clear))
+        green += unit((g * lit * light_g + glint) * clear + fog_g * (1 - clear))
+        blue += unit((b * lit * light_b + glint) * clear + fog_b * (1 - clear))
+    there = (row < height) & (column < width)
+    place = out + scene.to(tl.int64) * 3 * height * width + row * width + column
+    tl.store(place, red / subframes, there)
+    tl.store(place + height * width, green / subframes, there)
+    tl.store(place + 2 * height * width, blue / subframes, there)
+
+
+@triton.jit
+def _code(table, lens, indices, depths, row, column, height, width, step, boxes):
+    """What is seen at pixels, a number for each face of each primitive. The border goes on beyond the image."""
+    row, column = tl.minimum(tl.maximum(row, 0), height - 1), tl.minimum(tl.maximum(column, 0), width - 1)
+    place = row * width + column
+    index = tl.load(indices + place).to(tl.int32)
+    rx, ry = directions(lens, column.to(tl.float32), row.to(tl.float32))
+    ox, oy, oz = own_of(table + index, step, rx, ry, tl.load(depths + place))
+    _, _, face = face_of(ox, oy, oz, index < boxes)
+    return 6 * index + face
+
+
+@triton.jit
+def _edges(
+    table, lens, indices, depths, out,
+    height, width, primitives, step, boxes,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """Pixels at which surfaces meet: 1, others 0."""
+    scene = tl.program_id(1)
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    row, column = place // width, place % width
+    pixels = scene.to(tl.int64) * height * width
+    own, eye, seen, deep = table + scene * primitives, lens + 4 * scene, indices + pixels, depths + pixels
+    code = _code(own, eye, seen, deep, row, column, height, width, step, boxes)
+    edge = code != _code(own, eye, seen, deep, row, column - 1, height, width, step, boxes)
+    edge = edge | (code != _code(own, eye, seen, deep, row, column + 1, height, width, step, boxes))
+    edge = edge | (code != _code(own, eye, seen, deep, row - 1, column, height, width, step, boxes))
+    edge = edge | (code != _code(own, eye, seen, deep, row + 1, column, height, width, step, boxes))
+    tl.store(out + pixels + place, edge.to(tl.uint8), place < height * width)
+
+
+@triton.jit
+def _clean(
+    table, bounds, alive, outline, shape_texture, silhouettes, looks, texture, texels, lens, light, sunlight, shifts,
+    edges, indices, depths, out,
+    rays, height, width, primitives, step, side, surfaces, levels, stride,
+    e0, e1, e2, e3, e4, e5, e6, e7,
+    TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    scene = tl.program_id(1)
+    row, column, top, left = tile_of(height, width, TALL, WIDE)
+    pixels = scene.to(tl.int64) * height * width
+    eye = lens + 4 * scene
+    there = (row < height) & (column < width)
+    # One ray through the center, whose hit is known; where there is an edge, `rays` more, whose mean takes its place.
+    place = pixels + row * width + column
+    index, depth = tl.load(indices + place, there, 0).to(tl.int32), tl.load(depths + place, there, 1.0)
+    edge = tl.load(edges + place, there, 0) != 0
+    light_r, light_g = tl.load(sunlight + 3 * scene), tl.load(sunlight + 3 * scene + 1)
+    light_b = tl.load(sunlight + 3 * scene + 2)
+    rx, ry = directions(eye, column.to(tl.float32), row.to(tl.float32))
+    r, g, b, lit, _, _, _, _ = look(
+        table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+        primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
+    )  # fmt: skip
+    red, green, blue = unit(r * lit * light_r), unit(g * lit * light_g), unit(b * lit * light_b)
+    fine_r, fine_g = tl.zeros((TALL * WIDE,), tl.float32), tl.zeros((TALL * WIDE,), tl.float32)
+    fine_b = tl.zeros((TALL * WIDE,), tl.float32)
+    for ray in range(rays * tl.max(edge.to(tl.int32), 0)):
+        shift_x, shift_y = tl.load(shifts + 2 * ray), tl.load(shifts + 2 * ray + 1)
+        rx, ry = directions(eye, column + shift_x, row + shift_y)
+        low_x, low_y = directions(eye, left + shift_x, top + shift_y)
+        high_x, high_y = directions(eye, left + (WIDE - 1) + shift_x, top + (TALL - 1) + shift_y)
+        depth, index = first(
+            table, alive, outline, shape_texture, silhouettes, bounds, rx, ry, low_x, high_x, low_y, high_y, scene,
+            primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
+        )  # fmt: skip
+        r, g, b, lit, _, _, _, _ = look(
+            table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+            primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
+        )  # fmt: skip
+        fine_r += unit(r * lit * light_r)
+        fine_g += unit(g * lit * light_g)
+        fine_b += unit(b * lit * light_b)
+    red, green = tl.where(edge, fine_r / rays, red), tl.where(edge, fine_g / rays, green)
+    blue = tl.where(edge, fine_b / rays, blue)
+    place = out + 3 * pixels + row * width + column
+    tl.store(place, red, there)
+    tl.store(place + height * width, green, there)
+    tl.store(place + 2 * height * width, blue, there)
+
+
+def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
+    """What rays and shadows may meet each primitive: T x 8 x B x P, of tables T x F x B x P and suns T x B x 3."""
+    moments, _, batch, primitives = tables.shape
+    out = tables.new_empty(moments, 8, batch, primitives)
+    step = batch * primitives
+    _bounds[(triton.cdiv(moments * step, BLOCK),)](
+        tables, suns, out, moments * step, primitives, step, ends_of(counts)[3], SIZE=BLOCK
+    )
+    return out
+
+
+def exposed(
+    frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, air: Tensor, shifts: Tensor
+) -> Tensor:
+    """The mean of `Renderer._seen_color` over T moments: B x 3 x H x W.
+
+    tables: T x F x B x P; suns: T x B x 3. air: B x 8, the ambient share, fog a meter, the colors of sunlight and fog.
+    shifts: T x 2, from the centers of pixels to where a moment's rays pass. Lens and what is there are the frame's.
+    """
+    bank, (height, width) = shapes.bank, frame.size
+    moments, _, batch, primitives = tables.shape
+    out = tables.new_empty(batch, 3, height, width)
+    tall, wide = 16, 16
+    _exposed[(triton.cdiv(height, tall) * triton.cdiv(width, wide), batch)](
+        tables, bounds_of(tables, suns, frame.counts), suns,
+        frame.alive.view(torch.uint8), frame.casts.view(torch.uint8), shapes.outline, shapes.texture, bank.silhouettes,
+        looks.table, looks.texture, bank.texels, frame.lens, light_of(looks), air, shifts, out,
+        moments, height, width, batch, primitives, batch * primitives, bank.side, bank.surfaces, bank.levels,
+        bank.stride, *ends_of(frame.counts),
+        TALL=tall, WIDE=wide, num_warps=8, maxnreg=128,
+    )  # fmt: skip
+    return out
+
+
+def clean(frame: Frame, shapes: Shapes, looks: Looks, hit: Hits, shifts: Tensor) -> Tensor:
+    """`Renderer.clean` of a hit for each pixel: B x 3 x H x W. shifts: R x 2, where rays pass pixels at an edge."""
+    bank, (height, width) = shapes.bank, frame.size
+    _, batch, primitives = frame.table.shape
+    out = frame.table.new_empty(batch, 3, height, width)
+    index, depth, ends = hit.index.contiguous(), hit.depth.contiguous(), ends_of(frame.counts)
+    edges = torch.empty(batch, height * width, dtype=torch.uint8, device=out.device)
+    _edges[(triton.cdiv(height * width, BLOCK), batch)](
+        frame.table, frame.lens, index, depth, edges, height, width, primitives, batch * primitives, ends[3],
+        SIZE=BLOCK,
+    )  # fmt: skip
+    tall, wide = 8, 16
+    _clean[(triton.cdiv(height, tall) * triton.cdiv(width, wide), batch)](
+        frame.table, bounds_of(frame.table[None], frame.sun[None], frame.counts), frame.alive.view(torch.uint8),
+        shapes.outline, shapes.texture, bank.silhouettes, looks.table, looks.texture, bank.texels, frame.lens,
+        light_of(looks), looks.sunlight, shifts, edges, index, depth, out,
+        len(shifts), height, width, primitives, batch * primitives, bank.side, bank.surfaces, bank.levels, bank.stride,
+        *ends,
+        TALL=tall, WIDE=wide,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,184 @@
+"""The colors of what rays have met on a GPU: `surface.plain_surface`, step by step; tests hold them together."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from protoformer.synthetic import surface as surfaces_of
+from protoformer.synthetic.kernels.casting_kernels import BLOCK, ends_of, rippled, turned
+
+LEAST_FACING = tl.constexpr(surfaces_of.LEAST_FACING)
+SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
+
+
+@triton.jit
+def _mirrored(coordinate):
+    """Fold into 0 .. 1 by reflection."""
+    folded = coordinate - 2 * tl.floor(0.5 * coordinate)
+    return tl.minimum(folded, 2 - folded)
+
+
+@triton.jit
+def _bilinear(texels, start, size, side, u, v):
+    start = start + (side * side - size * size) * 4 // 3
+    width = size.to(tl.float32)
+    x, y = tl.maximum(u * width - 0.5, 0.0), tl.maximum(v * width - 0.5, 0.0)
+    left, top = tl.minimum(x.to(tl.int32), size - 1), tl.minimum(y.to(tl.int32), size - 1)
+    x, y = x - tl.floor(x), y - tl.floor(y)
+    right, bottom = tl.minimum(left + 1, size - 1), tl.minimum(top + 1, size - 1)
+    a, b = tl.load(texels + start + top * size + left), tl.load(texels + start + top * size + right)
+    c, d = tl.load(texels + start + bottom * size + left), tl.load(texels + start + bottom * size + right)
+    red = _between(a & 255, b & 255, c & 255, d & 255, x, y)
+    green = _between((a >> 8) & 255, (b >> 8) & 255, (c >> 8) & 255, (d >> 8) & 255, x, y)
+    blue = _between((a >> 16) & 255, (b >> 16) & 255, (c >> 16) & 255, (d >> 16) & 255, x, y)
+    return red, green, blue
+
+
+@triton.jit
+def _between(a, b, c, d, x, y):
+    a, b, c, d = a.to(tl.float32), b.to(tl.float32), c.to(tl.float32), d.to(tl.float32)
+    upper, lower = a + (b - a) * x, c + (d - c) * x
+    return upper + (lower - upper) * y
+
+
+@triton.jit
+def own_of(row, step, rx, ry, depth):
+    """Where on the primitive, in its own coordinates."""
+    ox, oy, oz = turned(row, step, rx * depth, ry * depth, depth)
+    ox += tl.load(row + 9 * step)
+    oy += tl.load(row + 10 * step)
+    oz += tl.load(row + 11 * step)
+    return ox, oy, oz
+
+
+@triton.jit
+def face_of(ox, oy, oz, flat):
+    """The axis that the surface lies across, its side of it, and both in one number."""
+    ax, ay, az = tl.abs(ox), tl.abs(oy), tl.abs(oz)
+    axis = tl.where(az > tl.maximum(ax, ay), 2, tl.where(ay > ax, 1, 0))
+    along = tl.where(axis == 0, ox, tl.where(axis == 1, oy, oz))
+    side_sign = tl.where(along > 0, 1.0, -1.0)
+    face = 2 * axis + (along > 0).to(tl.int32)
+    axis, side_sign, face = tl.where(flat, 2, axis), tl.where(flat, -1.0, side_sign), tl.where(flat, 4, face)
+    return axis, side_sign, face
+
+
+@triton.jit
+def look(
+    table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+    primitives, step, side, surfaces, levels, stride,
+    boxes, balls, rooms, skies,
+):  # fmt: skip
+    """Color, light, gloss and normal of what rays have met."""
+    row, own = table + scene * primitives + index, looks + scene * primitives + index
+    flat, around = index < boxes, index >= rooms
+    is_round = ((index >= balls) & (index < rooms)) | (index >= skies)
+    ox, oy, oz = own_of(row, step, rx, ry, depth)
+    mx, my = rippled(ox, oy, row, step)
+    mx, my = tl.where(flat, mx, ox), tl.where(flat, my, oy)
+    axis, side_sign, face = face_of(ox, oy, oz, flat)
+    # Normals: of the primitive's own, then in the camera's axes, then in the world at time 0.
+    nx = tl.where(is_round, ox, tl.where(axis == 0, side_sign, 0.0))
+    ny = tl.where(is_round, oy, tl.where(axis == 1, side_sign, 0.0))
+    nz = tl.where(is_round, oz, tl.where(axis == 2, side_sign, 0.0))
+    cx = tl.load(row) * nx + tl.load(row + 3 * step) * ny + tl.load(row + 6 * step) * nz
+    cy = tl.load(row + step) * nx + tl.load(row + 4 * step) * ny + tl.load(row + 7 * step) * nz
+    cz = tl.load(row + 2 * step) * nx + tl.load(row + 5 * step) * ny + tl.load(row + 8 * step) * nz
+    length = 1.0 / tl.sqrt(tl.maximum(cx * cx + cy * cy + cz * cz, 1e-24))
+    length = tl.where(cx * rx + cy * ry + cz > 0, -length, length)
+    cx, cy, cz = cx * length, cy * length, cz * length
+    lx, ly, lz = turned(own + 3 * step, step, nx, ny, nz)
+    sx, sy, sz = tl.load(light + 4 * scene), tl.load(light + 4 * scene + 1), tl.load(light + 4 * scene + 2)
+    towards = (lx * sx + ly * sy + lz * sz) / tl.sqrt(tl.maximum(lx * lx + ly * ly + lz * lz, 1e-24))
+    towards = tl.where(flat, tl.abs(towards), towards)
+    ambient = tl.load(light + 4 * scene + 3)
+    lit = ambient + (1 - ambient) * tl.minimum(tl.maximum(0.5 + 0.5 * towards, 0.0), 1.0)
+    lit = tl.where(around, 1.0, lit)
+    # Where on the texture, and how much of it a pixel covers.
+    mx, my, mz = mx * tl.load(own), my * tl.load(own + step), oz * tl.load(own + 2 * step)
+    s, t = tl.where(axis == 0, mz, mx), tl.where(axis == 1, mz, my)
+    t0, t1, t2 = tl.load(own + 12 * step), tl.load(own + 13 * step), tl.load(own + 14 * step)
+    t3, t4, t5 = tl.load(own + 15 * step), tl.load(own + 16 * step), tl.load(own + 17 * step)
+    which = tl.load(texture + scene * primitives + index).to(tl.int32)
+    u = t0 * s + t1 * t + t2 + tl.where(which < surfaces, 0.37 * face, 0.0)
+    v = t3 * s + t4 * t + t5
+    facing = -(cx * rx + cy * ry + cz) / tl.sqrt(1 + rx * rx + ry * ry)
+    meters = depth / tl.load(lens + 4 * scene)
+    footprint = side * side * meters * meters * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, LEAST_FACING)
+    level = tl.minimum(tl.maximum(0.5 * tl.log2(tl.maximum(footprint, 1e-12)) + SOFTNESS, 0.0), levels - 1.0)
+    whole = tl.minimum(level.to(tl.int32), levels - 2)
+    blend = level - whole
+    size = side >> whole
+    u, v = _mirrored(u), _mirrored(v)
+    red, green, blue = _bilinear(texels, which.to(tl.int64) * stride, size, side, u, v)
+    red2, green2, blue2 = _bilinear(texels, which.to(tl.int64) * stride, size >> 1, side, u, v)
+    red = (red + (red2 - red) * blend) / 255.0
+    green = (green + (green2 - green) * blend) / 255.0
+    blue = (blue + (blue2 - blue) * blend) / 255.0
+    red = tl.load(own + 18 * step) * red + tl.load(own + 21 * step)
+    green = tl.load(own + 19 * step) * green + tl.load(own + 22 * step)
+    blue = tl.load(own + 20 * step) * blue + tl.load(own + 23 * step)
+    red, green, blue = unit(red), unit(green), unit(blue)
+    return red, green, blue, lit, tl.load(own + 24 * step), cx, cy, cz
+
+
+@triton.jit
+def unit(value):
+    """Kept to 0 .. 1."""
+    return tl.minimum(tl.maximum(value, 0.0), 1.0)
+
+
+@triton.jit
+def _surface(
+    table, looks, texture, texels, lens, light, indices, depths, across, down, out,
+    rays, apart, primitives, step, side, surfaces, levels, stride,
+    boxes, balls, rooms, skies,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    scene = tl.program_id(1)
+    ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    there = ray < rays
+    place = scene.to(tl.int64) * rays + ray
+    index = tl.load(indices + place, there, 0).to(tl.int32)
+    depth = tl.load(depths + place, there, 1.0)
+    rx, ry = tl.load(across + place, there, 0.0), tl.load(down + place, there, 0.0)
+    red, green, blue, lit, gloss, cx, cy, cz = look(
+        table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+        primitives, step, side, surfaces, levels, stride, boxes, balls, rooms, skies,
+    )  # fmt: skip
+    tl.store(out + place, red, there)
+    tl.store(out + apart + place, green, there)
+    tl.store(out + 2 * apart + place, blue, there)
+    tl.store(out + 3 * apart + place, lit, there)
+    tl.store(out + 4 * apart + place, gloss, there)
+    tl.store(out + 5 * apart + place, cx, there)
+    tl.store(out + 6 * apart + place, cy, there)
+    tl.store(out + 7 * apart + place, cz, there)
+
+
+def light_of(looks: surfaces_of.Looks) -> Tensor:
+    """The sun's direction in the world and the ambient share: B x 4."""
+    return torch.cat((looks.sun, looks.ambient[:, None]), dim=1)
+
+
+def surface(
+    table: Tensor, looks: Tensor, texture: Tensor, texels: Tensor, side: int, surfaces: int, counts: tuple[int, ...],
+    lens: Tensor, light: Tensor, index: Tensor, depth: Tensor, ray: Tensor,
+) -> Tensor:  # fmt: skip
+    """`surface.plain_surface` in one kernel: 8 x B x N, color, light, gloss and normal.
+
+    light: B x 4, the sun's direction in the world and the ambient share.
+    """
+    batch, rays = index.shape
+    primitives = table.shape[2]
+    out = torch.empty(8, batch, rays, device=index.device)
+    starts = ends_of(counts)
+    _surface[(triton.cdiv(rays, BLOCK), batch)](
+        table, looks, texture, texels, lens, light.contiguous(), index.contiguous(), depth.contiguous(),
+        ray[0].contiguous(), ray[1].contiguous(), out,
+        rays, batch * rays, primitives, batch * primitives, side, surfaces, side.bit_length(),
+        (4 * side * side - 1) // 3, starts[3], starts[4], starts[5], starts[6],
+        SIZE=BLOCK,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,112 @@
+"""Movies that lie in a folder as images, one file a frame."""
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from protoformer.errors import InputError
+from protoformer.io.files import natural_key, open_input, system_reason
+from protoformer.io.image import read_image
+from protoformer.video.types import ImageArray, Video, VideoFrame, VideoInfo
+
+IMAGE_SUFFIXES = frozenset(
+    (
+        *(".avif", ".bmp", ".dib", ".gif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"),
+        *(".qoi", ".tga", ".tif", ".tiff", ".webp"),
+    )
+)
+
+
+class ImageSequence(Video):
+    """Images of one size, `rate` frames a second, read as `read_image` reads them and rounded to 8 bits."""
+
+    def __init__(self, paths: Iterable[Path], rate: Fraction, max_pixels: int | None = None) -> None:
+        files = tuple(paths)
+        self._max_pixels = max_pixels
+        info = VideoInfo(
+            paths=files,
+            size=_picture(files[0], max_pixels).shape[:2],
+            rate=rate,
+            tick=1 / rate,
+            start=Fraction(0),
+            frames=len(files),
+            seconds=len(files) / rate,
+            sound=False,
+            codec=files[0].suffix.lower().removeprefix("."),
+        )
+        super().__init__(info)
+
+    def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
+        times = ((number, number / self.info.rate) for number in range(len(self.info.paths)))
+        inside = [(number, time) for number, time in times if start <= float(time) < end]
+        for number, time in inside[::every]:
+            path = self.info.paths[number]
+            image = _picture(path, self._max_pixels)
+            if image.shape[:2] != self.info.size:
+                height, width = self.info.size
+                raise InputError(
+                    f"{path} is {image.shape[1]}x{image.shape[0]} where the images before it are {width}x{height}; "
+                    "give images of one size."
+                )
+            yield VideoFrame(image, number, time)
+
+
+def list_images(folder: Path) -> list[Path]:
+    """The images of a folder, known by their suffix, frame_2 before frame_10; hidden files are left out."""
+    try:
+        found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]
+    except OSError as error:
+        raise InputError(f"{folder} cannot be listed ({system_reason(error)}); check its permissions.") from None
+    files = _in_order(found)
+    if not files:
+        raise InputError(f"the folder {folder} holds no images; give a folder of png, jpeg or other images.")
+    return files
+
+
+def match_images(pattern: str) -> list[Path]:
+    """The files whose names match a pattern such as 'frames/*.png', frame_2 before frame_10."""
+    files = _in_order(map(Path, names_like(pattern)))
+    if not files:
+        raise InputError(f"no file matches {pattern}; check the folder and the pattern.")
+    return files
+
+
+def names_like(pattern: str) -> list[str]:
+    """Return the names of what matches a pattern. Folders at its beginning that exist are those, whatever their names.
+
+    Args:
+        pattern: As `glob` takes it, with ** for any number of folders.
+    """
+    parts = Path(pattern).parts
+    known = 0
+    while known < len(parts) - 1 and Path(*parts[: known + 1]).is_dir():
+        known += 1
+    escaped = [glob.escape(part) for part in parts[:known]]
+    return glob.glob(str(Path(*escaped, *parts[known:])), recursive=True)  # noqa: PTH207 - it may be absolute
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether the file is an image, by its suffix, and not an animation of its kind that ffmpeg reads."""
+    suffix = path.suffix.lower()
+    if suffix not in IMAGE_SUFFIXES or suffix == ".gif":
+        return False
+    with open_input(path) as file:
+        head = file.read(2**16)
+    if head.startswith(b"RIFF") and b"ANIM" in head[:64]:
+        raise InputError(f"{path} is an animated webp, which cannot be read; save it as gif, apng or mp4.")
+    return b"acTL" not in head.split(b"IDAT")[0]
+
+
+def _in_order(paths: Iterable[Path]) -> list[Path]:
+    visible = [path for path in paths if not path.name.startswith(".") and path.is_file()]
+    return sorted(visible, key=lambda path: natural_key(os.fspath(path)))
+
+
+def _picture(path: Path, max_pixels: int | None) -> ImageArray:
+    samples = read_image(path, max_pixels)
+    samples *= 255
+    return np.rint(samples, out=samples).astype(np.uint8)

@@ -1,0 +1,1 @@
+"""Color maps, drawing, plots and html."""

@@ -1,0 +1,1 @@
+"""The web page: one file per tab. gradio is imported only inside functions."""

@@ -1,0 +1,174 @@
+"""The paper's tables, and the runs that fill them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from protoformer.ablation.plan import (
+    DEFAULTS,
+    TABLES,
+    TASKS,
+    AblationPlan,
+    AblationTable,
+    EvaluationPlan,
+    RunBudget,
+    base_recipe,
+    plan_ablation,
+    select_tables,
+)
+from protoformer.errors import InputError
+from protoformer.models.config import preset
+from protoformer.models.networks import build_network
+from protoformer.models.profiling import count_parameters
+
+JUDGING = EvaluationPlan((), (64, 64))
+
+
+def plan_of(
+    name: str = "all",
+    *settings: str,
+    task: str = "flow",
+    seeds: int = 1,
+    budget: RunBudget | None = None,
+    judging: EvaluationPlan = JUDGING,
+) -> AblationPlan:
+    base = base_recipe(task, "tiny", settings)
+    return plan_ablation(select_tables(name), seeds, base, budget or RunBudget(steps=2), judging)
+
+
+def sizes(task: str) -> dict[str, dict[str, int]]:
+    """Parameters of every variant's network, by table and label."""
+    plan = plan_of(task=task)
+    configs = {key: run.recipe.model.config() for key, run in plan.runs.items()}
+    with torch.device("meta"):
+        found = {key: count_parameters(build_network(task, config)) for key, config in configs.items()}
+    return {
+        table.name: {variant.label: found[plan.places[table.name, variant.label, 0]] for variant in table.variants}
+        for table in plan.tables
+    }
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_a_table_has_the_full_system_once_as_the_paper_measured_it(table: AblationTable) -> None:
+    (full,) = (variant for variant in table.variants if variant.is_default)
+    assert full.published == {"flow": (0.48, 0.69), "depth": (0.062, 2.716)}
+    for task in TASKS:  # so that the paper's order can be read from the second figure
+        assert len({variant.published[task][1] for variant in table.variants}) == len(table.variants)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_variants_have_the_parameters_of_the_parts_that_they_have(task: str) -> None:
+    found = sizes(task)
+    base, cap, ls, both = (found["components"][label] for label in ("base", "CAP only", "LS only", "CAP and LS"))
+    assert base < cap < both and base < ls
+    assert both - ls == cap - base  # those of prototyping
+    synchronized = list(found["synchronization"].values())
+    assert synchronized == sorted(set(synchronized)) and (synchronized[0], synchronized[-1]) == (cap, both)
+    for name in ("updates", "iterations", "prototypes"):  # prototypes are pooled, and the steps share their weights
+        assert set(found[name].values()) == {both}
+
+
+def test_a_variant_differs_from_the_full_system_in_what_it_says() -> None:
+    plan = plan_of("updates")
+    for variant in TABLES["updates"].variants:
+        config = plan.runs[plan.places["updates", variant.label, 0]].recipe.model.config()
+        assert config == preset("tiny", **{**DEFAULTS, **variant.fields})
+
+
+def test_a_network_that_stands_in_several_tables_is_trained_once() -> None:
+    plan = plan_of()
+    assert (len(plan.places), len(plan.runs)) == (21, 16)
+    full = {
+        plan.places[table.name, variant.label, 0]
+        for table in plan.tables
+        for variant in table.variants
+        if variant.is_default
+    }
+    assert len(full) == 1
+    assert plan.places["components", "CAP only", 0] == plan.places["synchronization", "none", 0]
+    both = preset("tiny", components="cap"), preset("tiny", synchronization="none")
+    one, other = (str(build_network("flow", config)) for config in both)
+    assert one == other  # nothing is lost by calling it by the other name
+    for table in plan.tables:  # whichever of them are asked for
+        alone = plan_of(table.name).runs
+        assert {run.name for run in alone.values()} < {run.name for run in plan.runs.values()}
+
+
+def test_every_variant_sees_the_same_data_for_the_same_time() -> None:
+    plan = plan_of(seeds=2, budget=RunBudget(minutes=8))
+    assert (len(plan.runs), plan.seeds) == (32, (0, 1))
+    for run in plan.runs.values():
+        assert run.recipe.data == plan.runs[plan.places["components", "base", run.seed]].recipe.data
+        assert run.recipe.data.seed == run.seed and run.recipe.run.minutes == 15 / 60
+        assert (run.recipe.run.validation_scenes, plan.base.run.validation_scenes) == (0, 64)
+    assert [run.seed for run in plan.runs.values()] == [0] * 16 + [1] * 16  # tables are filled before they are repeated
+
+
+def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_them() -> None:
+    """A second seed, or another table, takes over what is there; minutes for all together are shared among more."""
+    each, together = RunBudget(minutes_each=0.51), RunBudget(minutes=2)
+    few = plan_of("updates", budget=each).runs
+    assert {run.recipe.run.minutes for run in few.values()} == {30 / 60}
+    for more in (plan_of("updates", budget=each, seeds=2), plan_of("all", budget=each)):
+        assert few.keys() < more.runs.keys()
+    assert (
+        not plan_of("updates", budget=together).runs.keys() & plan_of("updates", budget=together, seeds=2).runs.keys()
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (lambda: plan_of("updates", "run.log_every=7", "run.speed=graph", "data.workers=5"), True),
+        (lambda: plan_of("updates", "model.fields.flow_pixels=9"), True),
+        (lambda: plan_of("updates", "data.seed=1"), False),
+        (lambda: plan_of("updates", "run.validation_scenes=3"), False),
+        (lambda: plan_of("updates", "optimizer.rate=1e-3"), False),
+        (lambda: plan_of("updates", budget=RunBudget(steps=3)), False),
+        (lambda: plan_of("updates", judging=EvaluationPlan(("sintel",), (64, 64))), False),
+        (lambda: plan_of("updates", judging=EvaluationPlan((), (64, 72))), False),
+        (lambda: plan_of("updates", task="depth"), False),
+    ],
+)
+def test_a_run_is_known_by_all_that_decides_its_results(other: Callable[[], AblationPlan], same: bool) -> None:
+    ours, theirs = plan_of("updates").runs.keys(), other().runs.keys()
+    assert ours == theirs if same else not ours & theirs
+
+
+def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
+    plan = plan_of("iterations", "model.fields.prototypes=16", "data.batch=3", "data.seed=5")
+    for label, iterations in (("N = 1", 1), ("N = 4", 4)):
+        recipe = plan.runs[plan.places["iterations", label, 5]].recipe
+        assert (recipe.model.config().iterations, recipe.model.config().prototypes) == (iterations, 16)
+        assert recipe.data.batch == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: select_tables("prototype"), "there is no table 'prototype'; the nearest one is 'prototypes'"),
+        (lambda: select_tables("al"), "the nearest one is 'all'"),
+        (RunBudget, "give --minutes for all together, or --minutes-each or --steps for each, and only one of them."),
+        (lambda: RunBudget(3, 4.0), "and only one of them"),
+        (lambda: RunBudget(minutes=3, minutes_each=4.0), "and only one of them"),
+        (lambda: RunBudget(minutes_each=0.0), "--minutes-each is 0, but it must be above 0"),
+        (
+            lambda: plan_of(budget=RunBudget(minutes_each=0.05)),
+            "--minutes-each 0.05 are 3.0 seconds for each of 16 runs",
+        ),
+        (lambda: RunBudget(steps=0), "--steps is 0, but it must be above 0"),
+        (lambda: RunBudget(minutes=float("inf")), "--minutes is inf"),
+        (lambda: plan_of(budget=RunBudget(minutes=0.5)), "1.9 seconds for each of 16 runs; give at least 1.4."),
+        (lambda: plan_of(seeds=0), "--seeds is 0, but it must be 1 or more"),
+        (lambda: plan_of(task="track"), "no ablation of 'track'; choose one of flow, depth"),
+        (lambda: plan_of("all", "run.steps=3"), "leave them out of --set"),
+        (lambda: plan_of("all", "task=depth"), "give it to --task"),
+        (lambda: plan_of("all", "model.start=flow"), "leave model.start out"),
+        (lambda: plan_of("all", "data.bach=3"), "the nearest one is data.batch"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_sentence(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(InputError) as refused:
+        make()
+    assert sentence in str(refused.value)

@@ -1,0 +1,157 @@
+"""Jobs are done once each, whoever dies, and workers ask for what a cluster has."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from protoformer.batch.cluster import divide_cores
+from protoformer.batch.jobs import Job, JobReport
+from protoformer.batch.ledger import Ledger, list_jobs
+from protoformer.batch.workers import ATTEMPTS, run_job, run_jobs
+from protoformer.errors import InputError
+
+
+def a_job(folder: Path, name: str = "a", **options: int) -> Job:
+    video = folder / f"{name}.avi"
+    video.write_bytes(b"pixels")
+    return Job(video, folder / "out", (f"{name}.mp4",), dict(options))
+
+
+def copied(video: Path, targets: tuple[Path, ...]) -> int:
+    for target in targets:
+        target.write_bytes(video.read_bytes())
+    return 7
+
+
+class Mortals:
+    """Two workers; each dies over a job as often as is said."""
+
+    def __init__(self, deaths: dict[str, int]) -> None:
+        self.deaths, self.begun = deaths, []
+        self._jobs: list[Job] = []
+
+    def idle(self) -> bool:
+        return len(self._jobs) < 2
+
+    def begin(self, job: Job) -> None:
+        self.begun.append(job.name)
+        self._jobs.append(job)
+
+    def wait(self) -> Sequence[tuple[Job, JobReport | None]]:
+        job = self._jobs.pop(0)
+        if self.deaths.get(job.name, 0):
+            self.deaths[job.name] -= 1
+            return [(job, None)]
+        return [(job, JobReport("done"))]
+
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_job_of_a_dead_worker_is_done_by_another_and_a_deadly_one_is_given_up(tmp_path: Path) -> None:
+    jobs = [a_job(tmp_path, name) for name in "abcd"]
+    crew = Mortals({"a.mp4": 1, "c.mp4": 99})
+    ended = {job.name: report for job, report in run_jobs(jobs, crew)}
+    assert {name: report.status for name, report in ended.items()} == {
+        **{"a.mp4": "done", "b.mp4": "done", "c.mp4": "failed", "d.mp4": "done"},
+    }
+    assert [crew.begun.count(f"{name}.mp4") for name in "abcd"] == [2, 1, ATTEMPTS, 1]
+    assert ended["c.mp4"].reason.startswith(f"3 workers died over {tmp_path}/c.avi, ")
+
+
+def test_a_job_that_was_finished_by_a_worker_that_could_not_tell_is_not_done_twice(tmp_path: Path) -> None:
+    job = a_job(tmp_path)
+    first = run_job(copied, job)
+    assert (first.status, first.frames) == ("done", 7)
+    assert run_job(lambda *_: pytest.fail("done twice"), job) == first
+
+
+def test_a_video_that_changes_while_it_is_read_is_done_again(tmp_path: Path) -> None:
+    job = a_job(tmp_path)
+
+    def changing(video: Path, targets: tuple[Path, ...]) -> int:
+        frames = copied(video, targets)
+        video.write_bytes(b"other pixels")
+        return frames
+
+    assert run_job(changing, job).status == "done"
+    assert Ledger(job.folder).finished(job) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (InputError("it is torn."), "it is torn."),
+        (MemoryError(), "the memory ran out at {video}; give --memory, or fewer --workers."),
+        (
+            RuntimeError("CUDA out of memory.\nTried"),
+            "the memory ran out at {video}; give --memory, or fewer --workers.",
+        ),
+        (OSError(28, "No space left"), "the motion of {video} could not be written (No space left); check the disk."),
+        (KeyError("x"), "{video} cannot be worked on (KeyError: 'x'); try it by itself."),
+    ],
+)
+def test_whatever_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path: Path, error: Exception, sentence: str) -> None:
+    job = a_job(tmp_path)
+
+    def failing(video: Path, targets: tuple[Path, ...]) -> int:
+        copied(video, targets)
+        raise error
+
+    report = run_job(failing, job)
+    assert (report.status, report.reason) == ("failed", sentence.format(video=job.video))
+    assert [path.name for path in job.folder.rglob("*") if path.is_file()] == []
+
+
+def test_an_old_output_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    assert run_job(copied, a_job(tmp_path, every=1)).status == "done"
+
+    def failing(video: Path, targets: tuple[Path, ...]) -> int:
+        raise InputError("no.")
+
+    assert run_job(failing, a_job(tmp_path, every=2)).status == "failed"
+    assert (tmp_path / "out/a.mp4").read_bytes() == b"pixels"
+
+
+def test_a_video_that_moved_leaves_its_name(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "one/a.avi").write_bytes(b"pixels")
+    out = tmp_path / "out"
+    (job,) = list_jobs([tmp_path / "one/a.avi"], out, (".mp4",), {})
+    assert job.name == "a.mp4" and run_job(copied, job).status == "done"
+    (tmp_path / "two/a.avi").write_bytes(b"pixels")
+    (other,) = list_jobs([tmp_path / "two/a.avi"], out, (".mp4",), {})
+    assert other.name.startswith("a-")
+    (tmp_path / "one/a.avi").unlink()
+    (moved,) = list_jobs([tmp_path / "two/a.avi"], out, (".mp4",), {})
+    assert moved.name == "a.mp4"
+
+
+@pytest.mark.parametrize(
+    ("machines", "count", "cores", "cards", "sharing", "workers"),
+    [
+        ([{"CPU": 16.0}, {"CPU": 8.0}], None, 4, 0, 4, 6),
+        ([{"CPU": 16.0}, {"CPU": 2.0}], None, 2, 0, 8, 9),
+        ([{"CPU": 0.0}, {"CPU": 1.0}, {"CPU": 1.0}], None, 1, 0, 1, 2),
+        ([{"CPU": 16.0}, {"CPU": 16.0}], 2, 4, 0, 4, 2),
+        ([{"CPU": 4.0}, {"CPU": 4.0}], 8, 1, 0, 4, 8),
+        ([{"CPU": 4.0}], 99, 1, 0, 4, 4),
+        ([{"CPU": 64.0, "GPU": 8.0}, {"CPU": 64.0}], None, 1, 1, 8, 8),
+        ([{"CPU": 64.0, "GPU": 8.0}], 3, 1, 1, 8, 3),
+    ],
+)
+def test_a_cluster_is_divided_among_workers(
+    machines: list[dict[str, float]], count: int | None, cores: int, cards: int, sharing: int, workers: int
+) -> None:
+    needs, shared, number = divide_cores(machines, count)
+    assert (needs["num_cpus"], needs["num_gpus"], shared, number) == (cores, cards, sharing, workers)
+
+
+def test_a_cluster_without_a_core_is_refused() -> None:
+    with pytest.raises(InputError, match="neither a GPU nor a core"):
+        divide_cores([{"CPU": 0.0}], None)

@@ -1,0 +1,185 @@
+"""What a network grouped, asked of its results."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import protoformer as pf
+from protoformer.explain.groups import at_pixels, extract_groups, mutual_matches
+from protoformer.explain.result import Explanation
+from protoformer.synthetic.samples import FlowSample
+
+
+@pytest.fixture(scope="module")
+def explanation(result: pf.FlowResult) -> Explanation:
+    return result.explain()
+
+
+def test_every_map_is_a_partition(explanation: Explanation) -> None:
+    for image in explanation.images:
+        assert [each.name for each in image.layers] == ["1.1", "2.1"]
+        for layer in image.layers:
+            assert layer.maps.shape == (layer.steps + 1, -(-37 // layer.trace.stride), -(-61 // layer.trace.stride))
+            for step in range(layer.steps + 1):
+                groups = image.groups(layer.name, step)
+                assert sum(group.pixels for group in groups) == 37 * 61
+                assert sum(group.share for group in groups) == pytest.approx(1)
+                assert {group.prototype for group in groups} <= set(range(layer.count))
+
+
+def test_maps_are_those_of_the_result(tiny: pf.FlowPredictor, scene: FlowSample, explanation: Explanation) -> None:
+    found = tiny.flow(scene.first, scene.second, prototypes=True).prototypes
+    for layer, (used,) in zip(explanation.first.layers, found, strict=True):
+        rows, columns = layer.assignment.shape
+        assert torch.equal(layer.assignment, used.owners[0].view(used.size)[:rows, :columns])
+        torch.testing.assert_close(layer.centers(), used.centers[0])
+
+
+def test_groups_have_the_motion_of_their_pixels(explanation: Explanation, result: pf.FlowResult) -> None:
+    labels = explanation.first.layer("2.1").labels()
+    for group in explanation.first.groups("2.1"):
+        flow = result.flow[:, labels == group.prototype]
+        assert group.mean == pytest.approx(flow.mean(dim=1).tolist(), abs=1e-4)
+        assert group.spread == pytest.approx(
+            float((flow - flow.mean(dim=1)[:, None]).norm(dim=0).square().mean().sqrt()), abs=1e-3
+        )
+        y, x = (labels == group.prototype).nonzero().float().mean(dim=0).tolist()
+        assert group.center == pytest.approx((x, y), abs=1e-3)
+
+
+def test_soft_memberships_of_all_prototypes_sum_to_one(explanation: Explanation) -> None:
+    layer = explanation.first.layer("1.1")
+    total = sum(layer.membership(number) for number in range(layer.count))
+    torch.testing.assert_close(total, torch.ones_like(layer.assignment, dtype=torch.float32))
+    with pytest.raises(pf.InputError, match=r"layer 1.1 has no prototype 16; give a number from 0 to 15\."):
+        layer.membership(16)
+
+
+def test_the_nearest_pixels_lie_where_features_are_most_alike(explanation: Explanation) -> None:
+    layer = explanation.first.layer("2.1")
+    tokens = layer.trace.tokens[0].view(*layer.trace.size, -1)[:5, :8]
+    number = int(layer.used[0])
+    cosines = torch.cosine_similarity(tokens, layer.centers()[number].view(1, 1, -1), dim=-1)
+    own = torch.where(layer.assignment == number, cosines, -1.0)
+    (x, y), *others = layer.nearest(number, 2)
+    row, column = divmod(int(own.argmax()), 8)
+    assert len(others) == min(1, int((layer.assignment == number).sum()) - 1)
+    assert (x, y) == (8 * column + 3.5, 8 * row + 3.5)
+
+
+def test_em_is_told_step_by_step(explanation: Explanation) -> None:
+    layer = explanation.first.layer("1.1")
+    assert len(layer.log_likelihood) == layer.steps + 1 and len(layer.moved) == len(layer.changed) == layer.steps
+    assert all(0 <= share <= 1 for share in layer.changed)
+    many = layer.convergence(6)
+    assert many is not None and len(many.distances) == 7
+    assert many.log_likelihood[: layer.steps + 1] == pytest.approx(layer.log_likelihood, abs=1e-4)
+    shorter = layer.convergence(6, likelihood=False)
+    assert shorter is not None and shorter.log_likelihood == ()
+    assert (shorter.contraction, shorter.drift) == (many.contraction, many.drift)
+
+
+def test_an_image_matches_itself_and_matches_are_mutual(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
+    explained = tiny.explain(scene.first, scene.first)
+    for name in ("1.1", "2.1"):
+        matches = explained.matches(name)
+        assert [match.first for match in matches] == explained.first.layer(name).used.tolist()
+        assert all(match.first == match.second and match.similarity == pytest.approx(1) for match in matches)
+    one, two = torch.eye(3), torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.1, 0.0], [0.9, 0.5, 0.0]])
+    everyone = (torch.arange(3), torch.arange(3))
+    assert [(each.first, each.second) for each in mutual_matches(one, two, everyone)] == [(0, 1), (1, 0)]
+
+
+def test_similar_prototypes_become_families(explanation: Explanation) -> None:
+    layer = explanation.first.layer("1.1")
+    assert len(layer.families(4)[layer.used].unique()) == 4
+    assert torch.equal(layer.families(99), torch.arange(16))
+    coarse, fine = layer.families(3), layer.families(6)
+    for family in fine.unique():
+        assert len(coarse[fine == family].unique()) == 1
+    with pytest.raises(pf.InputError, match="into 0 families"):
+        layer.families(0)
+
+
+def test_a_depth_explains_itself_in_meters(tiny_depth: pf.DepthPredictor) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 56, 3), dtype=np.uint8)
+    result = tiny_depth.depth(image, fov=70.0)
+    explained = result.explain()
+    (total,) = (explained.first.layer().labels() * 0 + 1).sum().view(1)
+    assert int(total) == 40 * 56 and explained.task == "depth" and explained.second is None
+    group = explained.first.groups()[0]
+    ours = explained.first.layer().labels() == group.prototype
+    assert group.mean == pytest.approx([float(result.depth[0][ours].double().mean())], rel=1e-4)
+
+
+def test_one_image_has_groups_without_motion(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
+    explained = tiny.explain(scene.first)
+    assert explained.matches() == () and explained.first.groups()[0].mean == ()
+
+
+def test_what_cannot_be_explained_is_said(tiny: pf.FlowPredictor, scene: FlowSample, explanation: Explanation) -> None:
+    (step,) = tiny.flow_video([scene.first, scene.second])
+    for windowed in (step, tiny.flow(scene.first, scene.second, tile=(32, 40))):
+        with pytest.raises(pf.InputError, match=r"call the model's explain with them\.$"):
+            windowed.explain()
+    with pytest.raises(pf.InputError, match=r"there is no layer '3.1'; choose one of 1.1, 2.1\."):
+        explanation.first.layer("3.1")
+
+
+def test_results_go_through_a_pickle_without_their_model(
+    tiny: pf.FlowPredictor, tiny_depth: pf.DepthPredictor, scene: FlowSample, result: pf.FlowResult
+) -> None:
+    weights = sum(each.numel() for each in tiny.network.parameters())
+    depth = tiny_depth.depth(scene.first)
+    for found in (result, depth):
+        written = pickle.dumps(found)
+        assert len(written) < weights  # bytes: neither the network nor the images are in it
+        again = pickle.loads(written)
+        assert torch.equal(again.confidence, found.confidence)
+        with pytest.raises(pf.InputError, match=r"call the model's explain with them\.$"):
+            again.explain()
+        assert found.explain().first.groups()
+    assert torch.equal(pickle.loads(pickle.dumps(result)).flow, result.flow)
+    assert tiny.explain(scene.first, scene.second, result=pickle.loads(pickle.dumps(result))).second is not None
+
+
+def test_a_result_of_another_size_is_refused(
+    tiny: pf.FlowPredictor, tiny_depth: pf.DepthPredictor, scene: FlowSample, result: pf.FlowResult
+) -> None:
+    smaller = scene.first[..., :30, :40]
+    with pytest.raises(pf.InputError, match=r"^the flow is of 61x37 pixels and the image is 40x30; give the result"):
+        tiny.explain(smaller, smaller, result=result)
+    with pytest.raises(pf.InputError, match=r"^the depth is of 40x30 pixels and the image is 61x37; give the result"):
+        tiny_depth.explain(scene.first, result=tiny_depth.depth(smaller))
+
+
+def test_updates_are_those_of_every_estimate(
+    tiny: pf.FlowPredictor, tiny_depth: pf.DepthPredictor, scene: FlowSample
+) -> None:
+    for model, expected in ((tiny, [(1, 2), (2, 2)]), (tiny_depth, 2 * [(1, 2), (2, 2)])):
+        told: list[tuple[int, int]] = []
+        model.explain(scene.first, scene.second, updates=2, progress=lambda *each, told=told: told.append(each))
+        assert told == expected
+        with pytest.raises(pf.InputError, match="0 updates cannot be run"):
+            model.explain(scene.first, updates=0)
+
+
+def test_large_images_are_shrunk_for_the_groups_alone(tiny: pf.FlowPredictor) -> None:
+    image = torch.rand(3, 600, 800, generator=torch.Generator().manual_seed(0))
+    layer = tiny.explain(image).first.layer()
+    assert (layer.size, layer.seen, layer.assignment.shape) == ((600, 800), (480, 640), (60, 80))
+    assert layer.labels().shape == (600, 800)
+
+
+def test_cells_cover_the_pixels_that_they_were_made_of() -> None:
+    cells = torch.arange(6).view(2, 3)
+    assert torch.equal(at_pixels(cells, (8, 12), (8, 12), 4), cells.repeat_interleave(4, 0).repeat_interleave(4, 1))
+    assert torch.equal(at_pixels(cells, (16, 24), (8, 12), 4), cells.repeat_interleave(8, 0).repeat_interleave(8, 1))
+    assert at_pixels(cells, (5, 9), (5, 9), 4).tolist()[4] == [3, 3, 3, 3, 4, 4, 4, 4, 5]
+
+
+def test_groups_without_pixels_are_left_out() -> None:
+    (group,) = extract_groups(torch.full((2, 3), 7))
+    assert (group.prototype, group.pixels, group.share, group.center) == (7, 6, 1.0, (1.0, 0.5))

@@ -1,0 +1,85 @@
+"""What every layer did, as it did it, and what it does with one prototype less."""
+
+from threading import Thread
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from protoformer.explain.tracing import layer_mixer, trace_encoder, trajectory, without_prototype
+from protoformer.models.config import preset
+from protoformer.models.encoder import Encoder
+from protoformer.models.kernels.reference import nearest_prototype
+
+IMAGES = torch.rand(2, 3, 48, 64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def encoder(**fields: object) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(preset("tiny", **fields)).eval()
+
+
+@pytest.mark.parametrize("fields", [{}, {"components": "ls"}, {"components": "cap"}, {"update": "k_means"}], ids=str)
+@torch.no_grad()
+def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, object]) -> None:
+    network = encoder(**fields)
+    found = network(IMAGES, prototypes=True).prototypes
+    traces = trace_encoder(network, IMAGES)
+    assert [(each.stage, each.block, each.stride) for each in traces] == [(1, 1, 4), (2, 1, 8)]
+    for trace, (used,) in zip(traces, found, strict=True):
+        assert torch.equal(trace.centers[-1], used.centers)
+        assert torch.equal(trace.assignments[-1], used.owners)
+        assert len(trace.centers) == len(trace.assignments) == trace.prototyping.iterations + 1
+        again = trajectory(trace.prototyping, trace.tokens, trace.size, trace.prototyping.iterations)
+        torch.testing.assert_close(again[-1], used.centers)
+
+
+def test_earlier_steps_go_by_earlier_centers() -> None:
+    for trace in trace_encoder(encoder(), IMAGES):
+        pooled = F.adaptive_avg_pool2d(trace.tokens.transpose(1, 2).unflatten(2, trace.size), trace.prototyping.grid)
+        torch.testing.assert_close(trace.centers[0], pooled.flatten(2).transpose(1, 2))
+        for centers, assigned in zip(trace.centers, trace.assignments, strict=True):
+            assert torch.equal(nearest_prototype(trace.tokens, centers), assigned)
+
+
+@torch.no_grad()
+def test_another_thread_in_the_same_network_is_not_traced() -> None:
+    network = encoder()
+    alone = trace_encoder(network, IMAGES)
+
+    def meanwhile(*_: object) -> None:
+        hook.remove()
+        other = Thread(target=network, args=(IMAGES.flip(3),))
+        other.start()
+        other.join()
+
+    hook = layer_mixer(network, 2, 1).register_forward_pre_hook(meanwhile)
+    for one, two in zip(alone, trace_encoder(network, IMAGES), strict=True):
+        assert torch.equal(one.tokens, two.tokens)
+
+
+def test_tracing_leaves_the_network_as_it_was() -> None:
+    network = encoder()
+    before = network(IMAGES).features
+    trace_encoder(network, IMAGES)
+    assert all(torch.equal(one, other) for one, other in zip(before, network(IMAGES).features, strict=True))
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("fields", [{}, {"components": "cap"}, {"synchronization": "fc"}], ids=str)
+@torch.no_grad()
+def test_without_a_prototype_its_pixels_alone_are_mixed_anew(fields: dict[str, object]) -> None:
+    network = encoder(**fields)
+    trace = trace_encoder(network, IMAGES)[1]
+    mixer = layer_mixer(network, 2, 1)
+    before, _ = mixer(trace.tokens, trace.size)
+    gone = int(trace.assignments[-1][0].mode().values)
+    with without_prototype(mixer, gone):
+        after, _ = mixer(trace.tokens, trace.size)
+    changed = (after - before).abs().sum(dim=-1) > 1e-5
+    assert not changed[1].any()
+    ours = trace.assignments[-1][0] == gone
+    if fields.get("components") != "cap":  # where memberships are soft, every pixel has a share of every prototype
+        assert torch.equal(changed[0], ours)
+    assert changed[0][ours].all()
+    assert torch.equal(mixer(trace.tokens, trace.size)[0], before)

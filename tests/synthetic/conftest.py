@@ -1,0 +1,130 @@
+"""Scenes for the tests of the world: a small bank of textures, and scenes put together by hand."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protoformer.synthetic.assembly import Assembly, Look
+from protoformer.synthetic.rng import SceneRandom
+from protoformer.synthetic.scene import Atmosphere, Camera, MotionPath, Scenes, Sensor
+from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
+
+Compose = Callable[..., Scenes]
+VECTORS = ("base", "offset", "ripple")
+PATHS = ("position", "spin", "stretch")
+MATTE = Look(repeat=(2.0, 2.0), contrast=(0.6, 0.6), tint=0.0, gloss=0.0)
+
+
+@pytest.fixture(scope="session")
+def bank() -> TextureBank:
+    """Small textures: the default bank takes seconds to make."""
+    return procedural_bank(side=64, each=3)
+
+
+def path_of(*powers: tuple[float, ...], things: bool = False) -> MotionPath:
+    """A polynomial of time for one scene: its value at time 0, its velocity and so on."""
+    values = [torch.tensor(power, dtype=torch.float64)[None] for power in powers]
+    return MotionPath.of(*(value[:, None] for value in values) if things else values)
+
+
+def _thing(options: dict[str, object]) -> dict[str, object]:
+    """Lists of numbers as `Assembly.add` takes them, for one thing of one scene."""
+    made = dict(options)
+    for key in PATHS:
+        if key in made:
+            value = made[key]
+            powers = value if isinstance(value, list) else [value]
+            made[key] = path_of(*powers, things=True)  # type: ignore[misc]
+    for key in (*VECTORS, "extent"):
+        if key in made:
+            made[key] = torch.as_tensor(made[key], dtype=torch.float64)[None, None]
+    if "texture" in made:
+        made["texture"] = torch.full((1, 1), made["texture"], dtype=torch.float64)  # type: ignore[arg-type]
+    if "alive" in made:
+        made["alive"] = torch.full((1, 1), made["alive"])  # type: ignore[arg-type]
+    return {"look": MATTE, "extent": torch.ones(1, 1, 3, dtype=torch.float64), **made}
+
+
+@pytest.fixture(scope="session")
+def compose(bank: TextureBank) -> Compose:
+    """Put one scene together: things are dictionaries of what `Assembly.add` takes, with `kind`, in plain numbers.
+
+    A path is a tuple, its value, or a list of tuples: the value at time 0, the velocity and so on. Frames are a second
+    apart. The light comes from everywhere unless a sun is given.
+    """
+
+    def composed(
+        *things: dict[str, object],
+        eye: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
+        turn: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
+        shake: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
+        shake_turn: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
+        size: tuple[int, int] = (48, 64),
+        focal: tuple[float, float] = (60.0, 60.0),
+        center: tuple[float, float] | None = None,
+        sun: tuple[float, float, float] = (0.0, -1.0, 0.0),
+        ambient: float = 1.0,
+    ) -> Scenes:
+        assembly = Assembly(SceneRandom(0, [0]), bank.surfaces, bank.cutouts)
+        for number, options in enumerate(things):
+            assembly.add(name=f"thing {number}", **_thing(options))  # type: ignore[arg-type]
+        height, width = size
+        middle = (0.5 * (width - 1), 0.5 * (height - 1)) if center is None else center
+
+        def path(value: tuple[float, ...] | list[tuple[float, ...]]) -> MotionPath:
+            return path_of(*(value if isinstance(value, list) else [value]))
+
+        def numbers(*values: float) -> Tensor:
+            return torch.tensor([values], dtype=torch.float64)
+
+        zero, one = numbers(0.0)[0], numbers(1.0)[0]
+        return Scenes(
+            primitives=assembly.primitives(),
+            camera=Camera(
+                focal=numbers(*focal),
+                center=numbers(*middle),
+                position=path(eye),
+                turn=path(turn),
+                base=torch.eye(3, dtype=torch.float64)[None],
+                shake=path(shake),
+                shake_turn=path(shake_turn),
+            ),
+            air=Atmosphere(
+                sun=numbers(*sun) / numbers(*sun).norm(),
+                ambient=ambient * one,
+                sunlight=numbers(1.0, 1.0, 1.0),
+                fog=zero,
+                fog_color=numbers(0.5, 0.5, 0.5),
+            ),
+            film=Sensor(
+                shutter=zero,
+                aperture=zero,
+                focus=5 * one,
+                exposure=path((0.0, 0.0, 0.0)),
+                gamma=one,
+                lift=zero,
+                vignette=zero,
+                read=zero,
+                shot=zero,
+                quality=100 * one,
+                key=torch.zeros(1, dtype=torch.int64),
+            ),
+            size=size,
+            rate=1.0,
+            names=("by hand",),
+        )
+
+    return composed
+
+
+@pytest.fixture(scope="session")
+def dilated() -> Callable[[Tensor, int], Tensor]:
+    """Grow masks, B x 1 x H x W."""
+
+    def grown(mask: Tensor, by: int) -> Tensor:
+        return F.max_pool2d(mask.float(), 2 * by + 1, stride=1, padding=by) > 0
+
+    return grown

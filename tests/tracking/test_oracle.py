@@ -1,0 +1,95 @@
+"""Trackers with a network that cannot err: it finds a colored rectangle on gray, so every answer is known."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
+from protoformer.models.config import preset
+from protoformer.models.heads.tracking import Template, TrackPrediction
+from protoformer.tracking.predictor import TrackingPredictor
+from protoformer.tracking.target import PATIENCE
+
+HEIGHT, WIDTH = 160, 240
+RED, GREEN = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5)
+Box = tuple[int, int, int, int]
+
+
+class Oracle(nn.Module):
+    """Knows a target by its color, and finds the rectangle that has it; gray is 0 to a network."""
+
+    config = preset("tiny", search_side=128, reference_side=96)
+
+    def embed(self, reference: Tensor, boxes: Tensor) -> Template:
+        color = roi_align(reference, enlarge_boxes(boxes, 0.5), 1).flatten(1)
+        return Template(color[:, None], color[:, None], color)
+
+    def locate(self, template: Template, search: Tensor, expected: Tensor, firmness: Tensor) -> TrackPrediction:
+        color = template.summary[:, :, None, None]
+        share = (search * color).sum(dim=1) / color.square().sum(dim=1)
+        share = torch.where(share > 0.05, share.clamp_max(1), 0.0)
+        across, down = share.amax(dim=1), share.amax(dim=2)
+        (x, width), (y, height) = _span(across), _span(down)
+        seen = torch.where(share.sum(dim=(1, 2)) > 9, 10.0, -10.0)
+        return TrackPrediction((torch.stack((x, y, width, height), dim=1),), seen, torch.zeros(0))
+
+
+def _span(profile: Tensor) -> tuple[Tensor, Tensor]:
+    """Where what a profile, N x S, shows begins, and how long it is."""
+    length = profile.sum(dim=1)
+    middle = (profile * (torch.arange(profile.shape[1]) + 0.5)).sum(dim=1) / length.clamp_min(1e-6)
+    return middle - length / 2, length
+
+
+@pytest.fixture(scope="module")
+def model() -> TrackingPredictor:
+    return TrackingPredictor(Oracle(), trained=True, device=torch.device("cpu"))
+
+
+def picture(*things: tuple[tuple[float, ...], Box]) -> Tensor:
+    image = torch.full((3, HEIGHT, WIDTH), 0.5)
+    for color, (x, y, width, height) in things:
+        image[:, max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)] = torch.tensor(color)[:, None, None]
+    return image
+
+
+def test_two_targets_are_followed_to_the_pixel(model: TrackingPredictor) -> None:
+    truth = [((20 + 4 * n, 30 + 2 * n, 32, 32), (180 - 3 * n, 90 - n, 24, 40)) for n in range(16)]
+    clip = [picture((RED, first), (GREEN, second)) for first, second in truth]
+    found = model.track(clip, truth[0], precision="full")
+    for place, result in enumerate(found):
+        expected = torch.tensor([boxes[place] for boxes in truth]).float()
+        assert (result.boxes - expected).abs().max() < (0.02, 0.5)[place]  # a pixel of the first crop is one of ours
+        assert result.scores[1:].min() > 0.99 and not result.lost.any()
+
+
+def test_a_target_that_leaves_is_followed_to_the_border_and_taken_up_when_it_returns(model: TrackingPredictor) -> None:
+    places = [*range(170, 242, 4), *range(242, 168, -4)]
+    clip = [picture((RED, (x, 60, 32, 32))) for x in places]
+    (found,) = model.track(clip, (170, 60, 32, 32), precision="full")
+    shown = torch.tensor([(x, 60, min(32, WIDTH - x), 32) for x in places]).float()
+    for place, x in enumerate(places):
+        if x <= WIDTH - 8:
+            assert box_iou(found.boxes[place], shown[place]) > 0.6, x
+        assert found.boxes[place, 0] + found.boxes[place, 2] <= WIDTH + 1e-3
+        if x >= WIDTH:
+            assert found.lost[place]
+    assert not found.lost[-5:].any() and (found.boxes[-1] - shown[-1]).abs().max() < 1
+
+
+def test_a_hidden_target_stays_where_it_was_and_is_found_again_near_and_far(model: TrackingPredictor) -> None:
+    tracker = model.tracker(picture((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
+    for number in range(1, 6):
+        (target,) = tracker.update(picture())
+        assert target.lost and target.box == (40, 40, 32, 32) and target.score < 0.01, number
+    (target,) = tracker.update(picture((RED, (66, 50, 32, 32))))
+    assert not target.lost and target.box == pytest.approx((66, 50, 32, 32), abs=1)
+    for _ in range(PATIENCE):
+        tracker.update(picture())
+    for _ in range(2 * 12):  # all of the frame is looked at, window by window
+        (target,) = tracker.update(picture((RED, (200, 120, 32, 32))))
+        if not target.lost:
+            break
+    for _ in range(8):  # what was found first may have been a part
+        (target,) = tracker.update(picture((RED, (200, 120, 32, 32))))
+    assert not target.lost and target.box == pytest.approx((200, 120, 32, 32), abs=0.5)
