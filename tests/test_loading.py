@@ -4,6 +4,7 @@ import json
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load as load_tensors
@@ -247,3 +248,22 @@ class TestWeights:
 
     def test_an_unknown_task_has_no_weights_in_the_package(self) -> None:
         assert packaged_weights("juggling") is None
+
+
+def test_all_tasks_are_behind_one_object_and_loaded_when_they_are_used() -> None:
+    model = pf.load(device="cpu")
+    assert isinstance(model, pf.Predictor)
+    assert repr(model) == "Predictor(flow, depth, track, stabilize; loaded: none yet)" and model.encoders == {}
+    first = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    second = np.roll(first, 2, axis=1)
+    alone = pf.load("flow", "cpu")
+    torch.testing.assert_close(model.flow(first, second).flow, alone.flow(first, second).flow, rtol=0, atol=0)
+    torch.testing.assert_close(model.depth(first).depth, pf.load("depth", "cpu").depth(first).depth, rtol=0, atol=0)
+    assert model.flow is model.flow and list(model.encoders) == ["flow", "depth"]
+    assert model.encoders["flow"] is not model.encoders["depth"]  # the weights come from separate trainings
+    explanation = model.explain(first, second)
+    assert explanation.task == "flow" and len(explanation.images) == 2
+    (track,) = model.track([first, second], (10, 10, 20, 20))
+    assert len(track.boxes) == 2
+    with pytest.raises(pf.InputError, match="need the name of a model"):
+        pf.load(task="flow")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from protoformer.flow.result import FlowResult as FlowResult
     from protoformer.flow.video import FlowFrame as FlowFrame
     from protoformer.flow.video import FlowVideo as FlowVideo
+    from protoformer.loading import Predictor as Predictor
     from protoformer.loading import load as load
     from protoformer.models.config import PRESETS as PRESETS
     from protoformer.models.config import ModelConfig as ModelConfig
@@ -56,6 +57,7 @@ _EXPORTS = {
     "InputError": "protoformer.errors",
     "ModelConfig": "protoformer.models.config",
     "PRESETS": "protoformer.models.config",
+    "Predictor": "protoformer.loading",
     "PointCloud": "protoformer.depth.result",
     "StabilizationPredictor": "protoformer.stabilization.predictor",
     "StabilizationResult": "protoformer.stabilization.result",
@@ -90,6 +92,7 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "PointCloud",
+    "Predictor",
     "StabilizationPredictor",
     "StabilizationResult",
     "TrackResult",

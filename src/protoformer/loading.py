@@ -1,10 +1,10 @@
-"""From a name to a model that is ready."""
+"""Loading predictors by the name of a task, of a preset or of a weights file, and the list of models."""
 
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast, overload
 
@@ -12,9 +12,12 @@ import torch
 
 from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError, UntrainedWarning
+from protoformer.explain.result import Explanation
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import shown
+from protoformer.io.image_input import ImageLike
 from protoformer.models.config import PRESETS, preset
+from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import build_flow
 from protoformer.models.heads.stabilization import REGRESSORS
 from protoformer.models.layers import meta_init
@@ -47,8 +50,72 @@ UNTRAINED_STABILIZE = (
 RANDOM = "{name} holds random weights, as they were before any training: its results mean nothing"
 
 
+class Predictor:
+    """All tasks behind one object: `flow`, `depth`, `track`, `stabilize` and `explain`.
+
+    Each task is a predictor of its own, loaded when it is first used: `model.flow(frame1, frame2)` or
+    `model.flow.flow_video("clip.mp4")`. The packaged weights come from separate trainings, so every task still has an
+    encoder of its own; `encoders` has those that are loaded.
+    """
+
+    def __init__(self, device: str | torch.device | None = None) -> None:
+        """Load nothing yet.
+
+        Args:
+            device: "cpu", "cuda", ...; None takes a GPU if there is one.
+        """
+        self._device = None if device is None else checked_device(device)
+
+    @cached_property
+    def flow(self) -> FlowPredictor:
+        """Optical flow between two images, or of a video."""
+        return load("flow", self._device)
+
+    @cached_property
+    def depth(self) -> DepthPredictor:
+        """Metric depth of an image, or of a video."""
+        return load("depth", self._device)
+
+    @cached_property
+    def track(self) -> TrackingPredictor:
+        """Boxes of targets through a video."""
+        return load("track", self._device)
+
+    @cached_property
+    def stabilize(self) -> StabilizationPredictor:
+        """A stabilized video."""
+        return load("stabilize", self._device)
+
+    def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
+        """Show what the prototypes of the flow network stand for.
+
+        Args:
+            image: A path, array, tensor or PIL image.
+            second: Another image of the same size; then groups have a motion, and those of both images are matched.
+
+        Returns:
+            The prototypes of every layer, with their pixels.
+        """
+        return self.flow.explain(image, second)
+
+    @property
+    def encoders(self) -> dict[str, Encoder]:
+        """The encoder of each task that is loaded, by the name of the task."""
+        loaded = {task: self.__dict__[task] for task in TASKS if task in self.__dict__}
+        encoders = {task: getattr(predictor.network, "features", None) for task, predictor in loaded.items()}
+        return {task: encoder for task, encoder in encoders.items() if encoder is not None}
+
+    def __repr__(self) -> str:
+        loaded = [task for task in TASKS if task in self.__dict__]
+        return f"Predictor({', '.join(TASKS)}; loaded: {', '.join(loaded) or 'none yet'})"
+
+
 @overload
-def load(name: Literal["flow"] = "flow", device: str | torch.device | None = None) -> FlowPredictor: ...
+def load(name: None = None, device: str | torch.device | None = None) -> Predictor: ...
+
+
+@overload
+def load(name: Literal["flow"], device: str | torch.device | None = None) -> FlowPredictor: ...
 
 
 @overload
@@ -98,18 +165,31 @@ def load(
 
 
 def load(
-    name: str | os.PathLike[str] = "flow",
+    name: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     *,
     task: str | None = None,
     **fields: Any,
 ) -> Any:
-    """A model by the name of a task (flow, depth, track, stabilize), of a preset (paper, fast, tiny), or by its file.
+    """Load a predictor.
 
-    A task brings the weights inside the package. A preset has random weights, always the same ones, and `fields` change
-    its configuration: load("paper", prototypes=50). device: "cpu", "cuda", ...; None takes a GPU if there is one.
-    task: what the model must do; by default what its name or file says, and flow where that is a preset.
+    Args:
+        name: A task (flow, depth, track, stabilize), which brings the packaged weights; a preset (paper, fast, tiny),
+            whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one `Predictor`.
+        device: "cpu", "cuda", ...; None takes a GPU if there is one.
+        task: What the predictor must do; by default what its name or file says, and flow for a preset.
+        **fields: Changes to the configuration of a preset, such as `prototypes=50`.
+
+    Returns:
+        The predictor of the task, or a `Predictor` of all tasks.
+
+    Raises:
+        InputError: If there is no such model or device, or the file cannot be used.
     """
+    if name is None:
+        if task is not None or fields:
+            raise InputError("a task or changes to a configuration need the name of a model; give one.")
+        return Predictor(device)
     on, name = None if device is None else checked_device(device), os.fspath(name)
     if task is not None and task not in TASKS:
         raise InputError(f"there is no task {shown(task)}; choose one of {', '.join(TASKS)}.")

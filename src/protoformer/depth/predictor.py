@@ -82,6 +82,8 @@ class DepthPredictor(SummaryRepr):
             explainer=Explainer(self, (image,)),
         )
 
+    __call__ = depth
+
     def explain(
         self,
         image: ImageLike,

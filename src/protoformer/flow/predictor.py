@@ -95,6 +95,8 @@ class FlowPredictor(SummaryRepr):
             seen = plan.seen
         return replace(self._whole(images, seen, asked), explainer=Explainer(self, (first, second)))
 
+    __call__ = flow
+
     @torch.no_grad()
     def explain(
         self,

@@ -127,6 +127,8 @@ class StabilizationPredictor(SummaryRepr):
         times, numbers = tuple(time for time, _ in moments), tuple(number for _, number in moments)
         return self._result(survey, options, times, numbers)
 
+    __call__ = stabilize
+
     def frames(
         self, source: Source, result: StabilizationResult, rate: float | Fraction = DEFAULT_RATE
     ) -> Iterator[tuple[Fraction, ImageArray, ImageArray]]:

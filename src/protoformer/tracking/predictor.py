@@ -86,6 +86,8 @@ class TrackingPredictor(SummaryRepr):
                 progress(len(found), max(about // every, len(found)))
         return tuple(self._result(target, moments) for target in zip(*found, strict=True))
 
+    __call__ = track
+
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
         save_weights(self.network, path, trained=self.trained, task="track", half=half)
