@@ -197,11 +197,11 @@ def load(
     if stored is not None:
         if fields:
             raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead.")
-        found = load_weights(stored)
-        _expect_task(name, found.task, task)
-        if not found.trained:
+        weights = load_weights(stored)
+        _expect_task(name, weights.task, task)
+        if not weights.trained:
             warnings.warn(RANDOM.format(name=name), UntrainedWarning, stacklevel=2)
-        return PREDICTORS[found.task](found.network, found.trained, on)
+        return PREDICTORS[weights.task](weights.network, weights.trained, on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
         raise InputError(f"there is no model {shown(name)}; choose one of {known}, or give a .safetensors file.")
@@ -217,9 +217,9 @@ def load(
     return PREDICTORS[does](network, False, on)
 
 
-def _expect_task(name: str, found: str, wanted: str | None) -> None:
-    if wanted is not None and found != wanted:
-        raise InputError(f"{name} is a model for {found}, not for {wanted}; give one for {wanted}.")
+def _expect_task(name: str, actual: str, wanted: str | None) -> None:
+    if wanted is not None and actual != wanted:
+        raise InputError(f"{name} is a model for {actual}, not for {wanted}; give one for {wanted}.")
 
 
 def checked_device(device: str | torch.device) -> torch.device:
@@ -332,8 +332,8 @@ def load_methods(
 ) -> dict[str, NamedMethod]:
     """Several methods by what they are called; model, device and precision are of the model among them."""
     chosen, of_model = dict.fromkeys(methods), (model, device, precision)
-    found = [load_method(each, *(of_model if each == "model" or "model" not in chosen else ())) for each in chosen]
-    return {each.label: each for each in found}
+    loaded = [load_method(each, *(of_model if each == "model" or "model" not in chosen else ())) for each in chosen]
+    return {each.label: each for each in loaded}
 
 
 STABILIZATION_MODEL = "stabilize"

@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: actors that hold the model.
 
 A job is given to one actor at a time. If that dies, with its machine or without, the job goes to another, and a new
-actor is asked for in its place: actors and not Ray Data, because a batch must know which video went with a worker, and
-must give work only to those that have started.
+actor is requested as a replacement. Actors and not Ray Data, because a batch must know which video a worker had, and
+must give work only to workers that have started.
 """
 
 import logging
@@ -22,9 +22,9 @@ from protoformer.errors import InputError
 CORES = 4
 """Of a worker without a GPU, at most."""
 PATIENCE = 30.0
-"""Seconds after which a person is told that no worker could start yet."""
+"""Seconds after which a note says that no worker could start yet."""
 TRIES = 3
-"""Times that a cluster which answers is asked to let us in."""
+"""Attempts to connect to a cluster that answers."""
 ADDRESS = r"auto|(ray://)?[^/\s]+:[0-9]+"
 
 
@@ -47,7 +47,7 @@ class RayWorkers:
     """Actors on the cluster at an address: "auto", "ray://HOST:PORT" or "HOST:PORT".
 
     count: how many; None: one a GPU, or, where there is none, one for every four cores. most: there is no use in more.
-    told: hears what a person who waits should know. limit: of each video, from the moment an actor is given it.
+    on_note: called with notes for the user. limit: of each video, from the moment an actor receives it.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class RayWorkers:
         address: str,
         count: int | None,
         most: int,
-        told: Callable[[str], None],
+        on_note: Callable[[str], None],
         limit: TimeLimit,
     ) -> None:
-        self._ray, self._work, self._told, self._limit = require_ray(), work, told, limit
+        self._ray, self._work, self._on_note, self._limit = require_ray(), work, on_note, limit
         self._address, self._notes = address, WorkerNotes()
         self._ours = _connected(self._ray, address)
         self._starting: dict[Any, Any] = {}
@@ -177,7 +177,7 @@ class RayWorkers:
             self._waited = float("-inf")
         self._waited += 1.0
         if self._waited == PATIENCE:
-            self._told(f"no worker could start yet: the cluster has no room for {self._needs}; still waiting")
+            self._on_note(f"no worker could start yet: the cluster has no room for {self._needs}; still waiting")
 
     @contextmanager
     def _lost(self) -> Iterator[None]:
@@ -239,7 +239,7 @@ def _connected(ray: Any, address: str) -> bool:
 
 
 def _join(ray: Any, address: str) -> None:
-    """Join a cluster; one that is busy may fail to open its door in time, so it is asked again."""
+    """Connect to a cluster; a busy one may not answer in time, so several attempts are made."""
     for left in reversed(range(TRIES)):
         try:
             ray.init(address, logging_level=logging.ERROR, log_to_driver=False)

@@ -83,29 +83,29 @@ def batch_flow(
     device: str | None = None,
     cluster: str | None = None,
     max_minutes_per_video: float | None = None,
-    told: BatchCallback | None = None,
+    callback: BatchCallback | None = None,
     **options: Any,
 ) -> BatchResult:
     """Write the motion of many videos into a folder; what is finished there, with the same options, is not done again.
 
     videos: files, and patterns such as "videos/**/*.mp4". workers: processes of this machine, or of the cluster (None:
     as many as fit). cluster: "auto" or "ray://HOST:PORT", a Ray cluster whose machines see the same files.
-    max_minutes_per_video: a video that takes longer has failed (None: there is no limit). told: who hears how it goes.
-    options: the fields of `FlowOptions`. A video that fails is no exception: it is in the result.
+    max_minutes_per_video: a video that takes longer has failed (None: there is no limit). callback: receives
+    progress and notes. options: the fields of `FlowOptions`. A video that fails is no exception: it is in the result.
     """
     named = [videos] if isinstance(videos, str | os.PathLike) else list(videos)
     model = os.fspath(options.pop("model", "flow"))
     if model.endswith(".safetensors"):
         model = str(Path(model).absolute())  # a worker may be elsewhere
-    asked = FlowOptions(model, **options)
-    folder, recorded = Path(output), asked.recorded()
-    suffixes = (VIDEO, FLOWS) if asked.save_flo else (VIDEO,)
+    flow_options = FlowOptions(model, **options)
+    folder, recorded = Path(output), flow_options.recorded()
+    suffixes = (VIDEO, FLOWS) if flow_options.save_flo else (VIDEO,)
     return run_batch(
         folder,
         lambda ledger: list_jobs(named, folder, suffixes, recorded, ledger),
-        FlowWork(asked, device),
+        FlowWork(flow_options, device),
         Batch(workers, device, cluster, TimeLimit(max_minutes_per_video)),
-        told or BatchCallback(),
+        callback or BatchCallback(),
     )
 
 
@@ -114,12 +114,12 @@ def _motion(
 ) -> int:
     """Write the motion of one video, as a video and, to a second target, as .flo files; how many flows there were."""
     movie = open_video(video)
-    found = model.flow_video(
+    prediction = model.flow_video(
         movie, every=options.every, updates=options.updates, tile=options.tile, memory=memory, zoom=options.zoom
     )
-    scale = options.scale or found.typical_motion()
+    scale = options.scale or prediction.typical_motion()
     with VideoWriter(targets[0], movie, movie.info.rate / options.every) as writer:
-        for step in found:
+        for step in prediction:
             writer.write(draw_flow_frame(step, scale, options.side_by_side, options.arrows), step.time)
             for flows in targets[1:]:
                 step.save(make_folder(flows) / f"{step.number:06d}.flo")

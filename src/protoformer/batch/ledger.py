@@ -146,7 +146,7 @@ PRIVATE, SUMMARY = ".batch", "summary.csv"
 
 class Ledger:
     """The records of a folder, in FOLDER/.batch/ledger, one json file a video; FOLDER/.batch/work holds what is not
-    finished. A video is finished if its record names the size and time it has now, the options asked for now, and
+    finished. A video is finished if its record names the size and time it has now, the options requested now, and
     outputs that lie there in the size they had.
     """
 
@@ -181,14 +181,14 @@ class Ledger:
 
     def owners(self) -> dict[str, str]:
         """The video of each job that has a record, by the name of the job."""
-        found = {}
+        videos = {}
         for folder, _, names in os.walk(self.records):
-            for place in (Path(folder, name) for name in names if name.endswith(".json")):
-                job = place.relative_to(self.records).as_posix().removesuffix(".json")
+            for path in (Path(folder, name) for name in names if name.endswith(".json")):
+                job = path.relative_to(self.records).as_posix().removesuffix(".json")
                 record = self._read(job)
                 if record is not None:
-                    found[job] = record.video
-        return found
+                    videos[job] = record.video
+        return videos
 
     def finished(self, job: Job) -> JobReport | None:
         """How a job went that is finished, or None."""
@@ -220,12 +220,12 @@ class Ledger:
 
         A folder of outputs may come from somebody else, with links in it that lead anywhere.
         """
-        for root, place in [
+        for root, path in [
             *((self.folder, self.folder / name) for name in job.outputs),
             (self.records, self._path(job.name)),
         ]:
-            if leads_out(root, place) or (root == self.folder and not leads_out(self.private, place)):
-                raise InputError(f"{place.parent} leads out of {root}; remove the link, or choose another folder.")
+            if leads_out(root, path) or (root == self.folder and not leads_out(self.private, path)):
+                raise InputError(f"{path.parent} leads out of {root}; remove the link, or choose another folder.")
 
     @contextlib.contextmanager
     def scratch(self, job: Job) -> Iterator[Path]:
@@ -237,8 +237,8 @@ class Ledger:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def finish(self, job: Job, scratch: Path, seen: tuple[int, ...], report: JobReport) -> None:
-        """Move the outputs of a job to their places, and then record it. seen: the stamp of the video when it began.
+    def finish(self, job: Job, scratch: Path, stamp: tuple[int, ...], report: JobReport) -> None:
+        """Move the outputs of a job to their places, and then record it. stamp: of the video when the job began.
 
         Earlier outputs that are no longer wanted are removed where they are still as their record has them.
         """
@@ -257,7 +257,7 @@ class Ledger:
                 _remove(job.folder, old)
         record = {
             "video": str(job.video),
-            "stamp": seen,
+            "stamp": stamp,
             "options": job.options,
             "outputs": [asdict(describe_output(job.folder, name)) for name in job.outputs],
             "frames": report.frames,
@@ -294,26 +294,26 @@ def file_stamp(video: Path) -> tuple[int, ...]:
 
 def describe_output(folder: Path, name: str) -> StoredOutput:
     """An output as a record has it: its bytes, or those of all files in it, and how many there are."""
-    place = folder / name
-    sizes = [each.stat().st_size for each in place.iterdir()] if place.is_dir() else [place.stat().st_size]
+    path = folder / name
+    sizes = [each.stat().st_size for each in path.iterdir()] if path.is_dir() else [path.stat().st_size]
     return StoredOutput(name, len(sizes), sum(sizes))
 
 
 def _remove(folder: Path, output: StoredOutput) -> None:
     """Remove an output of an earlier batch, unless it was changed since: then it is somebody's work."""
-    place = folder / output.name
+    path = folder / output.name
     try:
         if describe_output(folder, output.name) != output:
             return
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         else:
-            place.unlink()
+            path.unlink()
     except FileNotFoundError:
         return
     except OSError as error:
         raise InputError(
-            f"{place} is of an earlier batch and cannot be removed ({system_reason(error)}); remove it yourself."
+            f"{path} is of an earlier batch and cannot be removed ({system_reason(error)}); remove it yourself."
         ) from None
 
 
@@ -342,14 +342,16 @@ def list_jobs(
     What lies in `folder` is no input. What a pattern finds that is no regular file has a job too, which says so.
     """
     folder = folder.absolute()
-    found = {video: each for video, each in _found(sources).items() if not video.is_relative_to(folder.resolve())}
-    if not found:
+    videos = {
+        video: each for video, each in _find_videos(sources).items() if not video.is_relative_to(folder.resolve())
+    }
+    if not videos:
         raise InputError(f"all of these videos lie in {folder}, where the outputs go; choose another folder for them.")
-    present = {str(video) for video in found}
+    present = {str(video) for video in videos}
     owners = (ledger or Ledger(folder)).owners()
     names = _Names({job: video for job, video in owners.items() if video in present or os.path.exists(video)})  # noqa: PTH110 - Path.exists() raises at a path too long to be one
     jobs = []
-    for video, (wanted, unread) in found.items():
+    for video, (wanted, unread) in videos.items():
         for name in _candidates(wanted, video):
             outputs = tuple(f"{name}{suffix}" for suffix in suffixes)
             if names.take(outputs, str(video)):
@@ -405,9 +407,9 @@ def _candidates(name: str, video: Path) -> Iterator[str]:
         yield f"{PurePosixPath(name).name}-{hashlib.sha256(path + b'#%d' % number).hexdigest()[:8]}"
 
 
-def _found(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, str]]:
+def _find_videos(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, str]]:
     """Each video by its real path: the name that it would like, and why it is not read if it is not."""
-    found: dict[Path, tuple[str, str]] = {}
+    videos: dict[Path, tuple[str, str]] = {}
     for source in [os.fspath(each) for each in sources]:
         if any(sign in source for sign in _SIGNS) and not os.path.exists(source):  # noqa: PTH110
             files = [path for path in names_like(source) if not os.path.isdir(path)]  # noqa: PTH112
@@ -420,10 +422,10 @@ def _found(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, s
         for file in sorted(files, key=natural_key):
             unread = _unread(file)
             video = Path(file).absolute() if unread else Path(file).resolve()
-            found.setdefault(video, (_name(Path(file).relative_to(base)), unread))
-    if not found:
+            videos.setdefault(video, (_name(Path(file).relative_to(base)), unread))
+    if not videos:
         raise InputError("there is no video to work on; give files or a pattern such as 'videos/*.mp4'.")
-    return found
+    return videos
 
 
 def _unread(file: str) -> str:
@@ -451,5 +453,5 @@ def _name(path: Path) -> str:
 def _beginning(pattern: str) -> Path:
     """The folders of a pattern before the first that is one."""
     parts = Path(pattern).parts
-    signs = [place for place, part in enumerate(parts) if any(sign in part for sign in _SIGNS)]
+    signs = [index for index, part in enumerate(parts) if any(sign in part for sign in _SIGNS)]
     return Path(*parts[: signs[0]])

@@ -68,7 +68,7 @@ def _warned(note: str) -> None:
 
 @dataclass(frozen=True)
 class BatchCallback:
-    """Who is told what while a batch runs. job: a job, how it went, and how many of how many are over. note: a remark.
+    """Callbacks while a batch runs. job: a job, how it went, and how many of how many are over. note: a remark.
 
     That a model's weights are random is an `UntrainedWarning`, as it is where one is loaded.
     """
@@ -116,37 +116,37 @@ FindJobs = Callable[[Ledger], Sequence[Job]]
 """Says which jobs there are in a folder with this ledger."""
 
 
-def run_batch(folder: Path, jobs: FindJobs, work: JobSetup, batch: Batch, told: BatchCallback) -> BatchResult:
+def run_batch(folder: Path, jobs: FindJobs, work: JobSetup, batch: Batch, callback: BatchCallback) -> BatchResult:
     """Do the jobs of a folder that are not finished. An interruption leaves the outputs, the ledger and the summary.
 
     jobs: makes them when the folder is held, since their names depend on what its ledger has.
     """
     ledger = Ledger(folder.absolute())
     with ledger.taken():
-        found = jobs(ledger)
-        summary = Summary(ledger.folder / SUMMARY, found)
+        all_jobs = jobs(ledger)
+        summary = Summary(ledger.folder / SUMMARY, all_jobs)
         to_do, over = [], 0
-        for job in found:
+        for job in all_jobs:
             report = JobReport("failed", reason=job.unread) if job.unread else ledger.finished(job)
             if report is None:
                 to_do.append(job)
                 continue
             over += 1
             summary.add(job, report)
-            told.job(job, report, over, len(found))
+            callback.job(job, report, over, len(all_jobs))
         note = ledger.note()
         if note:
-            told.note(note)
+            callback.note(note)
         try:
             if to_do:
-                with closing(_crew(work, batch, len(to_do), told.note)) as crew:
-                    _carry_out(to_do, crew, summary, told, over)
+                with closing(_crew(work, batch, len(to_do), callback.note)) as crew:
+                    _carry_out(to_do, crew, summary, callback, over)
         finally:
             summary.write()
     return BatchResult(summary.jobs, summary.reports, summary.path)
 
 
-def _carry_out(jobs: Sequence[Job], crew: Workers, summary: Summary, told: BatchCallback, over: int) -> None:
+def _carry_out(jobs: Sequence[Job], crew: Workers, summary: Summary, callback: BatchCallback, over: int) -> None:
     summary.write()
     noted: set[str] = set()
     for number, (job, report) in enumerate(run_jobs(jobs, crew), over + 1):
@@ -155,7 +155,7 @@ def _carry_out(jobs: Sequence[Job], crew: Workers, summary: Summary, told: Batch
                 noted.add(note)
                 warnings.warn(note, UntrainedWarning, stacklevel=2)
         summary.add(job, report)
-        told.job(job, report, number, len(summary.jobs))
+        callback.job(job, report, number, len(summary.jobs))
 
 
 def _crew(work: JobSetup, batch: Batch, jobs: int, note: Callable[[str], None]) -> Workers:

@@ -142,10 +142,10 @@ def run_job(doing: JobFunction, job: Job) -> JobReport:
     try:
         ledger.check_inside(job)
         with ledger.scratch(job) as scratch:
-            seen = file_stamp(job.video)
+            stamp = file_stamp(job.video)
             frames = doing(job.video, tuple(scratch / Path(name).name for name in job.outputs))
             report = JobReport("done", frames, round(time.perf_counter() - began, 3))
-            ledger.finish(job, scratch, seen, report)
+            ledger.finish(job, scratch, stamp, report)
             return report
     except Exception as error:  # whatever it is, the other videos are to be done
         return JobReport("failed", seconds=time.perf_counter() - began, reason=_sentence(job.video, error))
@@ -272,17 +272,17 @@ class ProcessWorkers:
         if multiprocessing.current_process().daemon:
             raise InputError("a batch needs processes of its own, which a daemonic process has not; call it elsewhere.")
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
+        parent_end, worker_end = context.Pipe()
         own = self._count == 1 or "OMP_NUM_THREADS" in os.environ
         threads = None if own else max(1, core_count() // self._count)
-        process = context.Process(target=_serve, args=(theirs, self._work, self._count, threads), daemon=True)
+        process = context.Process(target=_serve, args=(worker_end, self._work, self._count, threads), daemon=True)
         with _deaf(), _without_main():
             process.start()
-        theirs.close()  # so that its death is the end of what we hear
-        return _Worker(process, ours)
+        worker_end.close()  # so that the connection ends when the worker dies
+        return _Worker(process, parent_end)
 
     def _replaced(self, worker: _Worker) -> list[Job]:
-        """Put another in the place of a worker that died; its job, if it had one."""
+        """Replace a worker that died; return its job, if it had one."""
         self._workers.remove(worker)
         worker.bury()
         if worker.job is not None:

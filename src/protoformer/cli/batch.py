@@ -94,7 +94,7 @@ def batch_flow_command(
             device=device,
             cluster=cluster,
             max_minutes_per_video=max_minutes_per_video,
-            told=BatchCallback(
+            callback=BatchCallback(
                 lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")
             ),
             model=model,

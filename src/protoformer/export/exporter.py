@@ -110,7 +110,8 @@ def export_model(
 
     model: a model, or what `load` takes. format: "onnx" or "pt2"; None decides by the suffix. size: (height, width)
     that the graph is to take, or None for any of at least 64 pixels a side; any batch either way. updates: refinements,
-    written down one by one. progress: told of every step. Raises ExportError, and writes nothing, where they disagree.
+    written down one by one. progress: called after every step. Raises ExportError, and writes nothing, if they
+    disagree.
     """
     chosen, target = export_format(path, format), check_output(path)
     check_packages(chosen)
