@@ -25,7 +25,7 @@ def test_a_clip_gives_files_and_the_path(
     told: list[float] = []
     answer = stabilize_upload(model, ROOM, clip, StabilizeOptions(), tmp_path, lambda share, _: told.append(share))
     assert answer.summary.startswith("3 frames of 128x96 pixels; ") and answer.path.count("<svg") == 4
-    assert [open_video(path).info.size for path in (answer.movie, answer.beside)] == [(96, 128), (96, 256)]
+    assert [open_video(path).info.size for path in (answer.video, answer.beside)] == [(96, 128), (96, 256)]
     assert told == sorted(told) and told[-1] == 1
     long = make_movie(tmp_path / "long.mp4", moving_pattern(5))
     with pytest.raises(InputError, match="more than 4 frames"):

@@ -37,7 +37,7 @@ def test_a_clip_gives_files_and_a_frame_for_every_place_of_the_slider(clip: Path
     )
     assert answer.frames == 4 and answer.summary == "4 frames of 128x96 pixels, 2 targets, never lost."
     assert told == [0.25, 0.5, 0.75, 1.0]
-    movie = open_video(answer.movie)
+    movie = open_video(answer.video)
     assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 4)
     assert len(list(csv.DictReader(answer.table.read_text().splitlines()))) == 8
     views = [load_view(tmp_path, place) for place in range(4)]

@@ -100,10 +100,10 @@ def is_loopback(host: str) -> bool:
     if address is not None:
         return address.is_loopback
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(bare, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(bare, None)}
     except (OSError, UnicodeError):
         return False
-    return bool(found) and all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
+    return bool(addresses) and all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in addresses)
 
 
 def bare_address(host: str) -> str:
@@ -158,7 +158,7 @@ class TrustedHosts:
 
 
 def same_origin(origin: str, authority: str) -> bool:
-    """Whether an `Origin` header is that of the page that was asked for under a `Host` header."""
+    """Whether an `Origin` header is that of the page that was requested under a `Host` header."""
     scheme, separator, rest = origin.lower().partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
     return bool(separator) and port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)

@@ -31,7 +31,7 @@ _SCRIPT = """
 let known = null;
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 const unpacked = UNPACKED;
-const told = TOLD;
+const describe = DESCRIBE;
 const read = () => {
   const value = props.value;
   known = value && value.image ? unpacked(value) : null;
@@ -56,7 +56,7 @@ const show = (event) => {
     mark.style.top = `${down * 100}%`;
   });
   element.querySelector('.readout').textContent =
-    `pixel (${column * value.step}, ${row * value.step})  ${told(value, known, cell)}  ` +
+    `pixel (${column * value.step}, ${row * value.step})  ${describe(value, known, cell)}  ` +
     `confidence ${(known.confidence[cell] / 255).toFixed(2)}`;
 };
 element.addEventListener('mousemove', show);
@@ -66,13 +66,14 @@ read();
 """
 
 
-def viewer_script(unpacked: str, told: str) -> str:
+def viewer_script(unpacked: str, describe: str) -> str:
     """The script of a viewer whose value has image, width, height, step, columns and rows.
 
-    unpacked: a function of the value to what is read from it, `confidence` (bytes, 255 is 1) among it. told: a function
-    of the value, of that, and of the number of a cell to what is said of the cell.
+    Args:
+        unpacked: JavaScript function from the value to decoded arrays, with `confidence` (bytes, 255 is 1) among them.
+        describe: JavaScript function from the value, those arrays and the index of a cell to a text about the cell.
     """
-    return _SCRIPT.replace("UNPACKED", unpacked).replace("TOLD", told)
+    return _SCRIPT.replace("UNPACKED", unpacked).replace("DESCRIBE", describe)
 
 
 def require_gradio() -> Any:
@@ -170,7 +171,7 @@ TEMPLATE = """
 <div class="picker">${image ? `
   <div class="stage"><img draggable="false" alt="the first frame of the clip" src="${image}"
     ><div class="boxes"></div></div>
-  <p class="line"><span class="told">${hint}</span>
+  <p class="line"><span class="status">${hint}</span>
     <button type="button" class="undo" hidden>Take the last box away</button></p>` : `
   <p class="empty">Choose a clip or an example: its first frame appears here, to draw boxes on.</p>`}
 </div>
@@ -187,7 +188,7 @@ PICKER_STYLE = """
 .boxes b { position: absolute; left: -2px; top: -2px; font: 600 12px/1.4 system-ui, sans-serif; padding: 0 5px;
   color: #000; background: #fffd }
 .line { margin: 8px 0 0; display: flex; gap: 12px; align-items: center; flex-wrap: wrap; min-height: 2em }
-.told { opacity: .8 }
+.status { opacity: .8 }
 .undo { border: 1px solid var(--border-color-primary); border-radius: 6px; padding: 2px 10px }
 .empty { opacity: .75; border: 1px dashed var(--border-color-primary); border-radius: 6px;
   padding: 2.2rem 1rem; text-align: center; margin: 0 }
@@ -218,7 +219,7 @@ const draw = (extra) => {
   }).join('');
   element.querySelector('.undo').hidden = boxes().length === 0;
   const last = all[all.length - 1];
-  element.querySelector('.told').textContent = last ?
+  element.querySelector('.status').textContent = last ?
     `${all.length} ${all.length === 1 ? 'box' : 'boxes'}; the last is ${last.join(',')} (x, y, width, height in pixels)`
     : props.hint;
 };

@@ -272,7 +272,7 @@ def _run(request: dict[str, Any], spool: BinaryIO, path: Path, deadline: Deadlin
 
 
 def _start(request: dict[str, Any], spool: BinaryIO, stdin: int) -> "subprocess.Popen[bytes]":
-    # Its modules are found where this process found them, and one thread does what numpy has to do.
+    # It imports modules from where this process did, and numpy needs one thread only.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     return subprocess.Popen(

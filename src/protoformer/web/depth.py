@@ -60,8 +60,8 @@ def depth_image(
     limits: Limits,
     path: Path,
     folder: Path,
-    asked: DepthRequest,
-    told: ProgressCallback = lambda *_: None,
+    request: DepthRequest,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> DepthOutput:
     """The depth of an image; depth.png (16 bits, millimeters), depth.npy and depth.ply go into the folder."""
     deadline = Deadline(limits.seconds)
@@ -69,9 +69,9 @@ def depth_image(
 
     def progress(done: int, total: int) -> None:
         deadline.check()
-        told(done / total, "depth")
+        on_progress(done / total, "depth")
 
-    result = model.depth(decoded, fov=asked.fov, range=asked.range, prototypes=True, progress=progress)
+    result = model.depth(decoded, fov=request.fov, range=request.range, prototypes=True, progress=progress)
     image = as_image(decoded)[0]
     downloads = {suffix: folder / f"depth{suffix}" for suffix in (".png", ".npy", ".ply")}
     result.save(downloads[".png"], "mm")
@@ -94,18 +94,18 @@ def depth_clip(
     limits: Limits,
     path: Path,
     folder: Path,
-    asked: DepthRequest,
-    told: ProgressCallback = lambda *_: None,
+    request: DepthRequest,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> DepthOutput:
     """The depth of every frame of a clip; depth.mp4 and what `kept_view` reads go into the folder."""
     deadline = Deadline(limits.seconds)
     with decode_clip(limits, path, deadline) as movie:
         count = len(movie)
-        video = model.depth_video(movie, fov=asked.fov, range=asked.range)
+        video = model.depth_video(movie, fov=request.fov, range=request.range)
 
         def looking(done: int, total: int) -> None:
             deadline.check()
-            told(0.0, f"a first look, {done} of {total}")
+            on_progress(0.0, f"sampling frames, {done} of {total}")
 
         colors = video.typical_range(looking)
         frames, camera = 0, ""
@@ -116,7 +116,7 @@ def depth_clip(
                 writer.write(beside, step.time)
                 save_view(folder, frames, depth_viewer_data(step, beside[:, : step.depth.shape[2]], colors, CLIP_CELLS))
                 frames, camera = frames + 1, describe_camera(step.camera, float(step.intrinsics[0, 0]))
-                told(frames / max(frames, count), f"frame {frames} of {count}")
+                on_progress(frames / max(frames, count), f"frame {frames} of {count}")
         height, width = movie.info.size
         return DepthOutput(
             view=load_view(folder, 0),
@@ -150,7 +150,7 @@ TEMPLATE = """
 
 STRIP = ".wheel img.strip { height: 16px; border-radius: 3px }"
 UNPACKED = "(value) => ({ depths: new DataView(bytes(value.depths).buffer), confidence: bytes(value.confidence) })"
-TOLD = """(value, known, cell) => {
+DESCRIBE = """(value, known, cell) => {
   const share = known.depths.getUint16(2 * cell, true) / 65535;
   const meters = Math.exp(value.low + share * (value.high - value.low));
   return `depth = ${meters.toPrecision(4)} m`;
@@ -163,7 +163,7 @@ def depth_viewer(legend: str) -> Any:
         value=None,
         html_template=TEMPLATE,
         css_template=VIEWER_STYLE + STRIP,
-        js_on_load=viewer_script(UNPACKED, TOLD),
+        js_on_load=viewer_script(UNPACKED, DESCRIBE),
         elem_id="depth-viewer",
         legend=legend,
         hint=HINT,
@@ -222,10 +222,10 @@ class DepthTab:
         shown = [result, message, viewer, slider, groups, prototypes, *files]
 
         def image_depth(path: str, fov: Any, bounds: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered(depth_image, path, (fov, bounds), old, progress)
+            return self._run(depth_image, path, (fov, bounds), old, progress)
 
         def clip_depth(path: str, fov: Any, bounds: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered(depth_clip, path, (fov, bounds), old, progress)
+            return self._run(depth_clip, path, (fov, bounds), old, progress)
 
         job = {"concurrency_id": "compute", "concurrency_limit": self.site.limits.jobs, "api_visibility": "private"}
         job |= {"show_progress_on": viewer}
@@ -247,8 +247,8 @@ class DepthTab:
         example_buttons([(self.clip.name, (self.clip.path,))], [clip])
         return clip, gr.Button("Compute the depth", variant="primary", elem_id="depth-compute-clip")
 
-    def _answered(
-        self, work: Any, path: str | None, asked: tuple[float | None, str], old: Path | None, progress: Any
+    def _run(
+        self, work: Any, path: str | None, options: tuple[float | None, str], old: Path | None, progress: Any
     ) -> tuple[Any, ...]:
         """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
         gr = require_gradio()
@@ -257,9 +257,9 @@ class DepthTab:
         try:
             if not paths:
                 raise InputError("choose an image first." if work is depth_image else "choose a clip first.")
-            said = DepthRequest(asked[0] or None, None if asked[1] == ANY_RANGE else asked[1])
-            answer: DepthOutput = work(
-                *(self.model, self.site.limits, paths[0], folder, said),
+            request = DepthRequest(options[0] or None, None if options[1] == ANY_RANGE else options[1])
+            output: DepthOutput = work(
+                *(self.model, self.site.limits, paths[0], folder, request),
                 lambda share, what: progress(share, desc=what),
             )
         except Exception as error:
@@ -268,10 +268,10 @@ class DepthTab:
         self.site.finish(folder, old)
         return (
             folder,
-            notice(answer.summary, "note"),
-            answer.view,
-            gr.update(visible=answer.frames > 1, minimum=1, maximum=max(2, answer.frames), value=1),
-            gr.update(visible=bool(answer.prototypes)),
-            f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes" src="{answer.prototypes}">' if answer.prototypes else "",
-            *(download(answer.downloads.get(suffix)) for suffix in FILES),
+            notice(output.summary, "note"),
+            output.view,
+            gr.update(visible=output.frames > 1, minimum=1, maximum=max(2, output.frames), value=1),
+            gr.update(visible=bool(output.prototypes)),
+            f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes" src="{output.prototypes}">' if output.prototypes else "",
+            *(download(output.downloads.get(suffix)) for suffix in FILES),
         )

@@ -32,7 +32,7 @@ def explain_images(
     limits: Limits,
     paths: list[Path],
     folder: Path,
-    told: ProgressCallback = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> ExplainOutput:
     """The groups of an image, or of two; the page, explanation.json and pictures go into the folder."""
     deadline = Deadline(limits.seconds)
@@ -40,11 +40,11 @@ def explain_images(
 
     def estimating(done: int, total: int) -> None:
         deadline.check()
-        told(0.5 * done / total, "estimating")
+        on_progress(0.5 * done / total, "estimating")
 
     def drawing(done: int, total: int) -> None:
         deadline.check()
-        told(0.5 + 0.5 * done / total, "drawing")
+        on_progress(0.5 + 0.5 * done / total, "drawing")
 
     explanation = model.explain(*images, progress=estimating)
     deadline.check()
@@ -62,22 +62,22 @@ def explain_images(
 
 
 def explain_clip(
-    model: FlowPredictor, limits: Limits, path: Path, folder: Path, told: ProgressCallback = lambda *_: None
+    model: FlowPredictor, limits: Limits, path: Path, folder: Path, on_progress: ProgressCallback = lambda *_: None
 ) -> ExplainOutput:
     """The groups of every frame of a clip; groups.mp4 goes into the folder."""
     deadline = Deadline(limits.seconds)
     tally = TrackingRate()
     with (
-        decode_clip(limits, path, deadline) as movie,
-        clip_writer(folder / "groups.mp4", movie, limits, deadline) as writer,
+        decode_clip(limits, path, deadline) as video,
+        clip_writer(folder / "groups.mp4", video, limits, deadline) as writer,
     ):
-        count = len(movie)
-        for step in model.explain_video(movie):
+        count = len(video)
+        for step in model.explain_video(video):
             deadline.check()
             writer.write(draw_prototype_frame(step), step.time)
             tally.add(step)
-            told(tally.frames / max(tally.frames, count), f"frame {tally.frames} of {count}")
-    height, width = movie.info.size
+            on_progress(tally.frames / max(tally.frames, count), f"frame {tally.frames} of {count}")
+    height, width = video.info.size
     return ExplainOutput(
         page="",
         downloads={".mp4": folder / "groups.mp4"},
@@ -134,10 +134,10 @@ class ExplainTab:
             ]
 
         def images_pressed(one: str, two: str, which: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered([Path(each) for each in (one, two) if each], which, old, progress)
+            return self._run([Path(each) for each in (one, two) if each], which, old, progress)
 
         def clip_pressed(path: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered([Path(path)] if path else [], None, old, progress)
+            return self._run([Path(path)] if path else [], None, old, progress)
 
         job = {"concurrency_id": "compute", "concurrency_limit": self.site.limits.jobs, "api_visibility": "private"}
         job |= {"show_progress_on": message}
@@ -155,7 +155,7 @@ class ExplainTab:
         which = gr.Radio(list(NETWORKS), value="motion", label="Network", elem_id="explain-network")
         return first, second, which, gr.Button("Show the groups", variant="primary", elem_id="explain-compute-images")
 
-    def _answered(self, paths: list[Path], which: str | None, old: Path | None, progress: Any) -> tuple[Any, ...]:
+    def _run(self, paths: list[Path], which: str | None, old: Path | None, progress: Any) -> tuple[Any, ...]:
         """Everything that the page shows next; a sentence, and nothing new, where it cannot be done.
 
         which: the network to explain; None: the motion network on a clip.
@@ -163,26 +163,26 @@ class ExplainTab:
         gr = require_gradio()
         folder = self.site.new_result()
         try:
-            answer = self._computed(paths, which, folder, lambda share, what: progress(share, desc=what))
+            output = self._compute(paths, which, folder, lambda share, what: progress(share, desc=what))
         except Exception as error:
             self.site.forget(folder)
             return old, notice(error_message(error, paths)), *(gr.skip() for _ in range(2 + len(FILES)))
         self.site.finish(folder, old)
-        movie = answer.downloads.get(".mp4")
+        video = output.downloads.get(".mp4")
         return (
             folder,
-            notice(answer.summary, "note"),
-            _framed(answer.page),
-            gr.update(visible=movie is not None, value=None if movie is None else str(movie)),
-            *(download(answer.downloads.get(suffix)) for suffix in FILES),
+            notice(output.summary, "note"),
+            _framed(output.page),
+            gr.update(visible=video is not None, value=None if video is None else str(video)),
+            *(download(output.downloads.get(suffix)) for suffix in FILES),
         )
 
-    def _computed(self, paths: list[Path], which: str | None, folder: Path, told: Any) -> ExplainOutput:
+    def _compute(self, paths: list[Path], which: str | None, folder: Path, on_progress: Any) -> ExplainOutput:
         if not paths:
             raise InputError("choose a clip first." if which is None else "choose an image first.")
         if which is None:
-            return explain_clip(self.models["motion"], self.site.limits, paths[0], folder, told)
-        return explain_images(self.models[which], self.site.limits, paths, folder, told)
+            return explain_clip(self.models["motion"], self.site.limits, paths[0], folder, on_progress)
+        return explain_images(self.models[which], self.site.limits, paths, folder, on_progress)
 
 
 def _framed(page: str) -> str:

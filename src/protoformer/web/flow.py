@@ -56,7 +56,7 @@ def flow_pair(
     limits: Limits,
     paths: tuple[Path, Path],
     folder: Path,
-    told: ProgressCallback = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> FlowOutput:
     """The flow between two images; motion.flo goes into the folder."""
     deadline = Deadline(limits.seconds)
@@ -66,7 +66,7 @@ def flow_pair(
 
     def progress(done: int, total: int) -> None:
         deadline.check()
-        told(done / total, "flow")
+        on_progress(done / total, "flow")
 
     result = model.flow(*images, tile=tile, prototypes=tile is None, progress=progress)
     result.save(folder / "motion.flo")
@@ -86,21 +86,21 @@ def flow_pair(
 
 
 def flow_clip(
-    model: FlowPredictor, limits: Limits, path: Path, folder: Path, told: ProgressCallback = lambda *_: None
+    model: FlowPredictor, limits: Limits, path: Path, folder: Path, on_progress: ProgressCallback = lambda *_: None
 ) -> FlowOutput:
     """The flow of every pair of a clip; motion.mp4 and what `kept_view` reads go into the folder."""
     deadline = Deadline(limits.seconds)
-    with decode_clip(limits, path, deadline) as movie:
-        count = len(movie)
-        video = model.flow_video(movie)
+    with decode_clip(limits, path, deadline) as clip:
+        count = len(clip)
+        video = model.flow_video(clip)
 
         def looking(done: int, total: int) -> None:
             deadline.check()
-            told(0.0, f"a first look, {done} of {total}")
+            on_progress(0.0, f"sampling frames, {done} of {total}")
 
         scale = video.typical_motion(looking)
         prototypes, motion, pairs = "", 0.0, 0
-        with clip_writer(folder / "motion.mp4", movie, limits, deadline) as writer:
+        with clip_writer(folder / "motion.mp4", clip, limits, deadline) as writer:
             for step in video:
                 deadline.check()
                 if pairs == 0:
@@ -110,8 +110,8 @@ def flow_clip(
                 image = beside[:, : step.flow.shape[2]]
                 save_view(folder, pairs, flow_viewer_data(step, image, scale, CLIP_CELLS))
                 pairs, motion = pairs + 1, motion + float(step.flow.norm(dim=0).mean())
-                told(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
-        height, width = movie.info.size
+                on_progress(pairs / max(pairs, count - 1), f"frame {pairs} of {count - 1}")
+        height, width = clip.info.size
         return FlowOutput(
             view=load_view(folder, 0),
             prototypes=prototypes,
@@ -131,13 +131,13 @@ def _first_prototypes(model: FlowPredictor, video: FlowVideo, step: FlowFrame) -
         return ""
     image = to_float(step.image)
     shown = resize(image[None].to(model.device), video.plan.seen)
-    found = model.network.features(normalize_images(shown), True).prototypes[0][-1]
-    return _prototypes(found.first(1).cpu(), image, step.seen)
+    prototypes = model.network.features(normalize_images(shown), True).prototypes[0][-1]
+    return _prototypes(prototypes.first(1).cpu(), image, step.seen)
 
 
-def _prototypes(found: Prototypes, image: Tensor, seen: tuple[int, int] | None) -> str:
+def _prototypes(prototypes: Prototypes, image: Tensor, seen: tuple[int, int] | None) -> str:
     """The address of a picture of an image's finest prototypes."""
-    return png_data_uri(draw_assignment(found, image, STRIDES[0], seen=seen))
+    return png_data_uri(draw_assignment(prototypes, image, STRIDES[0], seen=seen))
 
 
 HINT = "Move the mouse over a picture to read the motion of a pixel."
@@ -158,7 +158,7 @@ TEMPLATE = """
 """
 
 UNPACKED = "(value) => ({ vectors: new DataView(bytes(value.vectors).buffer), confidence: bytes(value.confidence) })"
-TOLD = """(value, known, cell) => {
+DESCRIBE = """(value, known, cell) => {
   const u = known.vectors.getInt16(2 * cell, true) * value.unit;
   const v = known.vectors.getInt16(2 * (value.rows * value.columns + cell), true) * value.unit;
   return `u = ${u.toFixed(2)} px  v = ${v.toFixed(2)} px`;
@@ -171,7 +171,7 @@ def flow_viewer(wheel: str) -> Any:
         value=None,
         html_template=TEMPLATE,
         css_template=VIEWER_STYLE,
-        js_on_load=viewer_script(UNPACKED, TOLD),
+        js_on_load=viewer_script(UNPACKED, DESCRIBE),
         elem_id="flow-viewer",
         wheel=wheel,
         hint=HINT,
@@ -213,10 +213,10 @@ class FlowTab:
         shown = [result, message, viewer, slider, download, groups, prototypes]
 
         def pair_pressed(one: str, two: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered(_given(one, two), 2, old, progress)
+            return self._run(_given(one, two), 2, old, progress)
 
         def clip_pressed(path: str, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered(_given(path), 1, old, progress)
+            return self._run(_given(path), 1, old, progress)
 
         job = {"concurrency_id": "compute", "concurrency_limit": self.site.limits.jobs, "api_visibility": "private"}
         job |= {"show_progress_on": viewer}
@@ -239,41 +239,41 @@ class FlowTab:
         example_buttons(((example.name, (example.path,)) for example in self.examples.clips), [clip])
         return clip, gr.Button("Compute the motion", variant="primary", elem_id="flow-compute-clip")
 
-    def _answered(self, paths: tuple[Path, ...], wanted: int, old: Path | None, progress: Any) -> tuple[Any, ...]:
+    def _run(self, paths: tuple[Path, ...], wanted: int, old: Path | None, progress: Any) -> tuple[Any, ...]:
         """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
         gr = require_gradio()
         folder = self.site.new_result()
         try:
-            answer = self._computed(paths, wanted, folder, lambda share, what: progress(share, desc=what))
+            output = self._compute(paths, wanted, folder, lambda share, what: progress(share, desc=what))
         except Exception as error:
             self.site.forget(folder)
             return old, notice(error_message(error, paths)), *(gr.skip() for _ in range(5))
         self.site.finish(folder, old)
-        suffix = answer.download.suffix
+        suffix = output.download.suffix
         return (
             folder,
-            notice(answer.summary, "note"),
-            answer.view,
-            gr.update(visible=answer.pairs > 1, minimum=1, maximum=max(2, answer.pairs), value=1),
-            gr.update(visible=True, value=str(answer.download), label=f"Download {suffix}"),
+            notice(output.summary, "note"),
+            output.view,
+            gr.update(visible=output.pairs > 1, minimum=1, maximum=max(2, output.pairs), value=1),
+            gr.update(visible=True, value=str(output.download), label=f"Download {suffix}"),
             gr.update(visible=True),
-            _prototypes_html(answer),
+            _prototypes_html(output),
         )
 
-    def _computed(self, paths: tuple[Path, ...], wanted: int, folder: Path, told: Any) -> FlowOutput:
+    def _compute(self, paths: tuple[Path, ...], wanted: int, folder: Path, on_progress: Any) -> FlowOutput:
         if len(paths) < wanted:
             raise InputError("choose two images first." if wanted == 2 else "choose a clip first.")
         if len(paths) == 2:
-            return flow_pair(self.model, self.site.limits, (paths[0], paths[1]), folder, told)
-        return flow_clip(self.model, self.site.limits, paths[0], folder, told)
+            return flow_pair(self.model, self.site.limits, (paths[0], paths[1]), folder, on_progress)
+        return flow_clip(self.model, self.site.limits, paths[0], folder, on_progress)
 
 
 def _given(*paths: str | None) -> tuple[Path, ...]:
-    """The paths of what was given, which may be less than was asked for."""
+    """The paths of what was given, which may be fewer than needed."""
     return tuple(Path(path) for path in paths if path)
 
 
-def _prototypes_html(answer: FlowOutput) -> str:
-    if not answer.prototypes:
+def _prototypes_html(output: FlowOutput) -> str:
+    if not output.prototypes:
         return f"<p>{escape(NO_PROTOTYPES)}</p>"
-    return f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes of the first image" src="{answer.prototypes}">'
+    return f'<p>{escape(PROTOTYPES)}</p><img alt="prototypes of the first image" src="{output.prototypes}">'

@@ -236,8 +236,8 @@ class _TooManyPartsError(Exception):
 
 def _counting(headers: Any, receive: Any) -> Any:
     """A way to receive a request that fails where it has too many parts."""
-    found = next((_BOUNDARY.search(value) for name, value in headers if name.lower() == b"content-type"), None)
-    mark = b"--" + found[1] if found else b""
+    match = next((_BOUNDARY.search(value) for name, value in headers if name.lower() == b"content-type"), None)
+    mark = b"--" + match[1] if match else b""
     parts, tail = 0, b""
 
     async def received() -> Any:

@@ -89,7 +89,7 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
     hosts = TrustedHosts(address.host, address.names)
     lifespan = guard_lifespan(page_routes(most, login is not None), hosts, site.served, login is not None)
     try:
-        _, found, _ = page.launch(
+        _, url, _ = page.launch(
             server_name=url_host(address.host),
             server_port=address.port,
             share=False,
@@ -126,7 +126,7 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
     if not isinstance(page.app.middleware_stack, PageGuard):
         page.close(verbose=False)
         raise RuntimeError("this version of gradio does not let its requests be guarded")
-    return page, str(found)
+    return page, str(url)
 
 
 def _made(site: Site) -> Any:

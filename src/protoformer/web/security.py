@@ -37,14 +37,14 @@ def served_file(path: object, root: Path) -> Path | None:
     """
     if not isinstance(path, str) or "\0" in path:
         return None
-    found = Path(path)
+    file = Path(path)
     try:
-        if str(found) != path or str(found.resolve(strict=True)) != path:
+        if str(file) != path or str(file.resolve(strict=True)) != path:
             return None
-        regular = stat.S_ISREG(found.lstat().st_mode)
+        regular = stat.S_ISREG(file.lstat().st_mode)
     except (OSError, ValueError, RuntimeError):  # also names that no file can have, and links in a circle
         return None
-    return found if regular and found.parent.parent == root and _CACHED.fullmatch(found.parent.name) else None
+    return file if regular and file.parent.parent == root and _CACHED.fullmatch(file.parent.name) else None
 
 
 def check_files(value: object, root: Path) -> None:
@@ -117,7 +117,7 @@ MULTIPART_BYTES = 2**16
 
 @dataclass(frozen=True)
 class Route:
-    """A path that may be asked for.
+    """A path that may be requested.
 
     methods: as in HTTP. pattern: of the whole path. body: bytes of it at most. public: whether it needs no login.
     """
@@ -129,7 +129,7 @@ class Route:
 
 
 def page_routes(upload_bytes: int, with_login: bool) -> tuple[Route, ...]:
-    """List what the page's script asks for, found by recording a browser on every tab.
+    """List what the page's script requests, recorded in a browser on every tab.
 
     Args:
         upload_bytes: The length of an upload at most.
@@ -142,7 +142,7 @@ def page_routes(upload_bytes: int, with_login: bool) -> tuple[Route, ...]:
         _route("GET HEAD", "/", public=True),
         _route("GET", rf"/(?:assets|static)/{name}", public=True),
         _route("GET", "/theme\\.css|/favicon\\.ico", public=True),
-        _route("GET", "/gradio_api/startup-events", public=True),  # asked for once by gradio itself
+        _route("GET", "/gradio_api/startup-events", public=True),  # requested once by gradio itself
         _route("GET", "/config|/gradio_api/app_id"),  # after a lost connection
         _route("GET", rf"/gradio_api/heartbeat/{session}"),
         _route("GET", "/gradio_api/queue/data|/gradio_api/upload_progress"),
@@ -179,7 +179,7 @@ class PageGuard:
 
         Args:
             app: What answers the requests that pass.
-            routes: The paths that may be asked for.
+            routes: The paths that may be requested.
             hosts: The names of this page.
             root: The folder of uploads and downloads; no other file is sent.
             tokens: Gives the names of the login cookies and the tokens that are valid; None where there is no password.
@@ -317,7 +317,7 @@ def guard_lifespan(routes: Iterable[Route], hosts: TrustedHosts, root: Path, wit
     all of them. The handler runs before the server listens.
 
     Args:
-        routes: The paths that may be asked for.
+        routes: The paths that may be requested.
         hosts: The names of this page.
         root: The folder of uploads and downloads.
         with_login: Whether there is a password.

@@ -24,7 +24,7 @@ from protoformer.web.site import KEEP_SECONDS, Site, error_message, notice
 class StabilizeOutput:
     """The steady clip; a clip of both side by side; svg pictures of the path; and a sentence about it."""
 
-    movie: Path
+    video: Path
     beside: Path
     path: str
     summary: str
@@ -36,31 +36,31 @@ def stabilize_upload(
     path: Path,
     options: StabilizeOptions,
     folder: Path,
-    told: ProgressCallback = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> StabilizeOutput:
     """Make a clip steady; stable.mp4 and beside.mp4 go into the folder."""
     deadline = Deadline(limits.seconds)
-    with decode_clip(limits, path, deadline) as movie:
-        count = len(movie)
+    with decode_clip(limits, path, deadline) as video:
+        count = len(video)
 
         def looked(done: int, _: int) -> None:
             deadline.check()
-            told(0.8 * done / count, f"frame {done} of {count}")
+            on_progress(0.8 * done / count, f"frame {done} of {count}")
 
         result = model.stabilize(
-            movie, strength=options.strength, crop=options.crop, tripod=options.tripod, progress=looked
+            video, strength=options.strength, crop=options.crop, tripod=options.tripod, progress=looked
         )
-        answer = StabilizeOutput(folder / "stable.mp4", folder / "beside.mp4", _path(result), _summary(result))
+        output = StabilizeOutput(folder / "stable.mp4", folder / "beside.mp4", _path(result), _summary(result))
         with (
-            clip_writer(answer.movie, movie, limits, deadline) as steady_clip,
-            clip_writer(answer.beside, movie, limits, deadline) as both,
+            clip_writer(output.video, video, limits, deadline) as steady_clip,
+            clip_writer(output.beside, video, limits, deadline) as both,
         ):
-            for moment, shaky, steady in model.frames(movie, result):
+            for moment, shaky, steady in model.frames(video, result):
                 deadline.check()
                 steady_clip.write(steady, moment)
                 both.write(np.concatenate((shaky, steady), axis=1), moment)
-                told(0.8 + 0.2 * steady_clip.frames / count, f"writing frame {steady_clip.frames} of {count}")
-    return answer
+                on_progress(0.8 + 0.2 * steady_clip.frames / count, f"writing frame {steady_clip.frames} of {count}")
+    return output
 
 
 def _path(result: StabilizationResult) -> str:
@@ -101,9 +101,9 @@ class StabilizeTab:
             crop = gr.Radio(list(CROPS), value=next(iter(CROPS)), label="Shown", elem_id="stabilize-crop")
             tripod = gr.Checkbox(label="As if the camera stood still", elem_id="stabilize-tripod")
         compute = gr.Button("Make it steady", variant="primary", elem_id="stabilize-compute")
-        self._answer(compute, [clip, strength, crop, tripod])
+        self._connect(compute, [clip, strength, crop, tripod])
 
-    def _answer(self, compute: Any, given: list[Any]) -> None:
+    def _connect(self, compute: Any, given: list[Any]) -> None:
         gr = require_gradio()
         message = gr.HTML("", elem_id="stabilize-message")
         result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
@@ -111,7 +111,7 @@ class StabilizeTab:
             label="Before and after", visible=False, elem_id="stabilize-video", interactive=False, buttons=[]
         )
         path = gr.HTML("", elem_id="stabilize-path")
-        movie = gr.DownloadButton("Download .mp4", visible=False, elem_id="stabilize-download", size="md")
+        download = gr.DownloadButton("Download .mp4", visible=False, elem_id="stabilize-download", size="md")
 
         def pressed(
             path: str | None,
@@ -121,20 +121,20 @@ class StabilizeTab:
             old: Any,
             progress: Any = gr.Progress(),  # noqa: B008
         ) -> Any:
-            return self._answered(path, (strength, crop, tripod), old, lambda share, what: progress(share, desc=what))
+            return self._run(path, (strength, crop, tripod), old, lambda share, what: progress(share, desc=what))
 
         compute.click(
             pressed,
             [*given, result],
-            [result, message, video, path, movie],
+            [result, message, video, path, download],
             concurrency_id="compute",
             concurrency_limit=self.site.limits.jobs,
             api_visibility="private",
             show_progress_on=message,
         )
 
-    def _answered(
-        self, path: str | None, wanted: tuple[float, str, bool], old: Path | None, told: Any
+    def _run(
+        self, path: str | None, wanted: tuple[float, str, bool], old: Path | None, on_progress: Any
     ) -> tuple[Any, ...]:
         """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
         gr = require_gradio()
@@ -144,7 +144,7 @@ class StabilizeTab:
                 raise InputError("choose a clip first.")
             strength, crop, tripod = wanted
             options = StabilizeOptions(strength, CROPS.get(crop, crop), tripod)
-            answer = stabilize_upload(self.model, self.site.limits, Path(path), options, folder, told)
+            output = stabilize_upload(self.model, self.site.limits, Path(path), options, folder, on_progress)
         except Exception as error:
             self.site.forget(folder)
             told_of = error_message(error, [Path(path)] if path else [])
@@ -152,8 +152,8 @@ class StabilizeTab:
         self.site.finish(folder, old)
         return (
             folder,
-            notice(answer.summary, "note"),
-            gr.update(visible=True, value=str(answer.beside)),
-            answer.path,
-            gr.update(visible=True, value=str(answer.movie)),
+            notice(output.summary, "note"),
+            gr.update(visible=True, value=str(output.beside)),
+            output.path,
+            gr.update(visible=True, value=str(output.video)),
         )

@@ -28,10 +28,10 @@ MOST_TARGETS = 20
 class TrackOutput:
     """What was followed.
 
-    movie, table: the files to take away. frames: how many there are to look at. summary: a sentence about it.
+    video, table: the files to take away. frames: how many there are to look at. summary: a sentence about it.
     """
 
-    movie: Path
+    video: Path
     table: Path
     frames: int
     summary: str
@@ -49,7 +49,7 @@ def track_clip(
     path: Path,
     boxes: Sequence[Sequence[float]],
     folder: Path,
-    told: ProgressCallback = lambda *_: None,
+    on_progress: ProgressCallback = lambda *_: None,
 ) -> TrackOutput:
     """Follow boxes through a clip; track.mp4, track.csv and a view of every frame go into the folder."""
     deadline = Deadline(limits.seconds)
@@ -57,15 +57,15 @@ def track_clip(
         raise InputError("draw a box around something in the first frame; press the mouse, drag, and let go.")
     if len(boxes) > MOST_TARGETS:
         raise InputError(f"there are {len(boxes)} boxes and the limit is {MOST_TARGETS}; take some away.")
-    with decode_clip(limits, path, deadline) as movie:
-        count = len(movie)
-        check_boxes(boxes, movie.info.size)
+    with decode_clip(limits, path, deadline) as video:
+        count = len(video)
+        check_boxes(boxes, video.info.size)
         lost, frames = [0] * len(boxes), 0
         with (
-            clip_writer(folder / "track.mp4", movie, limits, deadline) as writer,
+            clip_writer(folder / "track.mp4", video, limits, deadline) as writer,
             TableWriter(folder / "track.csv", HEAD) as table,
         ):
-            for step in track_frames(movie, boxes, method.begin):
+            for step in track_frames(video, boxes, method.begin):
                 deadline.check()
                 drawn = draw_targets(step.image, step.targets)
                 writer.write(drawn, step.time)
@@ -74,8 +74,8 @@ def track_clip(
                 save_view(folder, frames, {"image": jpeg_data_uri(drawn), "lines": _lines(step)})
                 lost = [before + target.lost for before, target in zip(lost, step.targets, strict=True)]
                 frames += 1
-                told(frames / count, f"frame {frames} of {count}")
-        return TrackOutput(folder / "track.mp4", folder / "track.csv", frames, _summary(movie, frames, lost))
+                on_progress(frames / count, f"frame {frames} of {count}")
+        return TrackOutput(folder / "track.mp4", folder / "track.csv", frames, _summary(video, frames, lost))
 
 
 def _lines(step: TrackFrame) -> list[str]:
@@ -88,8 +88,8 @@ def _lines(step: TrackFrame) -> list[str]:
     return lines
 
 
-def _summary(movie: Video, frames: int, lost: list[int]) -> str:
-    height, width = movie.info.size
+def _summary(video: Video, frames: int, lost: list[int]) -> str:
+    height, width = video.info.size
     return f"{frames} frames of {width}x{height} pixels, {describe_targets(lost)}."
 
 
@@ -120,26 +120,26 @@ class TrackTab:
         compute = gr.Button("Follow the boxes", variant="primary", elem_id="track-compute")
         message = gr.HTML("", elem_id="track-message")
         clip.change(self._chosen, clip, [picker, message], api_visibility="private", show_progress="hidden")
-        self._answer(compute, clip, picker, message)
+        self._connect(compute, clip, picker, message)
 
-    def _answer(self, compute: Any, clip: Any, picker: Any, message: Any) -> None:
-        """What was followed, once it was asked for."""
+    def _connect(self, compute: Any, clip: Any, picker: Any, message: Any) -> None:
+        """The tracked video, after it was requested."""
         gr = require_gradio()
         result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=self.site.forget)
         drawn = gr.Video(label="Followed", visible=False, elem_id="track-video", interactive=False, buttons=[])
         slider = gr.Slider(1, 2, value=1, step=1, label="Frame", visible=False, elem_id="track-slider", buttons=[])
         frame = gr.HTML("", elem_id="track-frame")
         with gr.Row(elem_classes="pf-examples"):
-            movie = gr.DownloadButton("Download .mp4", visible=False, elem_id="track-download-mp4", size="md")
+            video = gr.DownloadButton("Download .mp4", visible=False, elem_id="track-download-mp4", size="md")
             table = gr.DownloadButton("Download .csv", visible=False, elem_id="track-download-csv", size="md")
 
         def pressed(path: str | None, boxes: Any, old: Any, progress: Any = gr.Progress()) -> Any:  # noqa: B008
-            return self._answered(path, boxes, old, lambda share, what: progress(share, desc=what))
+            return self._run(path, boxes, old, lambda share, what: progress(share, desc=what))
 
         compute.click(
             pressed,
             [clip, picker, result],
-            [result, message, drawn, slider, frame, movie, table],
+            [result, message, drawn, slider, frame, video, table],
             concurrency_id="compute",
             concurrency_limit=self.site.limits.jobs,
             api_visibility="private",
@@ -158,14 +158,14 @@ class TrackTab:
         except InputError as error:
             return nothing, notice(user_message(error, [Path(path)]))
 
-    def _answered(self, path: str | None, boxes: Any, old: Path | None, told: Any) -> tuple[Any, ...]:
+    def _run(self, path: str | None, boxes: Any, old: Path | None, on_progress: Any) -> tuple[Any, ...]:
         """Everything that the page shows next; a sentence, and nothing new, where it cannot be done."""
         gr = require_gradio()
         folder = self.site.new_result()
         try:
             if not path:
                 raise InputError("choose a clip first.")
-            answer = track_clip(self.method, self.site.limits, Path(path), boxes or [], folder, told)
+            output = track_clip(self.method, self.site.limits, Path(path), boxes or [], folder, on_progress)
         except Exception as error:
             self.site.forget(folder)
             told_of = error_message(error, [Path(path)] if path else [])
@@ -173,12 +173,12 @@ class TrackTab:
         self.site.finish(folder, old)
         return (
             folder,
-            notice(answer.summary, "note"),
-            gr.update(visible=True, value=str(answer.movie)),
-            gr.update(visible=True, minimum=1, maximum=max(2, answer.frames), value=1),
+            notice(output.summary, "note"),
+            gr.update(visible=True, value=str(output.video)),
+            gr.update(visible=True, minimum=1, maximum=max(2, output.frames), value=1),
             _shown(folder, 0),
-            gr.update(visible=True, value=str(answer.movie)),
-            gr.update(visible=True, value=str(answer.table)),
+            gr.update(visible=True, value=str(output.video)),
+            gr.update(visible=True, value=str(output.table)),
         )
 
 
