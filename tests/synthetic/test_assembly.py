@@ -2,7 +2,7 @@
 
 import torch
 
-from protoformer.synthetic.assembly import Assembly, Look, clear_of
+from protoformer.synthetic.assembly import Assembly, Look, remove_near
 from protoformer.synthetic.families.drive import PICKETS
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.rng import SceneRandom
@@ -72,7 +72,7 @@ def test_what_comes_too_near_goes_with_all_its_parts(bank: TextureBank) -> None:
     towards = torch.tensor([0.0, 0.0, -1.5], dtype=torch.float64).expand(1, 2, 3)
     assembly.add("box", "far part", place, small)
     assembly.add("box", "near part", place, small, offset=towards)
-    kept = clear_of(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.45)
+    kept = remove_near(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.45)
     assert kept.alive.tolist() == [[False, True, False, True]]
-    wholly = clear_of(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.35)
+    wholly = remove_near(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.35)
     assert wholly.alive.all()

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, upright
+from protoformer.synthetic.assembly import Assembly, yaw_rotation
 from protoformer.synthetic.families.furniture import LEGS, Part, against_wall, chairs, put
 from protoformer.synthetic.families.objects import CHAIRS, RATE, THINGS
 from protoformer.synthetic.families.room import KINDS, PIECES, walls
@@ -89,7 +89,7 @@ def test_a_set_of_chairs_is_alike_and_single_ones_are_not(bank: TextureBank) -> 
         assembly = Assembly(SceneRandom(3, range(SCENES)), bank.surfaces, bank.cutouts)
         places, heading = torch.zeros(SCENES, 4, 3), torch.zeros(SCENES, 4, dtype=torch.float64)
         alive = torch.ones(SCENES, 4, dtype=torch.bool)
-        chairs(assembly, places, upright(heading), alive, alike=alike)
+        chairs(assembly, places, yaw_rotation(heading), alive, alike=alike)
         parts = assembly.primitives()
         extent = parts.extent[:, : 4 * (PARTS - 1)].unflatten(1, (PARTS - 1, 4))
         gain = parts.gain[:, : 4 * (PARTS - 1)].unflatten(1, (PARTS - 1, 4))
@@ -120,7 +120,7 @@ def test_the_parts_of_a_piece_turn_with_it(bank: TextureBank) -> None:
         assembly,
         "piece",
         torch.zeros(1, 1, 3),
-        upright(torch.tensor([[math.pi / 2]], dtype=torch.float64)),
+        yaw_rotation(torch.tensor([[math.pi / 2]], dtype=torch.float64)),
         [behind],
         there,
     )

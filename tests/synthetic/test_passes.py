@@ -110,8 +110,14 @@ def test_motion_blur_is_as_long_as_the_motion_while_the_shutter_is_open(compose:
 
 
 def test_a_box_throws_its_shadow_where_the_sun_says(compose: Compose, bank: TextureBank, dilated: Dilated) -> None:
-    lying = [[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]]
-    ground = {"kind": "rectangle", "position": (0, 3.0, 0), "extent": (90.0, 90.0, 1.0), "base": lying, "look": EVEN}
+    ground_rotation = [[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]]
+    ground = {
+        "kind": "rectangle",
+        "position": (0, 3.0, 0),
+        "extent": (90.0, 90.0, 1.0),
+        "base": ground_rotation,
+        "look": EVEN,
+    }
     box = {"kind": "box", "position": (0, 2.2, 4.4), "extent": (0.3, 0.1, 0.6), "look": EVEN}
     scenes = compose(ground, box, sun=(1.0, -1.0, 0.0), ambient=0.3, turn=(-0.6, 0, 0))
     renderer = Renderer(scenes, bank)

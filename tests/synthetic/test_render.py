@@ -14,7 +14,7 @@ from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.scene import KINDS, MotionPath, Scenes
-from protoformer.synthetic.surface import carried
+from protoformer.synthetic.surface import transport_points
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]
@@ -155,7 +155,7 @@ def test_flow_there_and_back_returns_to_the_start(family: str, bank: TextureBank
         back, _, _ = renderer.moved(landed, target, view.frame)
         gap = (forward + back).norm(dim=1)
         # At the very edge of a thing a ray may just miss it; and behind a limb the other side is hardly deeper.
-        deep = carried(view.hits, other.frame)[2]
+        deep = transport_points(view.hits, other.frame)[2]
         same = (landed.index == view.hits.index) & ((landed.depth / deep - 1).abs() < 3e-5)
         shown = (valid & ~occluded)[:, 0]
         assert gap[shown & same].max() < 1e-2

@@ -181,7 +181,7 @@ def _reached(renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[
     joined = replace(first, table=torch.cat([frame.table for frame in frames], dim=1), lens=first.lens.repeat(many, 1))
     here = replace(hit.frame, table=hit.frame.table.repeat(1, many, 1))
     hits = Hits(here, hit.index.repeat(many, 1), hit.depth.repeat(many, 1), hit.ray.repeat(1, many, 1))
-    target, _, ahead = renderer.reached(hits, positions.repeat(many, 1, 1), joined)
+    target, _, ahead = renderer.project_hits(hits, positions.repeat(many, 1, 1), joined)
     within = ahead[:, None] & inside_image(target[:, :, None], *first.size)[:, :, 0]
     return target.unflatten(0, (many, -1)).transpose(0, 1), within.unflatten(0, (many, -1)).transpose(0, 1)
 

@@ -13,8 +13,8 @@ from protoformer.synthetic.assembly import (
     sample_air,
     sample_hand_motion,
     sample_sensor,
-    upright,
     vectors,
+    yaw_rotation,
 )
 from protoformer.synthetic.families.drive import METAL, ground, houses, looking, trees
 from protoformer.synthetic.rng import SceneRandom
@@ -86,7 +86,7 @@ def _actors(assembly: Assembly, path: MotionPath) -> None:
     flat = MotionPath.of(zero).with_waves(rock, rocking, torch.zeros(1, dtype=torch.float64))
     look = Look(repeat=(0.3, 2.0), contrast=(0.7, 1.1))
     instance = torch.arange(1, 1 + ACTORS)
-    base = upright(heading)
+    base = yaw_rotation(heading)
 
     def part(kind: str, name: str, which: int, extent: Tensor, offset: Tensor, **more: object) -> None:
         turned = (base @ (size * offset)[..., None])[..., 0]

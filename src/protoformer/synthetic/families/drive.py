@@ -10,12 +10,12 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Look,
     add_sky,
-    lying,
+    ground_rotation,
     sample_air,
     sample_hand_motion,
     sample_sensor,
-    upright,
     vectors,
+    yaw_rotation,
 )
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
@@ -39,7 +39,7 @@ def ground(assembly: Assembly) -> None:
     """A plain to the horizon, and hills before it."""
     draws, batch = assembly.draws, assembly.batch
     spread = torch.full((batch, 1, 3), 1900.0, dtype=torch.float64)
-    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), spread, look=GROUND, base=lying())
+    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), spread, look=GROUND, base=ground_rotation())
     angle = draws.uniform("hill.angle", -0.9, 0.9, (4,))
     distance = draws.uniform("hill.distance", 300.0, 900.0, (4,))
     size = vectors(
@@ -57,7 +57,12 @@ def road(assembly: Assembly) -> Tensor:
     draws = assembly.draws
     half = draws.uniform("road.half", 3.5, 8.0, (1,))
     assembly.add(
-        "rectangle", "road", vectors(0.0, -0.01, 0.0 * half), vectors(half, FAR, 1.0), look=STONE, base=lying()
+        "rectangle",
+        "road",
+        vectors(0.0, -0.01, 0.0 * half),
+        vectors(half, FAR, 1.0),
+        look=STONE,
+        base=ground_rotation(),
     )
     dashes = 12
     gap = draws.uniform("dash.gap", 6.0, 12.0, (1,))
@@ -66,18 +71,20 @@ def road(assembly: Assembly) -> Tensor:
     dash = vectors(draws.uniform("dash.width", 0.06, 0.12, (1,)), draws.uniform("dash.length", 1.0, 2.5, (1,)), 1.0)
     middle = vectors(draws.uniform("dash.side", -0.3, 0.3, (1,)) * half, -0.02, along)
     there = draws.whether("dash.is", 0.8, (1,))
-    assembly.add("rectangle", "dash", middle, dash.expand(-1, dashes, -1), look=PAINT, base=lying(), alive=there)
+    assembly.add(
+        "rectangle", "dash", middle, dash.expand(-1, dashes, -1), look=PAINT, base=ground_rotation(), alive=there
+    )
     sides = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     line = vectors(torch.full_like(half, 0.07).expand(-1, 2), FAR, 1.0)
     place = vectors(sides * (half - 0.3), -0.02, 0.0)
     lined = draws.whether("line.is", 0.7, (1,))
-    assembly.add("rectangle", "line", place, line, look=PAINT, base=lying(), alive=lined)
+    assembly.add("rectangle", "line", place, line, look=PAINT, base=ground_rotation(), alive=lined)
     kerb = vectors(torch.full_like(half, 0.12).expand(-1, 2), 0.09, FAR)
     assembly.add("box", "kerb", vectors(sides * (half + 0.12), -0.07, 0.0), kerb, look=STONE)
     path = draws.uniform("path.half", 0.8, 2.5, (1,))
     wide = vectors((path + 0.0 * sides), FAR, 1.0)
     place = vectors(sides * (half + 0.24 + path), -0.13, 0.0)
-    assembly.add("rectangle", "path", place, wide, look=STONE, base=lying())
+    assembly.add("rectangle", "path", place, wide, look=STONE, base=ground_rotation())
     return half + 0.24 + 2 * path
 
 
@@ -97,10 +104,10 @@ def houses(assembly: Assembly, front: Tensor, count: int = 12, there: float = 0.
     middle = vectors(sides * (front + back + half[..., 0]), -half[..., 1], place)
     alive = draws.whether("house.is", there, (count,))
     heading = draws.normal("house.heading", 0.0, 0.05, (count,))
-    assembly.add("box", "house", middle, half, look=WALL, base=upright(heading), alive=alive)
+    assembly.add("box", "house", middle, half, look=WALL, base=yaw_rotation(heading), alive=alive)
     # One front of each shows what fronts show: a door, windows, a sign.
     door = vectors(draws.uniform("door.wide", 0.4, 2.0, (count,)), draws.uniform("door.high", 0.4, 1.3, (count,)), 1.0)
-    facing = upright(0.5 * math.pi * sides)
+    facing = yaw_rotation(0.5 * math.pi * sides)
     onto = middle - vectors(
         sides * (half[..., 0] + 0.03), draws.uniform("door.up", -1.0, 0.8, (count,)) * half[..., 1], 0
     )
@@ -192,7 +199,7 @@ def cars(
 ) -> None:
     """Bodies of three boxes that share a path on the ground (B x n x 3); heading: B x n, 0 is along z."""
     draws, count = assembly.draws, heading.shape[1]
-    base = upright(heading)
+    base = yaw_rotation(heading)
     size = draws.uniform(f"{name}.size", 0.85, 1.25, (count, 1)) * torch.tensor([0.88, 0.42, 2.05], dtype=torch.float64)
     body = size * vectors(1.0, draws.uniform(f"{name}.tall", 0.8, 2.2, (count,)), 1.0)  # vans too
     parts = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, Look, upright, vectors
+from protoformer.synthetic.assembly import Assembly, Look, vectors, yaw_rotation
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import MotionPath, join_paths
 
@@ -189,7 +189,7 @@ def tables(assembly: Assembly, half: Tensor, alive: Tensor) -> tuple[Tensor, Ten
         for end in (-1, 1)
     ]
     place = on_floor(half, spot * half[..., ::2])
-    put(assembly, "table", place, upright(heading), parts, alive)
+    put(assembly, "table", place, yaw_rotation(heading), parts, alive)
     return place - vectors(0.0, tall, 0.0), top, heading
 
 
@@ -199,7 +199,7 @@ def beds(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> None:
     wide = draws.uniform("bed.wide", 0.45, 0.9, (1,))
     deep, high = draws.uniform("bed.deep", 0.95, 1.05, (1,)), draws.uniform("bed.high", 0.12, 0.2, (1,))
     heading, place = against_wall(draws, "bed", half, wide, deep, wall=wall)
-    place, base = on_floor(half, place), upright(heading)
+    place, base = on_floor(half, place), yaw_rotation(heading)
     board = draws.uniform("bed.board", 0.3, 0.65, (1,))
     soft = draws.uniform("bed.soft", 0.07, 0.14, (1,))
     lies = -2 * high - soft
@@ -231,7 +231,7 @@ def sofas(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> None
     wide = draws.uniform("sofa.wide", 0.35, 1.05, (count,))
     heading, place = against_wall(draws, "sofa", half, wide, 0.45, count, wall)
     inward = draws.uniform("sofa.inward", 0.6, 1.0, (count, 1))
-    base = upright(heading + draws.normal("sofa.turn", 0.0, 0.2, (count,)))
+    base = yaw_rotation(heading + draws.normal("sofa.turn", 0.0, 0.2, (count,)))
     back, arm = draws.uniform("sofa.back", 0.35, 0.5, (count,)), draws.uniform("sofa.arm", 0.05, 0.12, (count,))
     parts = [
         Part(vectors(wide, 0.21, 0.38), vectors(0.0, -0.21, 0.0 * wide)),
@@ -247,7 +247,7 @@ def shelves(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> No
     wide, deep = draws.uniform("shelf.wide", 0.35, 0.8, (1,)), draws.uniform("shelf.deep", 0.12, 0.2, (1,))
     tall = torch.minimum(draws.uniform("shelf.tall", 0.5, 1.1, (1,)), half[..., 1])
     heading, place = against_wall(draws, "shelf", half, wide, deep, wall=wall)
-    place, base = on_floor(half, place), upright(heading)
+    place, base = on_floor(half, place), yaw_rotation(heading)
     row = (2 * tall - 0.1) / ROWS
     boards = [Part(vectors(0.012, tall, deep), vectors(side * wide, -tall, 0.0)) for side in (-1, 1)]
     boards += [Part(vectors(wide, 0.99 * tall, 0.008), vectors(0.0, -tall, deep - 0.008))]
@@ -276,7 +276,7 @@ def desks(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> tupl
     wide, deep = draws.uniform("desk.wide", 0.45, 0.9, (1,)), draws.uniform("desk.deep", 0.28, 0.42, (1,))
     tall = draws.uniform("desk.tall", 0.69, 0.78, (1,))
     heading, place = against_wall(draws, "desk", half, wide, deep, wall=wall)
-    place, base = on_floor(half, place), upright(heading)
+    place, base = on_floor(half, place), yaw_rotation(heading)
     parts = [Part(vectors(wide, 0.015, deep), vectors(0.0, -tall, 0.0))] + [
         Part(vectors(0.015, 0.5 * tall, 0.95 * deep), vectors(side * (wide - 0.02), -0.5 * tall, 0.0))
         for side in (-1, 1)
@@ -301,7 +301,7 @@ def counters(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> T
     each = draws.uniform("counter.each", 0.25, 0.45, (1,))
     deep, tall = draws.uniform("counter.deep", 0.28, 0.33, (1,)), draws.uniform("counter.tall", 0.42, 0.46, (1,))
     heading, place = against_wall(draws, "counter", half, 3 * each, deep, wall=wall)
-    place, base = on_floor(half, place), upright(heading)
+    place, base = on_floor(half, place), yaw_rotation(heading)
     above = 2 * tall + draws.uniform("counter.above", 0.45, 0.6, (1,))
     high = torch.minimum(draws.uniform("counter.high", 0.25, 0.45, (1,)), half[..., 1] - 0.5 * above)
     fronts = [Part(vectors(each - 0.006, tall, deep), vectors(2 * n * each, -tall, 0.0)) for n in (-1, 0, 1)]
@@ -320,7 +320,7 @@ def lamps(assembly: Assembly, half: Tensor, alive: Tensor) -> None:
     draws, count = assembly.draws, alive.shape[1]
     tall, shade = draws.uniform("lamp.tall", 1.2, 1.7, (count,)), draws.uniform("lamp.shade", 0.1, 0.22, (count,))
     heading, place = against_wall(draws, "lamp", half, 0.3, 0.3, count)
-    place, base = on_floor(half, place), upright(heading + draws.uniform("lamp.turn", 0.0, 1.57, (count,)))
+    place, base = on_floor(half, place), yaw_rotation(heading + draws.uniform("lamp.turn", 0.0, 1.57, (count,)))
     stand = [
         Part(vectors(0.012, 0.5 * tall, 0.012), vectors(0.0, -0.5 * tall, 0.0)),
         Part(vectors(0.13, 0.012, 0.13), vectors(0.0, -0.012, 0.0 * tall)),
@@ -339,5 +339,5 @@ def cabinets(assembly: Assembly, half: Tensor, alive: Tensor) -> Tensor:
     )
     heading, place = against_wall(draws, "cabinet", half, size[..., 0], size[..., 2], count)
     place = on_floor(half, place)
-    put(assembly, "cabinet", place, upright(heading), [Part(size, vectors(0.0, -size[..., 1], 0.0))], alive)
+    put(assembly, "cabinet", place, yaw_rotation(heading), [Part(size, vectors(0.0, -size[..., 1], 0.0))], alive)
     return place - vectors(0.0, 2 * size[..., 1], 0.0)

@@ -10,12 +10,12 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Look,
     add_sky,
-    lying,
+    ground_rotation,
     sample_air,
     sample_hand_motion,
     sample_sensor,
-    upright,
     vectors,
+    yaw_rotation,
 )
 from protoformer.synthetic.families.furniture import LEGS, chairs
 from protoformer.synthetic.rng import SceneRandom
@@ -99,7 +99,7 @@ def _chairs(assembly: Assembly, size: tuple[int, int], focal: Tensor, instance: 
     chairs(
         assembly,
         _orbit(draws, name, start, meters, min(FASTEST, LEAP * max(size)), max(size)),
-        tilt @ upright(draws.uniform(f"{name}.turned", -math.pi, math.pi, (count,))),
+        tilt @ yaw_rotation(draws.uniform(f"{name}.turned", -math.pi, math.pi, (count,))),
         alive,
         name,
         alike=False,
@@ -185,7 +185,9 @@ def _background(assembly: Assembly) -> None:
     depth = draws.log_uniform("plain.depth", 1.5, 12.0, (1,))
     spread = torch.full((batch, 1, 3), 1500.0, dtype=torch.float64)
     look = Look(repeat=(2.0, 30.0))
-    assembly.add("rectangle", "plain", vectors(0.0, depth, 0.0), spread, look=look, base=lying(), alive=sort == 2)
+    assembly.add(
+        "rectangle", "plain", vectors(0.0, depth, 0.0), spread, look=look, base=ground_rotation(), alive=sort == 2
+    )
 
 
 def _camera(draws: SceneRandom, size: tuple[int, int], focal: Tensor, shake: float) -> Camera:

@@ -10,13 +10,13 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Look,
     add_sky,
-    clear_of,
-    lying,
+    ground_rotation,
+    remove_near,
     sample_air,
     sample_hand_motion,
     sample_sensor,
-    upright,
     vectors,
+    yaw_rotation,
 )
 from protoformer.synthetic.families.drive import looking, on_foot, people
 from protoformer.synthetic.families.furniture import (
@@ -76,7 +76,7 @@ def room(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, shake: fl
     add_sky(assembly)
     camera = _camera(draws, size, half, sights, seen, shake)
     return Scenes(
-        primitives=clear_of(assembly.primitives(), camera.position.at(torch.zeros(len(draws))), NEAREST),
+        primitives=remove_near(assembly.primitives(), camera.position.at(torch.zeros(len(draws))), NEAREST),
         camera=camera,
         air=sample_air(draws, foggy=0.0),
         film=sample_sensor(draws, focus=(1.0, 5.0)),
@@ -107,16 +107,24 @@ def walls(assembly: Assembly, half: Tensor) -> None:
     side, end = torch.tensor([1.0, -1.0, 0.0, 0.0]).double(), torch.tensor([0.0, 0.0, 1.0, -1.0]).double()
     place = vectors(side * (x - 0.005), 0.0, end * (z - 0.005))
     flat = vectors(torch.cat((z, z, x, x), dim=1), y, 1.0)
-    base = upright(0.5 * math.pi * side.abs())
+    base = yaw_rotation(0.5 * math.pi * side.abs())
     assembly.add("rectangle", "walls", place, flat, look=WALLS, base=base, casts=False, parts=4)
     flat = vectors(x, z, 1.0)
-    assembly.add("rectangle", "floor", vectors(0.0, y - 0.005, 0.0 * x), flat, look=FLOOR, base=lying(), casts=False)
     assembly.add(
-        "rectangle", "ceiling", vectors(0.0, 0.005 - y, 0.0 * x), flat, look=CEILING, base=lying(), casts=False
+        "rectangle", "floor", vectors(0.0, y - 0.005, 0.0 * x), flat, look=FLOOR, base=ground_rotation(), casts=False
+    )
+    assembly.add(
+        "rectangle",
+        "ceiling",
+        vectors(0.0, 0.005 - y, 0.0 * x),
+        flat,
+        look=CEILING,
+        base=ground_rotation(),
+        casts=False,
     )
     rug = vectors(draws.uniform("rug.x", 0.5, 1.5, (1,)), draws.uniform("rug.z", 0.5, 1.5, (1,)), 1.0)
     place = vectors(draws.normal("rug.at.x", 0.0, 0.4, (1,)), y - 0.01, draws.normal("rug.at.z", 0.0, 0.4, (1,)))
-    turned = upright(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ lying()
+    turned = yaw_rotation(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ ground_rotation()
     assembly.add("rectangle", "rug", place, rug, look=RUG, base=turned, alive=draws.whether("rug.is", 0.5, (1,)))
     count = 5
     extent = vectors(
@@ -127,7 +135,7 @@ def walls(assembly: Assembly, half: Tensor) -> None:
     heading, wall = against_wall(draws, "picture", half, extent[..., 0], 0.02, count)
     place = vectors(wall[..., 0], draws.uniform("picture.high", -0.6, 0.2, (count,)), wall[..., 1])
     there = draws.whether("picture.is", 0.7, (count,))
-    assembly.add("rectangle", "picture", place, extent, look=PICTURE, base=upright(heading), alive=there)
+    assembly.add("rectangle", "picture", place, extent, look=PICTURE, base=yaw_rotation(heading), alive=there)
 
 
 def openings(assembly: Assembly, half: Tensor) -> None:
@@ -135,7 +143,7 @@ def openings(assembly: Assembly, half: Tensor) -> None:
     draws = assembly.draws
     wide, tall = draws.uniform("door.wide", 0.36, 0.48, (1,)), draws.uniform("door.tall", 0.98, 1.06, (1,))
     heading, place = against_wall(draws, "door", half, wide + 0.08, 0.03)
-    place, base, alive = on_floor(half, place), upright(heading), draws.whether("door.is", 0.7, (1,))
+    place, base, alive = on_floor(half, place), yaw_rotation(heading), draws.whether("door.is", 0.7, (1,))
     frame = [Part(vectors(0.04, tall, 0.03), vectors(side * (wide + 0.04), -tall, 0.0)) for side in (-1, 1)]
     frame.append(Part(vectors(wide + 0.08, 0.04, 0.03), vectors(0.0, -2 * tall - 0.04, 0.0)))
     put(assembly, "door.frame", place, base, frame, alive, LINEN)
@@ -144,7 +152,7 @@ def openings(assembly: Assembly, half: Tensor) -> None:
     wide, tall = draws.uniform("window.wide", 0.3, 0.9, (1,)), draws.uniform("window.tall", 0.35, 0.65, (1,))
     heading, place = against_wall(draws, "window", half, wide + 0.2, 0.05)
     place = vectors(place[..., 0], draws.uniform("window.high", -0.5, -0.1, (1,)), place[..., 1])
-    base, alive = upright(heading), draws.whether("window.is", 0.7, (1,))
+    base, alive = yaw_rotation(heading), draws.whether("window.is", 0.7, (1,))
     inwards = place + (base @ torch.tensor([0.0, 0.0, 0.025], dtype=torch.float64)[:, None])[..., 0]
     assembly.add("rectangle", "pane", inwards, vectors(wide, tall, 1.0), look=PANE, base=base, alive=alive)
     frame = [Part(vectors(wide + 0.05, 0.04, 0.04), vectors(0.0, up * tall, 0.0)) for up in (-1, 1)] + [
@@ -189,7 +197,7 @@ def furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     covered = torch.cat((chests, stand, at_desk, cooks), dim=1)
     _small_things(assembly, half, upon, covered)
     place, turned = _seated(draws, half, (table, top, heading), (desk, desk_heading))
-    base = upright(turned + draws.normal("chair.turn", 0.0, 0.3, (CHAIRS,)))
+    base = yaw_rotation(turned + draws.normal("chair.turn", 0.0, 0.3, (CHAIRS,)))
     stood = there("chair", CHAIRS)
     chairs(assembly, vectors(place[..., 0], half[..., 1] - LEGS, place[..., 2]), base, stood)
     sights, seen = torch.cat((upon, place), dim=1)[..., ::2], torch.cat((covered, stood), dim=1)
@@ -197,7 +205,7 @@ def furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     tall = draws.uniform("plant.tall", 0.3, 0.7, (1,))
     place = vectors(wall[..., 0], half[..., 1] - tall, wall[..., 1])
     size, green = vectors(0.8 * tall, tall, 1.0), draws.whether("plant.is", 0.5, (1,))
-    assembly.add("cutout", "plant", place, size, look=THINGS, base=upright(heading), alive=green)
+    assembly.add("cutout", "plant", place, size, look=THINGS, base=yaw_rotation(heading), alive=green)
     return sights, seen
 
 
@@ -227,7 +235,7 @@ def _small_things(assembly: Assembly, half: Tensor, upon: Tensor, alive: Tensor)
         aside = draws.uniform(f"{kind}.aside", -0.2, 0.2, (count, 2))
         offset = upon - feet + vectors(aside[..., 0], -size[..., 1], aside[..., 1])
         there = alive & draws.whether(f"{kind}.is", 0.7, (count,))
-        base = upright(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
+        base = yaw_rotation(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
         assembly.add(kind, f"small {kind}", feet, size, look=THINGS, base=base, offset=offset, alive=there)
 
 

@@ -246,7 +246,7 @@ def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
 def exposed(
     frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, air: Tensor, shifts: Tensor
 ) -> Tensor:
-    """The mean of `Renderer._seen_color` over T moments: B x 3 x H x W.
+    """The mean of `Renderer._final_color` over T moments: B x 3 x H x W.
 
     tables: T x F x B x P; suns: T x B x 3. air: B x 8, the ambient share, fog a meter, the colors of sunlight and fog.
     shifts: T x 2, from the centers of pixels to where a moment's rays pass. Lens and what is there are the frame's.
