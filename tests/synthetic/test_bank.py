@@ -233,7 +233,7 @@ def test_a_surface_covers_everything() -> None:
 
 @pytest.mark.parametrize("side", [0, 2, 12, 100])
 def test_a_side_that_is_no_power_of_two_is_refused(side: int) -> None:
-    with pytest.raises(InputError, match=f"side of {side} texels; choose a power of two"):
+    with pytest.raises(InputError, match=f"side is {side} texels; choose a power of two"):
         TextureBank(torch.empty(0), torch.empty(0), side, 0, 0)
 
 

@@ -174,7 +174,7 @@ def test_a_choice_follows_its_weights() -> None:
 
 @pytest.mark.parametrize("weights", [[], [0.0, 0.0], [1.0, -0.5]])
 def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="not weights"):
+    with pytest.raises(ValueError, match="must be non-negative"):
         SceneRandom(0, [0]).choice("x", weights)
 
 

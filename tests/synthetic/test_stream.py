@@ -136,10 +136,16 @@ def test_a_part_comes_in_the_same_order_from_any_number_of_workers(bank: Texture
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch": 0}, {"batch": 1, "final": 1.5}, {"batch": 1, "start": -1}, {"batch": 1, "part": (2, 2)}]
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": 1, "final": 1.5},
+        {"batch_size": 1, "start": -1},
+        {"batch_size": 1, "part": (2, 2)},
+    ],
 )
 def test_a_stream_that_cannot_be_is_refused(options: dict[str, Any], bank: TextureBank) -> None:
-    with pytest.raises(InputError, match="cannot be"):
+    with pytest.raises(InputError, match="invalid stream options"):
         SceneStream(worlds("room", bank), named, **options)
 
 
