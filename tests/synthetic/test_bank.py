@@ -238,7 +238,7 @@ def test_a_side_that_is_no_power_of_two_is_refused(side: int) -> None:
 
 
 def test_too_many_textures_for_a_bank_are_refused() -> None:
-    with pytest.raises(InputError, match="30000 textures of 256 texels are too many"):
+    with pytest.raises(InputError, match="30000 textures of 256 texels do not fit"):
         TextureBank(torch.empty(0), torch.empty(0), 256, 30_000, 0)
 
 

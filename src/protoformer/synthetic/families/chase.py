@@ -183,7 +183,7 @@ def _sample_camera(
     """
     height, width = size
     gain = draws.uniform("camera.follow", 0.2, 1.1, (1, 1))
-    delay = draws.uniform("camera.late", 0.0, 0.5, (1, 1))
+    phase_lag = draws.uniform("camera.late", 0.0, 0.5, (1, 1))
     yaw = gain * (amplitude[:, 0:1] / distance[:, None, None]).atan()
     turn = torch.cat((torch.zeros_like(yaw), yaw, torch.zeros_like(yaw)), dim=1)
     focal = width * draws.uniform("camera.focal", 0.8, 1.4, (1,)).expand(-1, 2)
@@ -197,7 +197,7 @@ def _sample_camera(
         focal=focal,
         center=center.expand(len(draws), 2),
         position=MotionPath.of(start).with_waves(drift, drift_frequency, torch.zeros(1, 1, dtype=torch.float64)),
-        turn=MotionPath.of(zero).with_waves(turn, frequency[:, 0:1], phase[:, 0:1] - delay),
+        turn=MotionPath.of(zero).with_waves(turn, frequency[:, 0:1], phase[:, 0:1] - phase_lag),
         base=camera_rotation(-draws.uniform("camera.pitch", 0.0, 0.12), torch.zeros(len(draws), dtype=torch.float64)),
         shake=shake_path,
         shake_turn=shake_rotation,

@@ -85,13 +85,13 @@ def add_road(assembly: Assembly) -> Tensor:
     position = vectors(sides * (half_width - 0.3), -0.02, 0.0)
     has_lines = draws.whether("line.is", 0.7, (1,))
     assembly.add("rectangle", "line", position, line, look=PAINT, base=ground_rotation(), alive=has_lines)
-    kerb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
-    assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), kerb, look=STONE)
-    pavement = draws.uniform("path.half", 0.8, 2.5, (1,))
-    extent = vectors((pavement + 0.0 * sides), FAR, 1.0)
-    position = vectors(sides * (half_width + 0.24 + pavement), -0.13, 0.0)
+    curb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
+    assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, look=STONE)
+    sidewalk_half_width = draws.uniform("path.half", 0.8, 2.5, (1,))
+    extent = vectors((sidewalk_half_width + 0.0 * sides), FAR, 1.0)
+    position = vectors(sides * (half_width + 0.24 + sidewalk_half_width), -0.13, 0.0)
     assembly.add("rectangle", "path", position, extent, look=STONE, base=ground_rotation())
-    return half_width + 0.24 + 2 * pavement
+    return half_width + 0.24 + 2 * sidewalk_half_width
 
 
 def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: float = 0.75) -> None:
@@ -141,36 +141,38 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
     start = draws.uniform("fence.start", -2.0, 10.0, (2,))
     fence_x, wall_x = (side - inwards).split(1, dim=1)
     alive = draws.whether("fence.is", 0.5, (2,))
-    wall_height = draws.uniform("wall.high", 0.25, 0.8, (1,))
-    wall_length = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
+    wall_half_height = draws.uniform("wall.high", 0.25, 0.8, (1,))
+    wall_half_length = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
     assembly.add(
         "box",
         "wall",
-        vectors(-fence_side * wall_x, -wall_height, start[:, 1:] + wall_length),
-        vectors(0.12 + 0.0 * wall_height, wall_height, wall_length),
+        vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length),
+        vectors(0.12 + 0.0 * wall_half_height, wall_half_height, wall_half_length),
         look=WALL,
         alive=alive[:, 1:],
     )
     pitch = draws.log_uniform("fence.pitch", 0.12, 0.7, (1,))
     picket_half_width = 0.5 * pitch * draws.uniform("fence.dense", 0.15, 0.6, (1,))
-    plinth_height = draws.uniform("fence.foot", 0.0, 0.3, (1,))
-    picket_height = draws.uniform("fence.high", 0.3, 0.8, (1,))
+    plinth_half_height = draws.uniform("fence.foot", 0.0, 0.3, (1,))
+    picket_half_height = draws.uniform("fence.high", 0.3, 0.8, (1,))
     rail_z, rail_half_length = start[:, :1] + 0.5 * pitch * (PICKETS - 1), 0.5 * pitch * PICKETS
     picket_z = start[:, :1] + pitch * torch.arange(PICKETS)
-    size = vectors(0.02 + 0.0 * picket_half_width, picket_height, picket_half_width).expand(-1, PICKETS, -1)
-    position = vectors(fence_side * fence_x, -2 * plinth_height - picket_height, picket_z)
+    size = vectors(0.02 + 0.0 * picket_half_width, picket_half_height, picket_half_width).expand(-1, PICKETS, -1)
+    position = vectors(fence_side * fence_x, -2 * plinth_half_height - picket_half_height, picket_z)
     assembly.add("box", "picket", position, size, look=BARS, alive=alive[:, :1])
     rail = vectors(
         fence_side * fence_x,
-        torch.stack((-2 * plinth_height - 1.9 * picket_height, -plinth_height), dim=1)[..., 0],
+        torch.stack((-2 * plinth_half_height - 1.9 * picket_half_height, -plinth_half_height), dim=1)[..., 0],
         rail_z,
     )
-    rail_thickness = torch.cat((draws.uniform("rail.thick", 0.03, 0.08, (1,)), plinth_height.clamp_min(0.02)), dim=1)
+    rail_half_thickness = torch.cat(
+        (draws.uniform("rail.thick", 0.03, 0.08, (1,)), plinth_half_height.clamp_min(0.02)), dim=1
+    )
     assembly.add(
         "box",
         "rail",
         rail,
-        vectors(0.05 + 0.0 * rail_thickness, rail_thickness, rail_half_length),
+        vectors(0.05 + 0.0 * rail_half_thickness, rail_half_thickness, rail_half_length),
         look=BARS,
         alive=alive[:, :1],
     )
@@ -367,10 +369,10 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> C
     swerve_frequency = draws.uniform("ego.swerve", 0.15, 0.3)
     yaw_amplitude = turn_rate / (2 * math.pi * swerve_frequency)
     lateral_amplitude = speed * yaw_amplitude / (2 * math.pi * swerve_frequency)
-    zero, quarter = torch.zeros_like(yaw), torch.full((1, 1), -math.pi / 2, dtype=torch.float64)
-    rough = (speed / 20.0)[:, None, None]
-    bounce = rough * draws.normal("ego.bounce", 0.0, 0.006, (3, 3)) * torch.tensor([[1.0], [0.2], [0.6]])
-    heave = rough * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
+    zero, quarter_turn = torch.zeros_like(yaw), torch.full((1, 1), -math.pi / 2, dtype=torch.float64)
+    roughness = (speed / 20.0)[:, None, None]
+    bounce = roughness * draws.normal("ego.bounce", 0.0, 0.006, (3, 3)) * torch.tensor([[1.0], [0.2], [0.6]])
+    heave = roughness * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
     frequency = draws.uniform("ego.rates", 0.6, 2.5, (3, 3))
     phase = draws.uniform("ego.phase", 0.0, 6.28, (3, 3))
     shake_path, shake_rotation = sample_hand_motion(draws, shake)
@@ -381,10 +383,10 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> C
         center=center.expand(len(draws), 2),
         position=MotionPath.of(start + vectors(lateral_amplitude, zero, zero), vectors(zero, zero, speed))
         .with_waves(heave, frequency, phase)
-        .with_waves(vectors(lateral_amplitude, zero, zero)[..., None], swerve_frequency[:, None, None], quarter),
+        .with_waves(vectors(lateral_amplitude, zero, zero)[..., None], swerve_frequency[:, None, None], quarter_turn),
         turn=MotionPath.of(vectors(zero, yaw, zero))
         .with_waves(bounce, frequency, phase + 0.7)
-        .with_waves(vectors(zero, yaw_amplitude, zero)[..., None], swerve_frequency[:, None, None], 0.0 * quarter),
+        .with_waves(vectors(zero, yaw_amplitude, zero)[..., None], swerve_frequency[:, None, None], 0.0 * quarter_turn),
         base=camera_rotation(draws.normal("ego.pitch", 0.0, 0.02), zero),
         shake=shake_path,
         shake_turn=shake_rotation,

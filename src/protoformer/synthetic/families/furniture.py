@@ -35,13 +35,13 @@ class Part:
 
     Attributes:
         extent: Half sizes, expands to B x n x 3.
-        middle: Center in the piece's local axes, expands to B x n x 3.
-        there: B x n, whether the piece has this part; None for all.
+        center: Center in the piece's local axes, expands to B x n x 3.
+        present: B x n, whether the piece has this part; None for all.
     """
 
     extent: Tensor
-    middle: Tensor
-    there: Tensor | None = None
+    center: Tensor
+    present: Tensor | None = None
 
 
 def add_boxes(
@@ -82,9 +82,9 @@ def add_boxes(
         look=look,
         spin=None if spin is None else join_paths([spin] * num_parts),
         base=torch.cat([base] * num_parts, dim=1),
-        offset=torch.cat([(base @ part.middle.expand(*shape, 3)[..., None])[..., 0] for part in parts], dim=1),
+        offset=torch.cat([(base @ part.center.expand(*shape, 3)[..., None])[..., 0] for part in parts], dim=1),
         instance=torch.cat([torch.as_tensor(instance).expand(shape)] * num_parts, dim=1),
-        alive=torch.cat([alive if part.there is None else alive & part.there for part in parts], dim=1),
+        alive=torch.cat([alive if part.present is None else alive & part.present for part in parts], dim=1),
         texture=texture,
         parts=num_parts,
     )
@@ -164,7 +164,7 @@ def add_chairs(
     factor = torch.as_tensor(scale, dtype=torch.float64)[..., None]
     texture, look = draws.uniform(f"{name}.cover", shape=(num_designs,)), replace(SET, alike=alike)
     for group, parts in (("frame", frame), ("seat", [seat])):
-        scaled = [Part(factor * part.extent, factor * part.middle, part.there) for part in parts]
+        scaled = [Part(factor * part.extent, factor * part.center, part.present) for part in parts]
         add_boxes(
             assembly, f"{name}.{group}", position, base, scaled, alive, look,
             spin=spin, instance=instance, texture=texture,
@@ -180,11 +180,8 @@ def _chair_parts(draws: SceneRandom, name: str, thick: Tensor, num_designs: int)
     leg_height = seat_height - 0.01
     back_height = torch.where(back == 3, leg_height, draws.uniform(f"{name}.tall", 0.75, 1.0, (num_designs,)))
     back_rise = (back_height - seat_height).clamp_min(0.1)
-    leg_x, leg_z, back_half_width = (
-        half_width - 1.3 * thick,
-        half_depth - 1.3 * thick,
-        half_width - 1.6 * thick,
-    )  # avoids coplanar faces
+    # Different factors avoid coplanar faces.
+    leg_x, leg_z, back_half_width = half_width - 1.3 * thick, half_depth - 1.3 * thick, half_width - 1.6 * thick
     parts = [
         Part(vectors(thick, 0.5 * high, thick), vectors(side * leg_x, LEGS - 0.5 * high, end * leg_z))
         for side, end, high in ((-1, -1, leg_height), (1, -1, leg_height), (-1, 1, back_height), (1, 1, back_height))
@@ -395,9 +392,9 @@ def add_counters(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) 
         Part(
             vectors(unit_half_width - 0.006, upper_half_height, 0.5 * half_depth),
             vectors(2 * n * unit_half_width, -upper_y - upper_half_height, 0.5 * half_depth),
-            there,
+            present,
         )
-        for n, there in zip((-1, 0, 1), draws.whether("counter.hangs", 0.85, (3,)).split(1, dim=1), strict=True)
+        for n, present in zip((-1, 0, 1), draws.whether("counter.hangs", 0.85, (3,)).split(1, dim=1), strict=True)
     ]
     add_boxes(assembly, "counter", position, base, fronts, alive)
     top = [Part(vectors(3 * unit_half_width, 0.02, half_depth + 0.02), vectors(0.0, -2 * half_height, -0.02))]

@@ -113,12 +113,12 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     wall_extent = vectors(torch.cat((z, z, x, x), dim=1), y, 1.0)
     base = yaw_rotation(0.5 * math.pi * side.abs())
     assembly.add("rectangle", "walls", position, wall_extent, look=WALLS, base=base, casts=False, parts=4)
-    wall_extent = vectors(x, z, 1.0)
+    floor_extent = vectors(x, z, 1.0)
     assembly.add(
         "rectangle",
         "floor",
         vectors(0.0, y - 0.005, 0.0 * x),
-        wall_extent,
+        floor_extent,
         look=FLOOR,
         base=ground_rotation(),
         casts=False,
@@ -127,7 +127,7 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
         "rectangle",
         "ceiling",
         vectors(0.0, 0.005 - y, 0.0 * x),
-        wall_extent,
+        floor_extent,
         look=CEILING,
         base=ground_rotation(),
         casts=False,
@@ -139,15 +139,17 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
         "rectangle", "rug", position, rug_extent, look=RUG, base=rug_rotation, alive=draws.whether("rug.is", 0.5, (1,))
     )
     count = 5
-    extent = vectors(
+    picture_extent = vectors(
         draws.log_uniform("picture.wide", 0.12, 0.7, (count,)),
         draws.log_uniform("picture.tall", 0.12, 0.6, (count,)),
         1.0,
     )
-    heading, wall_position = place_at_wall(draws, "picture", half, extent[..., 0], 0.02, count)
+    heading, wall_position = place_at_wall(draws, "picture", half, picture_extent[..., 0], 0.02, count)
     position = vectors(wall_position[..., 0], draws.uniform("picture.high", -0.6, 0.2, (count,)), wall_position[..., 1])
     alive = draws.whether("picture.is", 0.7, (count,))
-    assembly.add("rectangle", "picture", position, extent, look=PICTURE, base=yaw_rotation(heading), alive=alive)
+    assembly.add(
+        "rectangle", "picture", position, picture_extent, look=PICTURE, base=yaw_rotation(heading), alive=alive
+    )
 
 
 def add_openings(assembly: Assembly, half: Tensor) -> None:
@@ -183,7 +185,7 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
         "rectangle", "pane", pane_position, vectors(half_width, half_height, 1.0), look=PANE, base=base, alive=alive
     )
     frame = [Part(vectors(half_width + 0.05, 0.04, 0.04), vectors(0.0, up * half_height, 0.0)) for up in (-1, 1)] + [
-        Part(vectors(0.03, half_height, 0.035), vectors(aside * half_width, 0.0, 0.0)) for aside in (-1, 0, 1)
+        Part(vectors(0.03, half_height, 0.035), vectors(side_x * half_width, 0.0, 0.0)) for side_x in (-1, 0, 1)
     ]
     add_boxes(assembly, "window", position, base, frame, alive, LINEN)
     curtain_half_width = draws.uniform("curtain.wide", 0.08, 0.35, (1,))
@@ -191,9 +193,9 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
     curtains = [
         Part(
             vectors(curtain_half_width, curtain_half_height, 0.04),
-            vectors(aside * (half_width + 0.1), curtain_half_height - 1.15 * half_height, -0.05),
+            vectors(side_x * (half_width + 0.1), curtain_half_height - 1.15 * half_height, -0.05),
         )
-        for aside in (-1, 1)
+        for side_x in (-1, 1)
     ]
     add_boxes(assembly, "curtain", position, base, curtains, alive & draws.whether("curtain.is", 0.5, (1,)), COVER)
 
@@ -326,7 +328,7 @@ def _sample_camera(
     frequency = draws.uniform("camera.slow", 0.15, 0.5, (3, 1))
     phase = torch.zeros(1, 1, dtype=torch.float64)
     turn = (angular_velocity * vectors(0.5, 1.0, 0.3))[..., None] / (2 * math.pi * frequency)
-    zero_path = torch.zeros_like(start)
+    zero_vector = torch.zeros_like(start)
     shake_path, shake_rotation = sample_hand_motion(draws, shake)
     focal = FOCAL * width * draws.log_uniform("camera.focal", 0.9, 1.1, (1,)).expand(-1, 2)
     center = torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64)
@@ -334,7 +336,7 @@ def _sample_camera(
         focal=focal,
         center=center.expand(len(draws), 2),
         position=MotionPath.of(start).with_waves(velocity[..., None] / (2 * math.pi * frequency), frequency, phase),
-        turn=MotionPath.of(zero_path).with_waves(turn, frequency, phase),
+        turn=MotionPath.of(zero_vector).with_waves(turn, frequency, phase),
         base=camera_rotation(pitch, yaw) @ rotation(torch.stack((zero, zero, roll), dim=-1)),
         shake=shake_path,
         shake_turn=shake_rotation,
