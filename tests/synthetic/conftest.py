@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, Look
+from protoformer.synthetic.assembly import Assembly, Material
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Atmosphere, Camera, MotionPath, Scenes, Sensor
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
@@ -15,7 +15,7 @@ from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 Compose = Callable[..., Scenes]
 VECTORS = ("base", "offset", "ripple")
 PATHS = ("position", "spin", "stretch")
-MATTE = Look(repeat=(2.0, 2.0), contrast=(0.6, 0.6), tint=0.0, gloss=0.0)
+MATTE = Material(repeat=(2.0, 2.0), contrast=(0.6, 0.6), tint=0.0, gloss=0.0)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def _thing(options: dict[str, object]) -> dict[str, object]:
         made["texture"] = torch.full((1, 1), made["texture"], dtype=torch.float64)  # type: ignore[arg-type]
     if "alive" in made:
         made["alive"] = torch.full((1, 1), made["alive"])  # type: ignore[arg-type]
-    return {"look": MATTE, "extent": torch.ones(1, 1, 3, dtype=torch.float64), **made}
+    return {"material": MATTE, "extent": torch.ones(1, 1, 3, dtype=torch.float64), **made}
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid, warp_back
-from protoformer.synthetic.assembly import Look
+from protoformer.synthetic.assembly import Material
 from protoformer.synthetic.casting import NEAREST
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
@@ -22,7 +22,7 @@ Dilated = Callable[[Tensor, int], Tensor]
 SIZE = (64, 96)
 GRAY = 255.0
 WALL = {"kind": "rectangle", "position": (0.0, 0.0, 8.0), "extent": (90.0, 90.0, 1.0)}
-EVEN = Look(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
+EVEN = Material(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
 
 
 def value(path: MotionPath, time: float) -> Tensor:

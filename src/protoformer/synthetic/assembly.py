@@ -12,7 +12,7 @@ from protoformer.synthetic.scene import KINDS, Atmosphere, MotionPath, Primitive
 
 
 @dataclass(frozen=True)
-class Look:
+class Material:
     """Ranges from which the material of a group's objects is drawn.
 
     Attributes:
@@ -67,7 +67,7 @@ class Assembly:
         position: Tensor | MotionPath,
         extent: Tensor,
         *,
-        look: Look = Look(),  # noqa: B008
+        material: Material = Material(),  # noqa: B008
         spin: MotionPath | None = None,
         base: Tensor | None = None,
         offset: Tensor | None = None,
@@ -87,7 +87,7 @@ class Assembly:
             name: Unique name of the group; it keeps the random draws of groups apart.
             position: B x n x 3, or a path.
             extent: B x n x 3.
-            look: Material.
+            material: Ranges of its material.
             spin: As in `Primitives`; no rotation if None.
             base: As in `Primitives`; the identity if None.
             offset: As in `Primitives`; 0 if None.
@@ -106,9 +106,9 @@ class Assembly:
         zero_path = MotionPath.of(torch.zeros(*shape, 3))
         if base is None:
             base = torch.eye(3, dtype=torch.float64)
-        num_looks = 1 if look.alike else count // parts
-        texture_index, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, num_looks, texture)
-        gain, bias, gloss = (_repeat_parts(values, count) for values in self._color(name, look, num_looks))
+        num_materials = 1 if material.alike else count // parts
+        texture_index, tiling = self._texture(kind, name, extent.expand(*shape, 3), material, num_materials, texture)
+        gain, bias, gloss = (_repeat_parts(values, count) for values in self._color(name, material, num_materials))
         self.groups.append(
             {
                 "kind": kind,
@@ -148,41 +148,41 @@ class Assembly:
         return Primitives(counts=tuple(counts), **joined)  # type: ignore[arg-type]
 
     def _texture(
-        self, kind: str, name: str, extent: Tensor, look: Look, num_looks: int, position: Tensor | None
+        self, kind: str, name: str, extent: Tensor, material: Material, num_materials: int, position: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the texture index, B x n, and its tiling, B x n x 2 x 3, with `num_looks` materials per scene."""
+        """Return the texture index, B x n, and its tiling, B x n x 2 x 3, with `num_materials` materials per scene."""
         count = extent.shape[1]
-        position = self.draws.uniform(f"{name}: texture", shape=(num_looks,)) if position is None else position
+        position = self.draws.uniform(f"{name}: texture", shape=(num_materials,)) if position is None else position
         position = _repeat_parts(position, count)
         if kind == "cutout":  # the silhouette fills the rectangle
             tiling = torch.zeros(self.batch, count, 2, 3, dtype=torch.float64)
             tiling[..., 0, 0], tiling[..., 1, 1] = 0.5 / extent[..., 0], 0.5 / extent[..., 1]
             tiling[..., 2] = 0.5
             return self.surfaces + (position * self.cutouts).long(), tiling
-        density = 1 / self.draws.log_uniform(f"{name}: repeat", *look.repeat, (num_looks,))
-        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (num_looks,))
-        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (num_looks,))
+        density = 1 / self.draws.log_uniform(f"{name}: repeat", *material.repeat, (num_materials,))
+        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (num_materials,))
+        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (num_materials,))
         cos, sin = density * angle.cos(), density * angle.sin()
-        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (num_looks, 2))
+        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (num_materials, 2))
         tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1)
         return (position * self.surfaces).long(), _repeat_parts(tiling, count).unflatten(-1, (2, 3))
 
-    def _color(self, name: str, look: Look, num_looks: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the texture's gain and bias, B x num_looks x 3 each, and the gloss, B x num_looks."""
-        tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (num_looks, 3))
-        gain = self.draws.uniform(f"{name}: contrast", *look.contrast, (num_looks, 1)) * tint
-        if look.tone is None:
-            bias = 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (num_looks, 1))
+    def _color(self, name: str, material: Material, num_materials: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the texture's gain and bias, B x num_materials x 3 each, and the gloss, B x num_materials."""
+        tint = 1 + self.draws.uniform(f"{name}: tint", -material.tint, material.tint, (num_materials, 3))
+        gain = self.draws.uniform(f"{name}: contrast", *material.contrast, (num_materials, 1)) * tint
+        if material.tone is None:
+            bias = 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (num_materials, 1))
         else:
-            color = torch.tensor(look.color, dtype=torch.float64)
-            gain, tone = gain * color, self.draws.uniform(f"{name}: tone", *look.tone, (num_looks, 1))
+            color = torch.tensor(material.color, dtype=torch.float64)
+            gain, tone = gain * color, self.draws.uniform(f"{name}: tone", *material.tone, (num_materials, 1))
             bias = tone * tint * color - 0.5 * gain
-        if look.plain:
-            plain = self.draws.whether(f"{name}: plain", look.plain, (num_looks, 1))
-            faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (num_looks, 1))
-            bare = self.draws.uniform(f"{name}: bare", *look.bare, (num_looks, 1)) * tint - 0.5 * faint
+        if material.plain:
+            plain = self.draws.whether(f"{name}: plain", material.plain, (num_materials, 1))
+            faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (num_materials, 1))
+            bare = self.draws.uniform(f"{name}: bare", *material.bare, (num_materials, 1)) * tint - 0.5 * faint
             gain, bias = torch.where(plain, faint, gain), torch.where(plain, bare, bias)
-        gloss = self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (num_looks,)).clamp_min(0)
+        gloss = self.draws.uniform(f"{name}: gloss", -material.gloss, material.gloss, (num_materials,)).clamp_min(0)
         return gain, bias, gloss
 
     def _outline(self, name: str, count: int, roughness: float) -> Tensor:
@@ -296,8 +296,8 @@ def add_sky(assembly: Assembly) -> None:
     """Add a bright sky with wide clouds; it encloses every scene, so that every ray hits something."""
     radius = torch.full((assembly.batch, 1, 3), SKY_RADIUS, dtype=torch.float64)
     blue = (0.88, 1.0, 1.14)
-    look = Look(repeat=(900.0, 2500.0), contrast=(0.1, 0.4), tone=(0.6, 0.8), tint=0.06, color=blue, gloss=0.0)
-    assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, look=look)
+    material = Material(repeat=(900.0, 2500.0), contrast=(0.1, 0.4), tone=(0.6, 0.8), tint=0.06, color=blue, gloss=0.0)
+    assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, material=material)
 
 
 def sample_hand_motion(draws: SceneRandom, strength: float = 1.0) -> tuple[MotionPath, MotionPath]:

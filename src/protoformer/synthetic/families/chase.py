@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.assembly import (
     Assembly,
-    Look,
+    Material,
     add_sky,
     sample_air,
     sample_hand_motion,
@@ -87,7 +87,7 @@ def _add_actors(assembly: Assembly, path: MotionPath) -> None:
         rock_amplitude, rock_frequency, torch.zeros(1, dtype=torch.float64)
     )
     flat_spin = MotionPath.of(zero).with_waves(rock_amplitude, rock_frequency, torch.zeros(1, dtype=torch.float64))
-    look = Look(repeat=(0.3, 2.0), contrast=(0.7, 1.1))
+    material = Material(repeat=(0.3, 2.0), contrast=(0.7, 1.1))
     instance = torch.arange(1, 1 + ACTORS)
     base = yaw_rotation(heading)
 
@@ -98,7 +98,7 @@ def _add_actors(assembly: Assembly, path: MotionPath) -> None:
             f"actor {name}",
             path,
             size * extent,
-            look=look,
+            material=material,
             spin=solid_spin,
             base=base,
             offset=rotated,
@@ -132,7 +132,7 @@ def _add_actors(assembly: Assembly, path: MotionPath) -> None:
             f"actor {kind}",
             path,
             size * vectors(0.9 * ones, 1.0, 1.0),
-            look=look,
+            material=material,
             spin=flat_spin,
             base=lean,
             ripple=ripple,
@@ -150,7 +150,7 @@ def _add_occluders(assembly: Assembly, distance: Tensor) -> None:
     position = vectors(draws.uniform("post.aside", -0.4, 0.4, (count,)) * depth, -1.5, depth)
     half_width = draws.log_uniform("post.thick", 0.03, 0.2, (count,))
     alive = draws.whether("post.is", 0.5, (count,))
-    assembly.add("box", "post", position, vectors(half_width, 3.0, half_width), look=METAL, alive=alive)
+    assembly.add("box", "post", position, vectors(half_width, 3.0, half_width), material=METAL, alive=alive)
     depth = distance[:, None] * draws.uniform("board.near", 0.4, 0.7, (2,))
     start = vectors(0.0 * depth, -draws.uniform("board.high", 0.3, 1.5, (2,)), depth)
     swing = vectors(depth * draws.uniform("board.swing", 0.4, 1.2, (2,)), 0.0, 0.0)[..., None]

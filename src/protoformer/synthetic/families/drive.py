@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.assembly import (
     Assembly,
-    Look,
+    Material,
     add_sky,
     ground_rotation,
     sample_air,
@@ -21,14 +21,14 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-GROUND = Look(repeat=(3.0, 14.0), contrast=(0.4, 1.0))
-STONE = Look(repeat=(1.0, 6.0), contrast=(0.3, 0.9), tone=(0.25, 0.7), tint=0.08, gloss=0.0)
-PAINT = Look(repeat=(2.0, 9.0), contrast=(0.05, 0.3), tone=(0.7, 0.95), tint=0.03, gloss=0.0)
-WALL = Look(repeat=(1.5, 9.0), contrast=(0.5, 1.1), gloss=0.05)
-METAL = Look(repeat=(0.5, 4.0), contrast=(0.2, 0.8), tone=(0.1, 0.8), tint=0.35, gloss=0.6)
-DARK = Look(repeat=(0.5, 4.0), contrast=(0.1, 0.4), tone=(0.05, 0.2), tint=0.1, gloss=0.4)
-CLOTH = Look(repeat=(0.3, 1.5), contrast=(0.4, 1.1))
-BARS = Look(repeat=(0.5, 2.0), contrast=(0.05, 0.4), tone=(0.05, 0.95), alike=True)
+GROUND = Material(repeat=(3.0, 14.0), contrast=(0.4, 1.0))
+STONE = Material(repeat=(1.0, 6.0), contrast=(0.3, 0.9), tone=(0.25, 0.7), tint=0.08, gloss=0.0)
+PAINT = Material(repeat=(2.0, 9.0), contrast=(0.05, 0.3), tone=(0.7, 0.95), tint=0.03, gloss=0.0)
+WALL = Material(repeat=(1.5, 9.0), contrast=(0.5, 1.1), gloss=0.05)
+METAL = Material(repeat=(0.5, 4.0), contrast=(0.2, 0.8), tone=(0.1, 0.8), tint=0.35, gloss=0.6)
+DARK = Material(repeat=(0.5, 4.0), contrast=(0.1, 0.4), tone=(0.05, 0.2), tint=0.1, gloss=0.4)
+CLOTH = Material(repeat=(0.3, 1.5), contrast=(0.4, 1.1))
+BARS = Material(repeat=(0.5, 2.0), contrast=(0.05, 0.4), tone=(0.05, 0.95), alike=True)
 PICKETS = 32
 """Number of pickets of a fence."""
 FAR = 400.0
@@ -39,7 +39,7 @@ def add_ground(assembly: Assembly) -> None:
     """Add a plain to the horizon and hills in front of it."""
     draws, batch = assembly.draws, assembly.batch
     extent = torch.full((batch, 1, 3), 1900.0, dtype=torch.float64)
-    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), extent, look=GROUND, base=ground_rotation())
+    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), extent, material=GROUND, base=ground_rotation())
     angle = draws.uniform("hill.angle", -0.9, 0.9, (4,))
     distance = draws.uniform("hill.distance", 300.0, 900.0, (4,))
     size = vectors(
@@ -48,8 +48,8 @@ def add_ground(assembly: Assembly) -> None:
         distance * 0.2,
     )
     position = vectors(distance * angle.sin(), 0.0, distance * angle.cos())
-    look = Look(repeat=(60.0, 300.0), contrast=(0.3, 0.8), tone=(0.3, 0.6))
-    assembly.add("ball", "hill", position, size, look=look, alive=draws.whether("hill.is", 0.7, (4,)))
+    material = Material(repeat=(60.0, 300.0), contrast=(0.3, 0.8), tone=(0.3, 0.6))
+    assembly.add("ball", "hill", position, size, material=material, alive=draws.whether("hill.is", 0.7, (4,)))
 
 
 def add_road(assembly: Assembly) -> Tensor:
@@ -61,7 +61,7 @@ def add_road(assembly: Assembly) -> Tensor:
         "road",
         vectors(0.0, -0.01, 0.0 * half_width),
         vectors(half_width, FAR, 1.0),
-        look=STONE,
+        material=STONE,
         base=ground_rotation(),
     )
     num_dashes = 12
@@ -76,7 +76,7 @@ def add_road(assembly: Assembly) -> Tensor:
         "dash",
         dash_position,
         dash.expand(-1, num_dashes, -1),
-        look=PAINT,
+        material=PAINT,
         base=ground_rotation(),
         alive=alive,
     )
@@ -84,13 +84,13 @@ def add_road(assembly: Assembly) -> Tensor:
     line = vectors(torch.full_like(half_width, 0.07).expand(-1, 2), FAR, 1.0)
     position = vectors(sides * (half_width - 0.3), -0.02, 0.0)
     has_lines = draws.whether("line.is", 0.7, (1,))
-    assembly.add("rectangle", "line", position, line, look=PAINT, base=ground_rotation(), alive=has_lines)
+    assembly.add("rectangle", "line", position, line, material=PAINT, base=ground_rotation(), alive=has_lines)
     curb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
-    assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, look=STONE)
+    assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, material=STONE)
     sidewalk_half_width = draws.uniform("path.half", 0.8, 2.5, (1,))
     extent = vectors((sidewalk_half_width + 0.0 * sides), FAR, 1.0)
     position = vectors(sides * (half_width + 0.24 + sidewalk_half_width), -0.13, 0.0)
-    assembly.add("rectangle", "path", position, extent, look=STONE, base=ground_rotation())
+    assembly.add("rectangle", "path", position, extent, material=STONE, base=ground_rotation())
     return half_width + 0.24 + 2 * sidewalk_half_width
 
 
@@ -117,15 +117,15 @@ def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: 
     center = vectors(sides * (front + setback + extent[..., 0]), -extent[..., 1], z)
     alive = draws.whether("house.is", probability, (count,))
     heading = draws.normal("house.heading", 0.0, 0.05, (count,))
-    assembly.add("box", "house", center, extent, look=WALL, base=yaw_rotation(heading), alive=alive)
+    assembly.add("box", "house", center, extent, material=WALL, base=yaw_rotation(heading), alive=alive)
     # One textured front per house: a door, windows or a sign.
     door = vectors(draws.uniform("door.wide", 0.4, 2.0, (count,)), draws.uniform("door.high", 0.4, 1.3, (count,)), 1.0)
     facing = yaw_rotation(0.5 * math.pi * sides)
     door_position = center - vectors(
         sides * (extent[..., 0] + 0.03), draws.uniform("door.up", -1.0, 0.8, (count,)) * extent[..., 1], 0
     )
-    look = Look(repeat=(0.8, 3.0), contrast=(0.6, 1.2))
-    assembly.add("rectangle", "door", door_position, door, look=look, base=facing, alive=alive)
+    material = Material(repeat=(0.8, 3.0), contrast=(0.6, 1.2))
+    assembly.add("rectangle", "door", door_position, door, material=material, base=facing, alive=alive)
 
 
 def add_fences(assembly: Assembly, side: Tensor) -> None:
@@ -148,7 +148,7 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
         "wall",
         vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length),
         vectors(0.12 + 0.0 * wall_half_height, wall_half_height, wall_half_length),
-        look=WALL,
+        material=WALL,
         alive=alive[:, 1:],
     )
     pitch = draws.log_uniform("fence.pitch", 0.12, 0.7, (1,))
@@ -159,7 +159,7 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
     picket_z = start[:, :1] + pitch * torch.arange(PICKETS)
     size = vectors(0.02 + 0.0 * picket_half_width, picket_half_height, picket_half_width).expand(-1, PICKETS, -1)
     position = vectors(fence_side * fence_x, -2 * plinth_half_height - picket_half_height, picket_z)
-    assembly.add("box", "picket", position, size, look=BARS, alive=alive[:, :1])
+    assembly.add("box", "picket", position, size, material=BARS, alive=alive[:, :1])
     rail = vectors(
         fence_side * fence_x,
         torch.stack((-2 * plinth_half_height - 1.9 * picket_half_height, -plinth_half_height), dim=1)[..., 0],
@@ -173,7 +173,7 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
         "rail",
         rail,
         vectors(0.05 + 0.0 * rail_half_thickness, rail_half_thickness, rail_half_length),
-        look=BARS,
+        material=BARS,
         alive=alive[:, :1],
     )
 
@@ -186,11 +186,11 @@ def add_poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:
     half_height = draws.uniform("pole.high", 1.2, 4.0, (count,))
     half_width = draws.uniform("pole.thick", 0.03, 0.12, (count,))
     base = vectors(sides * (side - 0.3), -half_height, z)
-    assembly.add("box", "pole", base, vectors(half_width, half_height, half_width), look=METAL)
+    assembly.add("box", "pole", base, vectors(half_width, half_height, half_width), material=METAL)
     sign = base - vectors(0.0, 0.7 * half_height, 0.15)
     size = vectors(draws.uniform("sign.wide", 0.2, 0.6, (count,)), draws.uniform("sign.high", 0.2, 0.6, (count,)), 1.0)
     alive = draws.whether("sign.is", 0.6, (count,))
-    assembly.add("rectangle", "sign", sign, size, look=Look(repeat=(0.5, 1.5)), alive=alive)
+    assembly.add("rectangle", "sign", sign, size, material=Material(repeat=(0.5, 1.5)), alive=alive)
 
 
 def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
@@ -203,9 +203,11 @@ def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
     trunk_half_height = draws.uniform("tree.trunk", 0.8, 2.0, (count,))
     alive = draws.whether("tree.is", 0.8, (count,))
     half_width = draws.uniform("tree.thick", 0.06, 0.25, (count,))
-    look = Look(repeat=(0.5, 2.0), contrast=(0.3, 0.8), tone=(0.15, 0.4), gloss=0.0)
+    material = Material(repeat=(0.5, 2.0), contrast=(0.3, 0.8), tone=(0.15, 0.4), gloss=0.0)
     position = vectors(x, -trunk_half_height, z)
-    assembly.add("box", "trunk", position, vectors(half_width, trunk_half_height, half_width), look=look, alive=alive)
+    assembly.add(
+        "box", "trunk", position, vectors(half_width, trunk_half_height, half_width), material=material, alive=alive
+    )
     crown = vectors(x, -2 * trunk_half_height - 0.8 * radius, z - 0.02)
     size = vectors(radius, radius * draws.uniform("tree.tall", 0.9, 1.4, (count,)), 1.0)
     waves = draws.uniform("tree.waves", 1.0, 4.0, (count, 2))
@@ -219,7 +221,7 @@ def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
         ),
         dim=-1,
     )
-    assembly.add("cutout", "crown", crown, size, look=Look(contrast=(0.7, 1.0)), ripple=ripple, alive=alive)
+    assembly.add("cutout", "crown", crown, size, material=Material(contrast=(0.7, 1.0)), ripple=ripple, alive=alive)
 
 
 def add_cars(
@@ -249,14 +251,14 @@ def add_cars(
         ),
         ("wheels", size * torch.tensor([1.02, 0.7, 0.75]), vectors(0.0, -0.7 * size[..., 1], 0.0), DARK),
     )
-    for part, extent, offset, look in parts:
+    for part, extent, offset, material in parts:
         offset = (base @ offset[..., None])[..., 0]
         assembly.add(
             "box",
             f"{name}.{part}",
             position,
             extent,
-            look=look,
+            material=material,
             base=base,
             offset=offset,
             instance=instance,
@@ -276,7 +278,7 @@ def add_people(assembly: Assembly, position: MotionPath, instance: Tensor, alive
     for part, extent, height in parts:
         offset = vectors(0.0, height * height_scale, 0.0)
         assembly.add(
-            "ball", f"{name}.{part}", position, extent, look=CLOTH, offset=offset, instance=instance, alive=alive
+            "ball", f"{name}.{part}", position, extent, material=CLOTH, offset=offset, instance=instance, alive=alive
         )
 
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, Look, vectors, yaw_rotation
+from protoformer.synthetic.assembly import Assembly, Material, vectors, yaw_rotation
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import MotionPath, join_paths
 
-WOOD = Look(repeat=(0.4, 3.0), contrast=(0.3, 1.3), tone=(0.05, 0.7), plain=0.3, gloss=0.4)
-SET = Look(repeat=(0.3, 2.0), contrast=(0.3, 1.0), plain=0.5, bare=(0.0, 0.9), gloss=0.5)
-COVER = Look(repeat=(0.15, 1.2), contrast=(0.5, 1.3), tone=(0.1, 0.7), plain=0.35, bare=(0.0, 0.9), gloss=0.1)
-LINEN = Look(repeat=(0.3, 1.5), contrast=(0.1, 0.9), plain=0.6, bare=(0.6, 1.1), gloss=0.0)
-SPINES = Look(repeat=(0.1, 0.6), contrast=(0.4, 1.1), tint=0.3, plain=0.35, gloss=0.3)
-SCREEN = Look(repeat=(0.3, 1.0), contrast=(0.02, 0.2), tone=(0.02, 0.15), tint=0.05, gloss=0.6)
-SHADE = Look(repeat=(0.3, 1.0), contrast=(0.05, 0.4), tone=(0.75, 1.0), tint=0.1, gloss=0.0)
+WOOD = Material(repeat=(0.4, 3.0), contrast=(0.3, 1.3), tone=(0.05, 0.7), plain=0.3, gloss=0.4)
+SET = Material(repeat=(0.3, 2.0), contrast=(0.3, 1.0), plain=0.5, bare=(0.0, 0.9), gloss=0.5)
+COVER = Material(repeat=(0.15, 1.2), contrast=(0.5, 1.3), tone=(0.1, 0.7), plain=0.35, bare=(0.0, 0.9), gloss=0.1)
+LINEN = Material(repeat=(0.3, 1.5), contrast=(0.1, 0.9), plain=0.6, bare=(0.6, 1.1), gloss=0.0)
+SPINES = Material(repeat=(0.1, 0.6), contrast=(0.4, 1.1), tint=0.3, plain=0.35, gloss=0.3)
+SCREEN = Material(repeat=(0.3, 1.0), contrast=(0.02, 0.2), tone=(0.02, 0.15), tint=0.05, gloss=0.6)
+SHADE = Material(repeat=(0.3, 1.0), contrast=(0.05, 0.4), tone=(0.75, 1.0), tint=0.1, gloss=0.0)
 LEGS = 0.45
 """Half the height of a chair, meters: its reference point is this far above its feet."""
 ROWS, BOOKS = 4, 3
@@ -51,7 +51,7 @@ def add_boxes(
     base: Tensor,
     parts: Sequence[Part],
     alive: Tensor,
-    look: Look = WOOD,
+    material: Material = WOOD,
     *,
     spin: MotionPath | None = None,
     instance: Tensor | int = 0,
@@ -66,7 +66,7 @@ def add_boxes(
         base: B x n x 3 x 3, rotation of the pieces.
         parts: Boxes of each piece.
         alive: B x n, bool.
-        look: Material.
+        material: Ranges of their material.
         spin: As in `Assembly.add`.
         instance: As in `Assembly.add`.
         texture: As in `Assembly.add`.
@@ -79,7 +79,7 @@ def add_boxes(
         name,
         join_paths([path] * num_parts),
         torch.cat([part.extent.expand(*shape, 3) for part in parts], dim=1),
-        look=look,
+        material=material,
         spin=None if spin is None else join_paths([spin] * num_parts),
         base=torch.cat([base] * num_parts, dim=1),
         offset=torch.cat([(base @ part.center.expand(*shape, 3)[..., None])[..., 0] for part in parts], dim=1),
@@ -162,11 +162,11 @@ def add_chairs(
         thick = draws.log_uniform(f"{name}.thick", 0.01, 0.025, (num_designs,))
     frame, seat = _chair_parts(draws, name, thick, num_designs)
     factor = torch.as_tensor(scale, dtype=torch.float64)[..., None]
-    texture, look = draws.uniform(f"{name}.cover", shape=(num_designs,)), replace(SET, alike=alike)
+    texture, material = draws.uniform(f"{name}.cover", shape=(num_designs,)), replace(SET, alike=alike)
     for group, parts in (("frame", frame), ("seat", [seat])):
         scaled = [Part(factor * part.extent, factor * part.center, part.present) for part in parts]
         add_boxes(
-            assembly, f"{name}.{group}", position, base, scaled, alive, look,
+            assembly, f"{name}.{group}", position, base, scaled, alive, material,
             spin=spin, instance=instance, texture=texture,
         )  # fmt: skip
 

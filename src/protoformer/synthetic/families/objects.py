@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.assembly import (
     Assembly,
-    Look,
+    Material,
     add_sky,
     ground_rotation,
     sample_air,
@@ -61,7 +61,7 @@ def build_objects(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, 
             name,
             _sample_orbit(draws, name, start, pixel_size, max_speed, max(size)),
             extent,
-            look=Look(repeat=(0.3, 4.0), plain=0.2),
+            material=Material(repeat=(0.3, 4.0), plain=0.2),
             base=rotation(_sample_tilt(draws, name, kind, count)),
             spin=_sample_spin(draws, name, kind, count),
             stretch=_sample_stretch(draws, name, count),
@@ -195,18 +195,30 @@ def _add_background(assembly: Assembly) -> None:
     distance = draws.log_uniform("wall.distance", 25.0, 60.0, (1,))
     lean = vectors(draws.normal("wall.x", 0, 0.3, (1,)), draws.normal("wall.y", 0, 0.3, (1,)), 0.0).clamp(-0.6, 0.6)
     wall = vectors(4.0 * distance, 4.0 * distance, 1.0)
-    look = Look(repeat=(8.0, 40.0))
+    material = Material(repeat=(8.0, 40.0))
     assembly.add(
-        "rectangle", "wall", vectors(0.0, 0.0, distance), wall, look=look, base=rotation(lean), alive=background == 0
+        "rectangle",
+        "wall",
+        vectors(0.0, 0.0, distance),
+        wall,
+        material=material,
+        base=rotation(lean),
+        alive=background == 0,
     )
     hall = draws.log_uniform("hall.size", 12.0, 50.0, (1, 3)) * torch.tensor([1.5, 0.7, 1.0])
     position = draws.uniform("hall.place", -0.5, 0.5, (1, 3)) * hall
-    assembly.add("room", "hall", position, hall, look=Look(repeat=(3.0, 20.0)), alive=background == 1)
+    assembly.add("room", "hall", position, hall, material=Material(repeat=(3.0, 20.0)), alive=background == 1)
     depth = draws.log_uniform("plain.depth", 1.5, 12.0, (1,))
     plain = torch.full((batch, 1, 3), 1500.0, dtype=torch.float64)
-    look = Look(repeat=(2.0, 30.0))
+    material = Material(repeat=(2.0, 30.0))
     assembly.add(
-        "rectangle", "plain", vectors(0.0, depth, 0.0), plain, look=look, base=ground_rotation(), alive=background == 2
+        "rectangle",
+        "plain",
+        vectors(0.0, depth, 0.0),
+        plain,
+        material=material,
+        base=ground_rotation(),
+        alive=background == 2,
     )
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.assembly import (
     Assembly,
-    Look,
+    Material,
     add_sky,
     ground_rotation,
     remove_near,
@@ -47,13 +47,13 @@ FOCAL = 518.9 / 640
 """Focal length of a Kinect relative to the image width."""
 NEAREST = 0.7
 """Minimum distance from the camera to furniture, meters; a Kinect measures little below it."""
-WALLS = Look(repeat=(0.8, 6.0), contrast=(0.1, 0.9), plain=0.65, bare=(0.45, 1.1), tint=0.1, gloss=0.0)
-CEILING = Look(repeat=(1.0, 4.0), contrast=(0.05, 0.3), tone=(0.65, 0.95), tint=0.05, gloss=0.0)
-FLOOR = Look(repeat=(0.4, 3.0), contrast=(0.2, 1.1), tone=(0.15, 0.65), plain=0.25, bare=(0.06, 0.65))
-RUG = Look(repeat=(0.3, 2.0), contrast=(0.5, 1.1), plain=0.2)
-PICTURE = Look(repeat=(0.4, 1.6), contrast=(0.8, 1.4), plain=0.15)
-PANE = Look(repeat=(0.8, 3.0), contrast=(0.2, 0.8), tone=(0.7, 1.1), tint=0.05, gloss=0.0)
-THINGS = Look(repeat=(0.15, 1.2), contrast=(0.6, 1.4), plain=0.3)
+WALLS = Material(repeat=(0.8, 6.0), contrast=(0.1, 0.9), plain=0.65, bare=(0.45, 1.1), tint=0.1, gloss=0.0)
+CEILING = Material(repeat=(1.0, 4.0), contrast=(0.05, 0.3), tone=(0.65, 0.95), tint=0.05, gloss=0.0)
+FLOOR = Material(repeat=(0.4, 3.0), contrast=(0.2, 1.1), tone=(0.15, 0.65), plain=0.25, bare=(0.06, 0.65))
+RUG = Material(repeat=(0.3, 2.0), contrast=(0.5, 1.1), plain=0.2)
+PICTURE = Material(repeat=(0.4, 1.6), contrast=(0.8, 1.4), plain=0.15)
+PANE = Material(repeat=(0.8, 3.0), contrast=(0.2, 0.8), tone=(0.7, 1.1), tint=0.05, gloss=0.0)
+THINGS = Material(repeat=(0.15, 1.2), contrast=(0.6, 1.4), plain=0.3)
 PIECES = ("bed", "counter", "desk", "shelf", "sofa", "table", "chair", "lamp", "cabinet")
 KINDS = {
     "bedroom": (0.95, 0.0, 0.4, 0.5, 0.2, 0.2, 0.3, 0.6, 0.8),
@@ -106,20 +106,20 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     """Add the shell, floor, ceiling, a rug and wall decorations. half: B x 1 x 3, centered at the origin."""
     draws = assembly.draws
     x, y, z = half.unbind(-1)
-    assembly.add("room", "shell", torch.zeros_like(half), half, look=WALLS)
+    assembly.add("room", "shell", torch.zeros_like(half), half, material=WALLS)
     # The shell is emissive and unshaded; the walls in front of it are shaded, so that their corners are visible.
     side, end = torch.tensor([1.0, -1.0, 0.0, 0.0]).double(), torch.tensor([0.0, 0.0, 1.0, -1.0]).double()
     position = vectors(side * (x - 0.005), 0.0, end * (z - 0.005))
     wall_extent = vectors(torch.cat((z, z, x, x), dim=1), y, 1.0)
     base = yaw_rotation(0.5 * math.pi * side.abs())
-    assembly.add("rectangle", "walls", position, wall_extent, look=WALLS, base=base, casts=False, parts=4)
+    assembly.add("rectangle", "walls", position, wall_extent, material=WALLS, base=base, casts=False, parts=4)
     floor_extent = vectors(x, z, 1.0)
     assembly.add(
         "rectangle",
         "floor",
         vectors(0.0, y - 0.005, 0.0 * x),
         floor_extent,
-        look=FLOOR,
+        material=FLOOR,
         base=ground_rotation(),
         casts=False,
     )
@@ -128,7 +128,7 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
         "ceiling",
         vectors(0.0, 0.005 - y, 0.0 * x),
         floor_extent,
-        look=CEILING,
+        material=CEILING,
         base=ground_rotation(),
         casts=False,
     )
@@ -136,7 +136,13 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     position = vectors(draws.normal("rug.at.x", 0.0, 0.4, (1,)), y - 0.01, draws.normal("rug.at.z", 0.0, 0.4, (1,)))
     rug_rotation = yaw_rotation(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ ground_rotation()
     assembly.add(
-        "rectangle", "rug", position, rug_extent, look=RUG, base=rug_rotation, alive=draws.whether("rug.is", 0.5, (1,))
+        "rectangle",
+        "rug",
+        position,
+        rug_extent,
+        material=RUG,
+        base=rug_rotation,
+        alive=draws.whether("rug.is", 0.5, (1,)),
     )
     count = 5
     picture_extent = vectors(
@@ -148,7 +154,7 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     position = vectors(wall_position[..., 0], draws.uniform("picture.high", -0.6, 0.2, (count,)), wall_position[..., 1])
     alive = draws.whether("picture.is", 0.7, (count,))
     assembly.add(
-        "rectangle", "picture", position, picture_extent, look=PICTURE, base=yaw_rotation(heading), alive=alive
+        "rectangle", "picture", position, picture_extent, material=PICTURE, base=yaw_rotation(heading), alive=alive
     )
 
 
@@ -182,7 +188,7 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
     base, alive = yaw_rotation(heading), draws.whether("window.is", 0.7, (1,))
     pane_position = position + (base @ torch.tensor([0.0, 0.0, 0.025], dtype=torch.float64)[:, None])[..., 0]
     assembly.add(
-        "rectangle", "pane", pane_position, vectors(half_width, half_height, 1.0), look=PANE, base=base, alive=alive
+        "rectangle", "pane", pane_position, vectors(half_width, half_height, 1.0), material=PANE, base=base, alive=alive
     )
     frame = [Part(vectors(half_width + 0.05, 0.04, 0.04), vectors(0.0, up * half_height, 0.0)) for up in (-1, 1)] + [
         Part(vectors(0.03, half_height, 0.035), vectors(side_x * half_width, 0.0, 0.0)) for side_x in (-1, 0, 1)
@@ -241,7 +247,7 @@ def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     plant_half_height = draws.uniform("plant.tall", 0.3, 0.7, (1,))
     position = vectors(wall[..., 0], half[..., 1] - plant_half_height, wall[..., 1])
     size, has_plant = vectors(0.8 * plant_half_height, plant_half_height, 1.0), draws.whether("plant.is", 0.5, (1,))
-    assembly.add("cutout", "plant", position, size, look=THINGS, base=yaw_rotation(heading), alive=has_plant)
+    assembly.add("cutout", "plant", position, size, material=THINGS, base=yaw_rotation(heading), alive=has_plant)
     return view_targets, target_exists
 
 
@@ -272,7 +278,9 @@ def _add_small_objects(assembly: Assembly, half: Tensor, tops: Tensor, alive: Te
         offset = tops - floor_position + vectors(offset_xz[..., 0], -size[..., 1], offset_xz[..., 1])
         present = alive & draws.whether(f"{kind}.is", 0.7, (count,))
         base = yaw_rotation(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
-        assembly.add(kind, f"small {kind}", floor_position, size, look=THINGS, base=base, offset=offset, alive=present)
+        assembly.add(
+            kind, f"small {kind}", floor_position, size, material=THINGS, base=base, offset=offset, alive=present
+        )
 
 
 def _add_moving_objects(assembly: Assembly, half: Tensor) -> None:
@@ -290,7 +298,7 @@ def _add_moving_objects(assembly: Assembly, half: Tensor) -> None:
     alive = draws.whether("toy.is", 0.35, (count,))
     instance = torch.arange(3, 3 + count)
     assembly.add(
-        "ball", "toy", MotionPath.of(position, speed), size, look=THINGS, spin=spin, instance=instance, alive=alive
+        "ball", "toy", MotionPath.of(position, speed), size, material=THINGS, spin=spin, instance=instance, alive=alive
     )
 
 
