@@ -1,4 +1,4 @@
-"""Chairs that fly and stand, and rooms that hold what rooms hold."""
+"""Flying and standing chairs, and the furniture of rooms."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The clean pass keeps the color of every point; the final one is what light, lens and sensor make of it."""
+"""The clean pass keeps the color of every point; the final pass adds light, lens and sensor effects."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Textures and silhouettes made from numbers alone."""
+"""Procedural textures and silhouettes."""
 
 import pytest
 import torch

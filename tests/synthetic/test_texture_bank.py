@@ -1,4 +1,4 @@
-"""A bank of textures: what is stored, what is looked up, and what a folder of images becomes."""
+"""Texture bank: packing, sampling, and banks built from a folder of images."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Chance that depends on a key alone."""
+"""Counter-based random numbers."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is rendered is exactly what the scene's numbers say, worked out here a second time and in double precision."""
+"""Renders match an independent double-precision computation from the scene description."""
 
 import math
 from collections.abc import Callable
