@@ -1,4 +1,4 @@
-"""Scenes for the tests of the world: a small bank of textures, and scenes put together by hand."""
+"""Fixtures for synthetic scenes: a small texture bank and hand-written scenes."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, Look
+from protoformer.synthetic.assembly import Assembly, Material
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Atmosphere, Camera, MotionPath, Scenes, Sensor
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
@@ -15,29 +15,29 @@ from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 Compose = Callable[..., Scenes]
 VECTORS = ("base", "offset", "ripple")
 PATHS = ("position", "spin", "stretch")
-MATTE = Look(repeat=(2.0, 2.0), contrast=(0.6, 0.6), tint=0.0, gloss=0.0)
+MATTE = Material(repeat=(2.0, 2.0), contrast=(0.6, 0.6), tint=0.0, gloss=0.0)
 
 
 @pytest.fixture(scope="session")
 def bank() -> TextureBank:
-    """Small textures: the default bank takes seconds to make."""
+    """A bank of small textures; building the default one takes seconds."""
     return procedural_bank(side=64, each=3)
 
 
-def path_of(*powers: tuple[float, ...], things: bool = False) -> MotionPath:
-    """A polynomial of time for one scene: its value at time 0, its velocity and so on."""
+def path_of(*powers: tuple[float, ...], per_object: bool = False) -> MotionPath:
+    """Build a polynomial path for one scene from its value at time 0, its velocity and so on."""
     values = [torch.tensor(power, dtype=torch.float64)[None] for power in powers]
-    return MotionPath.of(*(value[:, None] for value in values) if things else values)
+    return MotionPath.of(*(value[:, None] for value in values) if per_object else values)
 
 
-def _thing(options: dict[str, object]) -> dict[str, object]:
-    """Lists of numbers as `Assembly.add` takes them, for one thing of one scene."""
+def _parse_object(options: dict[str, object]) -> dict[str, object]:
+    """Convert lists of numbers to the arguments of `Assembly.add` for one object of one scene."""
     made = dict(options)
     for key in PATHS:
         if key in made:
             value = made[key]
             powers = value if isinstance(value, list) else [value]
-            made[key] = path_of(*powers, things=True)  # type: ignore[misc]
+            made[key] = path_of(*powers, per_object=True)  # type: ignore[misc]
     for key in (*VECTORS, "extent"):
         if key in made:
             made[key] = torch.as_tensor(made[key], dtype=torch.float64)[None, None]
@@ -45,18 +45,18 @@ def _thing(options: dict[str, object]) -> dict[str, object]:
         made["texture"] = torch.full((1, 1), made["texture"], dtype=torch.float64)  # type: ignore[arg-type]
     if "alive" in made:
         made["alive"] = torch.full((1, 1), made["alive"])  # type: ignore[arg-type]
-    return {"look": MATTE, "extent": torch.ones(1, 1, 3, dtype=torch.float64), **made}
+    return {"material": MATTE, "extent": torch.ones(1, 1, 3, dtype=torch.float64), **made}
 
 
 @pytest.fixture(scope="session")
 def compose(bank: TextureBank) -> Compose:
-    """Put one scene together: things are dictionaries of what `Assembly.add` takes, with `kind`, in plain numbers.
+    """Compose one scene from dictionaries of arguments of `Assembly.add`, with `kind`, in plain numbers.
 
     A path is a tuple, its value, or a list of tuples: the value at time 0, the velocity and so on. Frames are a second
-    apart. The light comes from everywhere unless a sun is given.
+    apart. All light is ambient unless a sun is given.
     """
 
-    def composed(
+    def compose_scene(
         *things: dict[str, object],
         eye: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
         turn: tuple[float, ...] | list[tuple[float, ...]] = (0.0, 0.0, 0.0),
@@ -70,7 +70,7 @@ def compose(bank: TextureBank) -> Compose:
     ) -> Scenes:
         assembly = Assembly(SceneRandom(0, [0]), bank.surfaces, bank.cutouts)
         for number, options in enumerate(things):
-            assembly.add(name=f"thing {number}", **_thing(options))  # type: ignore[arg-type]
+            assembly.add(name=f"thing {number}", **_parse_object(options))  # type: ignore[arg-type]
         height, width = size
         middle = (0.5 * (width - 1), 0.5 * (height - 1)) if center is None else center
 
@@ -117,14 +117,14 @@ def compose(bank: TextureBank) -> Compose:
             names=("by hand",),
         )
 
-    return composed
+    return compose_scene
 
 
 @pytest.fixture(scope="session")
 def dilated() -> Callable[[Tensor, int], Tensor]:
-    """Grow masks, B x 1 x H x W."""
+    """Dilate masks, B x 1 x H x W."""
 
-    def grown(mask: Tensor, by: int) -> Tensor:
+    def dilate(mask: Tensor, by: int) -> Tensor:
         return F.max_pool2d(mask.float(), 2 * by + 1, stride=1, padding=by) > 0
 
-    return grown
+    return dilate

@@ -1,8 +1,8 @@
-"""How the things of a group come to look."""
+"""Materials of a group's objects."""
 
 import torch
 
-from protoformer.synthetic.assembly import Assembly, Look, clear_of
+from protoformer.synthetic.assembly import Assembly, Material, remove_near
 from protoformer.synthetic.families.drive import PICKETS
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.rng import SceneRandom
@@ -12,16 +12,16 @@ from protoformer.synthetic.texture_bank import TextureBank
 SCENES, THINGS = 40, 12
 
 
-def boxes(look: Look, bank: TextureBank) -> Primitives:
-    """A group of boxes of this look in each of some scenes."""
+def boxes(material: Material, bank: TextureBank) -> Primitives:
+    """A group of boxes of this material in each of some scenes."""
     assembly = Assembly(SceneRandom(3, range(SCENES)), bank.surfaces, bank.cutouts)
     places = torch.zeros(SCENES, THINGS, 3)
-    assembly.add("box", "thing", places, torch.ones_like(places), look=look)
+    assembly.add("box", "thing", places, torch.ones_like(places), material=material)
     return assembly.primitives()
 
 
 def test_things_that_are_alike_differ_between_scenes_alone(bank: TextureBank) -> None:
-    alike, other = boxes(Look(alike=True), bank), boxes(Look(), bank)
+    alike, other = boxes(Material(alike=True), bank), boxes(Material(), bank)
     for name in ("texture", "tiling", "gain", "bias", "gloss"):
         values = getattr(alike, name)
         assert (values == values[:, :1]).all(), name
@@ -30,12 +30,12 @@ def test_things_that_are_alike_differ_between_scenes_alone(bank: TextureBank) ->
 
 
 def test_plain_things_are_as_many_as_asked_and_of_any_brightness(bank: TextureBank) -> None:
-    things = boxes(Look(contrast=(0.7, 1.1), plain=0.25), bank)
+    things = boxes(Material(contrast=(0.7, 1.1), plain=0.25), bank)
     plain = things.gain.amax(dim=-1) < 0.3
     assert 0.18 < plain.float().mean() < 0.32
     middle = (things.bias + 0.5 * things.gain).mean(dim=-1)[plain]  # what a texture's middle gray becomes
     assert middle.min() < 0.1 and middle.max() > 0.85
-    assert torch.equal(things.gain[~plain], boxes(Look(contrast=(0.7, 1.1)), bank).gain[~plain])
+    assert torch.equal(things.gain[~plain], boxes(Material(contrast=(0.7, 1.1)), bank).gain[~plain])
 
 
 def test_streets_have_fences_whose_pickets_look_alike(bank: TextureBank) -> None:
@@ -60,7 +60,7 @@ def test_the_parts_of_a_thing_look_the_same_and_things_do_not(bank: TextureBank)
 
 
 def test_bare_things_are_as_bright_as_asked(bank: TextureBank) -> None:
-    things = boxes(Look(plain=1.0, bare=(0.6, 0.8), tint=0.0), bank)
+    things = boxes(Material(plain=1.0, bare=(0.6, 0.8), tint=0.0), bank)
     middle = things.bias + 0.5 * things.gain
     assert 0.6 <= middle.min() < 0.62 and 0.78 < middle.max() <= 0.8
 
@@ -72,7 +72,7 @@ def test_what_comes_too_near_goes_with_all_its_parts(bank: TextureBank) -> None:
     towards = torch.tensor([0.0, 0.0, -1.5], dtype=torch.float64).expand(1, 2, 3)
     assembly.add("box", "far part", place, small)
     assembly.add("box", "near part", place, small, offset=towards)
-    kept = clear_of(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.45)
+    kept = remove_near(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.45)
     assert kept.alive.tolist() == [[False, True, False, True]]
-    wholly = clear_of(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.35)
+    wholly = remove_near(assembly.primitives(), torch.zeros(1, 3, dtype=torch.float64), 0.35)
     assert wholly.alive.all()

@@ -1,4 +1,4 @@
-"""Rays meet unit shapes where mathematics says."""
+"""Rays hit unit shapes at the analytic intersection points."""
 
 import dataclasses
 import math
@@ -257,7 +257,7 @@ def test_normals_are_those_of_the_depth_map(compose: Compose, bank: TextureBank)
     assert gap[same & ~ball].max() < 1e-3
     rays = torch.cat((view.hits.ray, torch.ones_like(view.hits.ray[:1])))
     facing = (view.map(rays / rays.norm(dim=0)) * view.normals).sum(dim=1, keepdim=True)[..., 1:-1, 1:-1]
-    steep = facing > -0.5  # near the limb depth is too curved to be told from neighbors
+    steep = facing > -0.5  # near the limb depth is too curved to estimate from neighbors
     assert gap[same & ball & ~steep].max() < 0.02
     assert (same & ball & ~steep).sum() > 2000
 

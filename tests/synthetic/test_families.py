@@ -1,4 +1,4 @@
-"""What scenes of each family are like: bounds that the documentation states, over many scenes."""
+"""Statistics of the scenes of each family: bounds that the documentation states, over many scenes."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Many:
-    """Scenes of one family, and all that is asked of them."""
+    """Scenes of one family and the renders that the tests use."""
 
     renderer: Renderer
     first: View

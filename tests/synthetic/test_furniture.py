@@ -1,14 +1,14 @@
-"""Chairs that fly and stand, and rooms that hold what rooms hold."""
+"""Flying and standing chairs, and the furniture of rooms."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, upright
-from protoformer.synthetic.families.furniture import LEGS, Part, against_wall, chairs, put
+from protoformer.synthetic.assembly import Assembly, yaw_rotation
+from protoformer.synthetic.families.furniture import LEGS, Part, add_boxes, add_chairs, place_at_wall
 from protoformer.synthetic.families.objects import CHAIRS, RATE, THINGS
-from protoformer.synthetic.families.room import KINDS, PIECES, walls
+from protoformer.synthetic.families.room import KINDS, PIECES, add_walls
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import FORWARD, PLACE
@@ -89,7 +89,7 @@ def test_a_set_of_chairs_is_alike_and_single_ones_are_not(bank: TextureBank) -> 
         assembly = Assembly(SceneRandom(3, range(SCENES)), bank.surfaces, bank.cutouts)
         places, heading = torch.zeros(SCENES, 4, 3), torch.zeros(SCENES, 4, dtype=torch.float64)
         alive = torch.ones(SCENES, 4, dtype=torch.bool)
-        chairs(assembly, places, upright(heading), alive, alike=alike)
+        add_chairs(assembly, places, yaw_rotation(heading), alive, alike=alike)
         parts = assembly.primitives()
         extent = parts.extent[:, : 4 * (PARTS - 1)].unflatten(1, (PARTS - 1, 4))
         gain = parts.gain[:, : 4 * (PARTS - 1)].unflatten(1, (PARTS - 1, 4))
@@ -104,7 +104,7 @@ def test_a_set_of_chairs_is_alike_and_single_ones_are_not(bank: TextureBank) -> 
 def test_what_stands_against_a_wall_has_its_back_there_and_stays_within_the_room() -> None:
     draws = SceneRandom(3, range(200))
     half = torch.tensor([2.0, 1.3, 3.0], dtype=torch.float64).expand(200, 1, 3)
-    heading, place = against_wall(draws, "thing", half, 0.5, 0.2)
+    heading, place = place_at_wall(draws, "thing", half, 0.5, 0.2)
     back = place + 0.2 * torch.stack((heading.sin(), heading.cos()), dim=-1)
     limits = half[..., ::2]
     assert ((back.abs() - limits).abs().amin(dim=-1) < 1e-9).all()
@@ -116,11 +116,11 @@ def test_the_parts_of_a_piece_turn_with_it(bank: TextureBank) -> None:
     assembly = Assembly(SceneRandom(3, [0]), bank.surfaces, bank.cutouts)
     behind = Part(torch.full((3,), 0.1), torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
     there = torch.ones(1, 1, dtype=torch.bool)
-    put(
+    add_boxes(
         assembly,
         "piece",
         torch.zeros(1, 1, 3),
-        upright(torch.tensor([[math.pi / 2]], dtype=torch.float64)),
+        yaw_rotation(torch.tensor([[math.pi / 2]], dtype=torch.float64)),
         [behind],
         there,
     )
@@ -146,7 +146,7 @@ def test_rooms_hold_some_pieces_and_are_as_deep_as_photographed_ones(bank: Textu
 def test_walls_are_mostly_plain_and_light(bank: TextureBank) -> None:
     assembly = Assembly(SceneRandom(5, range(300)), bank.surfaces, bank.cutouts)
     half = torch.tensor([2.0, 1.3, 3.0], dtype=torch.float64).expand(300, 1, 3)
-    walls(assembly, half)
+    add_walls(assembly, half)
     parts = assembly.primitives()
     gain, bias = parts.gain[:, 0].mean(dim=-1), parts.bias[:, 0].mean(dim=-1)
     assert torch.equal(parts.gain[:, 0], parts.gain[:, 3])  # all four alike

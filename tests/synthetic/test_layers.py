@@ -1,4 +1,4 @@
-"""Scenes whose motion is known exactly."""
+"""Layered scenes with exact flow."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The clean pass keeps the color of every point; the final one is what light, lens and sensor make of it."""
+"""The clean pass keeps the color of every point; the final pass adds light, lens and sensor effects."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.warps import warp_back
-from protoformer.synthetic.assembly import Look
+from protoformer.synthetic.assembly import Material
 from protoformer.synthetic.casting import in_shadow
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.scene import MotionPath, Scenes
@@ -21,7 +21,7 @@ Dilated = Callable[[Tensor, int], Tensor]
 SIZE = (64, 96)
 GRAY = 255.0
 WALL = {"kind": "rectangle", "position": (0.0, 0.0, 8.0), "extent": (90.0, 90.0, 1.0)}
-EVEN = Look(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
+EVEN = Material(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
 
 
 def colors(renderer: Renderer, time: float = 0.0, subframes: int = 1) -> Tensor:
@@ -34,17 +34,17 @@ def with_film(scenes: Scenes, **changes: Tensor | MotionPath) -> Scenes:
 
 
 def test_without_effects_the_final_pass_is_the_clean_one(compose: Compose, bank: TextureBank, dilated: Dilated) -> None:
-    smooth = Look(repeat=(40.0, 40.0), contrast=(0.5, 0.5), tint=0.0, gloss=0.0)
+    smooth = Material(repeat=(40.0, 40.0), contrast=(0.5, 0.5), tint=0.0, gloss=0.0)
     things = (
-        {**WALL, "look": smooth},
+        {**WALL, "material": smooth},
         {
             "kind": "ball",
             "position": (-1.5, 0, 5.0),
             "extent": (1.3, 0.6, 0.9),
             "spin": (0.1, 0.6, 0.4),
-            "look": smooth,
+            "material": smooth,
         },
-        {"kind": "box", "position": (1.5, 0, 5.0), "spin": (0.3, 0.5, 0.1), "look": smooth},
+        {"kind": "box", "position": (1.5, 0, 5.0), "spin": (0.3, 0.5, 0.1), "material": smooth},
     )
     renderer = Renderer(compose(*things, sun=(0.3, -0.6, -1.0), ambient=0.4), bank)
     view = renderer.view(0.0)
@@ -59,7 +59,7 @@ def test_without_effects_the_final_pass_is_the_clean_one(compose: Compose, bank:
 
 
 def test_fog_takes_the_light_away_with_distance(compose: Compose, bank: TextureBank) -> None:
-    scenes = compose({**WALL, "look": EVEN, "base": [[1.0, 0, 0], [0, 0.5, -0.866], [0, 0.866, 0.5]]})
+    scenes = compose({**WALL, "material": EVEN, "base": [[1.0, 0, 0], [0, 0.5, -0.866], [0, 0.866, 0.5]]})
     air = dataclasses.replace(
         scenes.air,
         fog=torch.tensor([0.1], dtype=torch.float64),
@@ -74,7 +74,7 @@ def test_fog_takes_the_light_away_with_distance(compose: Compose, bank: TextureB
 
 
 def test_exposure_multiplies_and_noise_differs_from_frame_to_frame(compose: Compose, bank: TextureBank) -> None:
-    scenes = compose({**WALL, "look": EVEN})
+    scenes = compose({**WALL, "material": EVEN})
     brighter = MotionPath.of(torch.full((1, 3), math.log(1.5), dtype=torch.float64))
     image = colors(Renderer(with_film(scenes, exposure=brighter), bank))
     assert (image - GRAY * 0.75).abs().max() < 2
@@ -92,8 +92,8 @@ def test_motion_blur_is_as_long_as_the_motion_while_the_shutter_is_open(compose:
     white = dataclasses.replace(EVEN, tone=(0.9, 0.9))
     black = dataclasses.replace(EVEN, tone=(0.1, 0.1))
     for way in (-1.0, 1.0):  # 12 pixels a frame, and open for half of it
-        patch = {"kind": "rectangle", "position": [(0, 0, 5.0), (way, 0, 0)], "look": white}
-        scenes = compose(patch, {**WALL, "look": black})
+        patch = {"kind": "rectangle", "position": [(0, 0, 5.0), (way, 0, 0)], "material": white}
+        scenes = compose(patch, {**WALL, "material": black})
         open_half = with_film(scenes, shutter=torch.tensor([0.5], dtype=torch.float64))
         sharp = colors(Renderer(scenes, bank), subframes=24).mean(dim=0)
         blurred = colors(Renderer(open_half, bank), subframes=24).mean(dim=0)
@@ -110,9 +110,15 @@ def test_motion_blur_is_as_long_as_the_motion_while_the_shutter_is_open(compose:
 
 
 def test_a_box_throws_its_shadow_where_the_sun_says(compose: Compose, bank: TextureBank, dilated: Dilated) -> None:
-    lying = [[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]]
-    ground = {"kind": "rectangle", "position": (0, 3.0, 0), "extent": (90.0, 90.0, 1.0), "base": lying, "look": EVEN}
-    box = {"kind": "box", "position": (0, 2.2, 4.4), "extent": (0.3, 0.1, 0.6), "look": EVEN}
+    ground_rotation = [[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]]
+    ground = {
+        "kind": "rectangle",
+        "position": (0, 3.0, 0),
+        "extent": (90.0, 90.0, 1.0),
+        "base": ground_rotation,
+        "material": EVEN,
+    }
+    box = {"kind": "box", "position": (0, 2.2, 4.4), "extent": (0.3, 0.1, 0.6), "material": EVEN}
     scenes = compose(ground, box, sun=(1.0, -1.0, 0.0), ambient=0.3, turn=(-0.6, 0, 0))
     renderer = Renderer(scenes, bank)
     view = renderer.view(0.0)
@@ -133,7 +139,7 @@ def test_a_box_throws_its_shadow_where_the_sun_says(compose: Compose, bank: Text
 
 
 def test_a_highlight_is_where_the_sun_is_mirrored(compose: Compose, bank: TextureBank) -> None:
-    scenes = compose({**WALL, "look": EVEN}, sun=(0.3, -0.2, -1.0))
+    scenes = compose({**WALL, "material": EVEN}, sun=(0.3, -0.2, -1.0))
     glossy = dataclasses.replace(scenes.primitives, gloss=torch.full((1, 1), 0.4, dtype=torch.float64))
     image = colors(Renderer(dataclasses.replace(scenes, primitives=glossy), bank)).mean(dim=0)
     row, column = divmod(int(image.flatten().argmax()), 64)
@@ -144,8 +150,14 @@ def test_a_highlight_is_where_the_sun_is_mirrored(compose: Compose, bank: Textur
 def test_the_clean_pass_keeps_its_light_as_things_turn_and_the_final_one_does_not(
     compose: Compose, bank: TextureBank
 ) -> None:
-    turning = {"kind": "box", "position": (0, 0, 5.0), "spin": [(0, 0, 0), (0, 0.7, 0)], "look": EVEN, "instance": 1}
-    renderer = Renderer(compose(turning, {**WALL, "look": EVEN}, sun=(0.6, 0, -1.0), ambient=0.0), bank)
+    turning = {
+        "kind": "box",
+        "position": (0, 0, 5.0),
+        "spin": [(0, 0, 0), (0, 0.7, 0)],
+        "material": EVEN,
+        "instance": 1,
+    }
+    renderer = Renderer(compose(turning, {**WALL, "material": EVEN}, sun=(0.6, 0, -1.0), ambient=0.0), bank)
     first, second = renderer.view(0.0), renderer.view(1 / renderer.scenes.rate)
     motion = renderer.motion(first, second)
     middle = (0, 0, 24, 30)
@@ -157,9 +169,9 @@ def test_the_clean_pass_keeps_its_light_as_things_turn_and_the_final_one_does_no
 
 def test_edges_are_softened_and_the_inside_is_not(compose: Compose, bank: TextureBank, dilated: Dilated) -> None:
     white, black = (dataclasses.replace(EVEN, tone=(tone, tone)) for tone in (0.8, 0.2))
-    patch = {"kind": "rectangle", "position": (0, 0, 5.0), "extent": (1.0, 1.0, 1.0), "look": white}
+    patch = {"kind": "rectangle", "position": (0, 0, 5.0), "extent": (1.0, 1.0, 1.0), "material": white}
     tilted = {**patch, "spin": (0, 0, 0.3)}
-    renderer = Renderer(compose(tilted, {**WALL, "look": black}), bank)
+    renderer = Renderer(compose(tilted, {**WALL, "material": black}), bank)
     view = renderer.view(0.0)
     image = renderer.clean(view)
     on = (view.primitive == 0).float()

@@ -1,4 +1,4 @@
-"""Paths are polynomials of time plus waves."""
+"""Motion paths are polynomials of time plus waves."""
 
 import math
 

@@ -1,10 +1,10 @@
-"""Textures and silhouettes made from numbers alone."""
+"""Procedural textures and silhouettes."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.patterns import spectral, voronoi
+from protoformer.synthetic.patterns import spectral_noise, voronoi
 from protoformer.synthetic.textures import FAMILIES, cutout
 
 SIDE = 64
@@ -70,20 +70,20 @@ def test_colors_vary_and_some_are_saturated() -> None:
 
 
 def test_noise_has_unit_deviation_and_no_mean() -> None:
-    field = spectral(64, torch.Generator().manual_seed(0), slope=1.0)
+    field = spectral_noise(64, torch.Generator().manual_seed(0), slope=1.0)
     assert float(field.mean()) == pytest.approx(0, abs=1e-5)
     assert float(field.std()) == pytest.approx(1, rel=1e-4)
 
 
 def test_noise_of_a_steeper_slope_is_smoother() -> None:
     def roughness(slope: float) -> float:
-        return float(spectral(64, torch.Generator().manual_seed(0), slope=slope).diff(dim=1).std())
+        return float(spectral_noise(64, torch.Generator().manual_seed(0), slope=slope).diff(dim=1).std())
 
     assert roughness(0.0) > 2 * roughness(1.0) > 4 * roughness(2.0)
 
 
 def test_noise_is_drawn_out_along_x_where_it_is_stretched() -> None:
-    field = spectral(64, torch.Generator().manual_seed(0), slope=0.7, stretch=0.1)
+    field = spectral_noise(64, torch.Generator().manual_seed(0), slope=0.7, stretch=0.1)
     assert field.diff(dim=0).std() > 2 * field.diff(dim=1).std()
 
 

@@ -1,4 +1,4 @@
-"""Textures made from numbers alone."""
+"""Multi-octave noise textures."""
 
 import pytest
 import torch

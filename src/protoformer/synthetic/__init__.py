@@ -1,4 +1,4 @@
-"""Synthetic scenes whose flow, depth, boxes and camera path are known exactly."""
+"""Procedural scenes with exact flow, depth, occlusion, boxes and camera paths."""
 
 from protoformer.synthetic.generator import (
     SceneStream,

@@ -1,4 +1,4 @@
-"""Putting a batch of scenes together, group by group."""
+"""Assembly of primitives, light and sensor parameters into a batch of scenes."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -12,14 +12,20 @@ from protoformer.synthetic.scene import KINDS, Atmosphere, MotionPath, Primitive
 
 
 @dataclass(frozen=True)
-class Look:
-    """How the things of a group are colored.
+class Material:
+    """Ranges from which the material of a group's objects is drawn.
 
-    repeat: meters that one repeat of the texture covers, (least, most). contrast: factor on the texture, (least, most).
-    tone: brightness that the texture's middle gray takes, (least, most); None leaves a texture its own colors, but for
-    small changes. tint: how much the three colors may differ; color: what they are multiplied by. gloss: the most
-    that a highlight adds. plain: the share of things with hardly any texture, of a brightness within `bare`, anything
-    from black to white unless told otherwise. alike: whether all things of the group in a scene look the same.
+    Attributes:
+        repeat: Meters that one repeat of the texture covers, (min, max).
+        contrast: Factor on the texture, (min, max).
+        tone: Brightness of the texture's middle gray, (min, max); None keeps the texture's own colors up to small
+            changes.
+        tint: Maximum relative deviation of each color channel.
+        color: Factors on the color channels.
+        gloss: Maximum strength of the specular highlight.
+        plain: Probability of an almost textureless object.
+        bare: Brightness of textureless objects, (min, max).
+        alike: Whether all objects of the group in a scene look the same.
     """
 
     repeat: tuple[float, float] = (0.5, 3.0)
@@ -35,7 +41,14 @@ class Look:
 
 @dataclass
 class Assembly:
-    """Collects groups of primitives for the scenes of `draws`; textures come from a bank of so many of each sort."""
+    """Collects groups of primitives for a batch of scenes.
+
+    Attributes:
+        draws: Random numbers of the scenes.
+        surfaces: Number of opaque textures in the bank.
+        cutouts: Number of cutout textures in the bank.
+        groups: The groups added so far.
+    """
 
     draws: SceneRandom
     surfaces: int
@@ -44,7 +57,7 @@ class Assembly:
 
     @property
     def batch(self) -> int:
-        """How many scenes are made at once."""
+        """The number of scenes."""
         return len(self.draws)
 
     def add(
@@ -54,7 +67,7 @@ class Assembly:
         position: Tensor | MotionPath,
         extent: Tensor,
         *,
-        look: Look = Look(),  # noqa: B008
+        material: Material = Material(),  # noqa: B008
         spin: MotionPath | None = None,
         base: Tensor | None = None,
         offset: Tensor | None = None,
@@ -67,35 +80,50 @@ class Assembly:
         texture: Tensor | None = None,
         parts: int = 1,
     ) -> None:
-        """Add a group of one kind. position: B x n x 3, or a path; extent: B x n x 3; the others as in `Primitives`.
+        """Add a group of n primitives of one kind.
 
-        roughness: how far a blob's outline is from a circle. texture: B x n / parts, or B x 1 for all of them, in 0 ..
-        1, where in the bank to look; drawn if not given. parts: how many primitives make up a thing, and look the same:
-        the first parts of all things come first, then the second ones. The name keeps the draws of groups apart.
+        Args:
+            kind: One of `KINDS`.
+            name: Unique name of the group; it keeps the random draws of groups apart.
+            position: B x n x 3, or a path.
+            extent: B x n x 3.
+            material: Ranges of its material.
+            spin: As in `Primitives`; no rotation if None.
+            base: As in `Primitives`; the identity if None.
+            offset: As in `Primitives`; 0 if None.
+            stretch: As in `Primitives`; constant size if None.
+            ripple: As in `Primitives`; flat if None.
+            roughness: Deviation of a blob's outline from a circle.
+            instance: As in `Primitives`.
+            casts: Whether the group casts shadows.
+            alive: As in `Primitives`; all if None.
+            texture: B x n / parts, or B x 1 for all, in 0 .. 1, relative index into the bank; drawn if None.
+            parts: Number of primitives per object, which share a material. The first parts of all objects come first,
+                then the second ones, and so on.
         """
         count = extent.shape[1]
         shape = (self.batch, count)
-        still = MotionPath.of(torch.zeros(*shape, 3))
+        zero_path = MotionPath.of(torch.zeros(*shape, 3))
         if base is None:
             base = torch.eye(3, dtype=torch.float64)
-        looks = 1 if look.alike else count // parts
-        chosen, tiling = self._texture(kind, name, extent.expand(*shape, 3), look, looks, texture)
-        gain, bias, gloss = (_shared(values, count) for values in self._color(name, look, looks))
+        num_materials = 1 if material.alike else count // parts
+        texture_index, tiling = self._texture(kind, name, extent.expand(*shape, 3), material, num_materials, texture)
+        gain, bias, gloss = (_repeat_parts(values, count) for values in self._color(name, material, num_materials))
         self.groups.append(
             {
                 "kind": kind,
                 "alive": torch.ones(shape, dtype=torch.bool) if alive is None else alive.expand(shape),
                 "position": position if isinstance(position, MotionPath) else MotionPath.of(position.expand(*shape, 3)),
-                "spin": still if spin is None else spin,
+                "spin": zero_path if spin is None else spin,
                 "base": base.expand(*shape, 3, 3),
                 "offset": torch.zeros(*shape, 3) if offset is None else offset.expand(*shape, 3),
                 "extent": extent.expand(*shape, 3),
-                "stretch": still if stretch is None else stretch,
+                "stretch": zero_path if stretch is None else stretch,
                 "outline": self._outline(name, count, roughness if kind == "blob" else 0.0),
                 "ripple": torch.zeros(*shape, 2, 4) if ripple is None else ripple.expand(*shape, 2, 4),
                 "instance": torch.as_tensor(instance).expand(shape),
                 "casts": torch.full(shape, casts),
-                "texture": chosen,
+                "texture": texture_index,
                 "tiling": tiling,
                 "gain": gain,
                 "bias": bias,
@@ -104,105 +132,107 @@ class Assembly:
         )
 
     def primitives(self) -> Primitives:
-        """All groups, sorted by kind."""
+        """Join all groups, sorted by kind."""
         groups = sorted(self.groups, key=lambda group: KINDS.index(str(group["kind"])))
         counts = [0] * len(KINDS)
         for group in groups:
             counts[KINDS.index(str(group["kind"]))] += group["extent"].shape[1]  # type: ignore[attr-defined]
-        whole: dict[str, object] = {}
+        joined: dict[str, object] = {}
         for key in groups[0]:
-            parts = [group[key] for group in groups]
-            if isinstance(parts[0], MotionPath):
-                whole[key] = join_paths(parts)  # type: ignore[arg-type]
-            elif isinstance(parts[0], Tensor):
-                wanted = parts[0].dtype if not parts[0].is_floating_point() else torch.float64
-                whole[key] = torch.cat([part.to(wanted) for part in parts], dim=1)  # type: ignore[attr-defined]
-        return Primitives(counts=tuple(counts), **whole)  # type: ignore[arg-type]
+            values = [group[key] for group in groups]
+            if isinstance(values[0], MotionPath):
+                joined[key] = join_paths(values)  # type: ignore[arg-type]
+            elif isinstance(values[0], Tensor):
+                dtype = values[0].dtype if not values[0].is_floating_point() else torch.float64
+                joined[key] = torch.cat([value.to(dtype) for value in values], dim=1)  # type: ignore[attr-defined]
+        return Primitives(counts=tuple(counts), **joined)  # type: ignore[arg-type]
 
     def _texture(
-        self, kind: str, name: str, extent: Tensor, look: Look, drawn: int, place: Tensor | None
+        self, kind: str, name: str, extent: Tensor, material: Material, num_materials: int, position: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Which texture, B x n, and how it lies, B x n x 2 x 3; so many are drawn."""
+        """Return the texture index, B x n, and its tiling, B x n x 2 x 3, with `num_materials` materials per scene."""
         count = extent.shape[1]
-        place = self.draws.uniform(f"{name}: texture", shape=(drawn,)) if place is None else place
-        place = _shared(place, count)
-        if kind == "cutout":  # the silhouette fills the patch
+        position = self.draws.uniform(f"{name}: texture", shape=(num_materials,)) if position is None else position
+        position = _repeat_parts(position, count)
+        if kind == "cutout":  # the silhouette fills the rectangle
             tiling = torch.zeros(self.batch, count, 2, 3, dtype=torch.float64)
             tiling[..., 0, 0], tiling[..., 1, 1] = 0.5 / extent[..., 0], 0.5 / extent[..., 1]
             tiling[..., 2] = 0.5
-            return self.surfaces + (place * self.cutouts).long(), tiling
-        density = 1 / self.draws.log_uniform(f"{name}: repeat", *look.repeat, (drawn,))
-        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (drawn,))
-        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (drawn,))
+            return self.surfaces + (position * self.cutouts).long(), tiling
+        density = 1 / self.draws.log_uniform(f"{name}: repeat", *material.repeat, (num_materials,))
+        quarter = 0.5 * math.pi * self.draws.integer(f"{name}: quarter", 0, 4, (num_materials,))
+        angle = quarter + self.draws.normal(f"{name}: angle", 0.0, 0.03, (num_materials,))
         cos, sin = density * angle.cos(), density * angle.sin()
-        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (drawn, 2))
+        shift = self.draws.uniform(f"{name}: shift", 0.0, 2.0, (num_materials, 2))
         tiling = torch.stack((cos, -sin, shift[..., 0], sin, cos, shift[..., 1]), dim=-1)
-        return (place * self.surfaces).long(), _shared(tiling, count).unflatten(-1, (2, 3))
+        return (position * self.surfaces).long(), _repeat_parts(tiling, count).unflatten(-1, (2, 3))
 
-    def _color(self, name: str, look: Look, drawn: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Factor and offset of the texture, B x drawn x 3 each, and the strength of a highlight, B x drawn."""
-        tint = 1 + self.draws.uniform(f"{name}: tint", -look.tint, look.tint, (drawn, 3))
-        gain = self.draws.uniform(f"{name}: contrast", *look.contrast, (drawn, 1)) * tint
-        if look.tone is None:
-            bias = 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (drawn, 1))
+    def _color(self, name: str, material: Material, num_materials: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the texture's gain and bias, B x num_materials x 3 each, and the gloss, B x num_materials."""
+        tint = 1 + self.draws.uniform(f"{name}: tint", -material.tint, material.tint, (num_materials, 3))
+        gain = self.draws.uniform(f"{name}: contrast", *material.contrast, (num_materials, 1)) * tint
+        if material.tone is None:
+            bias = 0.5 - 0.5 * gain + self.draws.uniform(f"{name}: lift", -0.05, 0.05, (num_materials, 1))
         else:
-            color = torch.tensor(look.color, dtype=torch.float64)
-            gain, tone = gain * color, self.draws.uniform(f"{name}: tone", *look.tone, (drawn, 1))
+            color = torch.tensor(material.color, dtype=torch.float64)
+            gain, tone = gain * color, self.draws.uniform(f"{name}: tone", *material.tone, (num_materials, 1))
             bias = tone * tint * color - 0.5 * gain
-        if look.plain:
-            plain = self.draws.whether(f"{name}: plain", look.plain, (drawn, 1))
-            faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (drawn, 1))
-            bare = self.draws.uniform(f"{name}: bare", *look.bare, (drawn, 1)) * tint - 0.5 * faint
+        if material.plain:
+            plain = self.draws.whether(f"{name}: plain", material.plain, (num_materials, 1))
+            faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (num_materials, 1))
+            bare = self.draws.uniform(f"{name}: bare", *material.bare, (num_materials, 1)) * tint - 0.5 * faint
             gain, bias = torch.where(plain, faint, gain), torch.where(plain, bare, bias)
-        gloss = self.draws.uniform(f"{name}: gloss", -look.gloss, look.gloss, (drawn,)).clamp_min(0)
+        gloss = self.draws.uniform(f"{name}: gloss", -material.gloss, material.gloss, (num_materials,)).clamp_min(0)
         return gain, bias, gloss
 
     def _outline(self, name: str, count: int, roughness: float) -> Tensor:
-        """Of blobs, B x n x 7; a circle where there is no roughness."""
+        """Return the outlines of blobs, B x n x 7; circles if roughness is 0."""
         if not roughness:
             return torch.eye(7, dtype=torch.float64)[0].expand(self.batch, count, 7)
         waves = self.draws.normal(f"{name}: outline", 0.0, roughness, (count, 6)).clamp(-0.5, 0.5)
         waves = waves * torch.tensor([0.5, 0.5, 0.35, 0.35, 0.15, 0.15], dtype=torch.float64)
         total = waves.abs().sum(dim=-1, keepdim=True)
-        round_ = (1 - total).clamp_min(0.35)
-        return torch.cat((round_, waves), dim=-1) / (round_ + total)  # no point is outside the unit circle
+        mean_radius = (1 - total).clamp_min(0.35)
+        return torch.cat((mean_radius, waves), dim=-1) / (
+            mean_radius + total
+        )  # normalized to stay within the unit circle
 
 
-def _shared(values: Tensor, count: int) -> Tensor:
-    """The looks of some things, B x n x ..., for all their parts, B x count x ..."""
+def _repeat_parts(values: Tensor, count: int) -> Tensor:
+    """Repeat per-object values, B x n x ..., for all parts, B x count x ..."""
     return torch.cat((values,) * (count // values.shape[1]), dim=1)
 
 
-def clear_of(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
-    """Without the bodies of boxes, balls and cutouts that come nearer than `gap` meters to a point (B x 3) at time 0.
+def remove_near(primitives: Primitives, point: Tensor, gap: float) -> Primitives:
+    """Remove boxes, balls and cutouts that come closer than `gap` meters to a point (B x 3) at time 0.
 
-    Parts that are at one place but for their offsets are of one body, and go together.
+    Primitives with the same origin are parts of one body and are removed together.
     """
     zero = torch.zeros(len(point))
-    turned, origin = rotation(primitives.spin.at(zero)), primitives.position.at(zero)
-    middle = origin + (turned @ primitives.offset[..., None])[..., 0]
-    own = ((turned @ primitives.base).transpose(-1, -2) @ (point[:, None] - middle)[..., None])[..., 0]
-    flat = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # a cutout has no depth
+    rotations, origin = rotation(primitives.spin.at(zero)), primitives.position.at(zero)
+    center = origin + (rotations @ primitives.offset[..., None])[..., 0]
+    local = ((rotations @ primitives.base).transpose(-1, -2) @ (point[:, None] - center)[..., None])[..., 0]
+    flat = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)  # a cutout has no thickness
     cutouts, boxes = sum(primitives.counts[:2]), sum(primitives.counts[:3])
-    number = torch.arange(primitives.alive.shape[1])
-    extent = torch.where((number < boxes)[:, None], primitives.extent * flat, primitives.extent)
-    distance = (own.abs() - extent).clamp_min(0).norm(dim=-1)
-    solid = (number >= cutouts) & (number < sum(primitives.counts[:5]))
-    near = solid & primitives.alive & (distance < gap)
+    index = torch.arange(primitives.alive.shape[1])
+    extent = torch.where((index < boxes)[:, None], primitives.extent * flat, primitives.extent)
+    distance = (local.abs() - extent).clamp_min(0).norm(dim=-1)
+    removable = (index >= cutouts) & (index < sum(primitives.counts[:5]))
+    near = removable & primitives.alive & (distance < gap)
     x, y, z = origin.unbind(dim=-1)
-    shared = near[:, None] & (x[:, :, None] == x[:, None])
-    shared = shared & (y[:, :, None] == y[:, None]) & (z[:, :, None] == z[:, None])
-    return replace(primitives, alive=primitives.alive & ~(solid & shared.any(dim=-1)))
+    same_body = near[:, None] & (x[:, :, None] == x[:, None])
+    same_body = same_body & (y[:, :, None] == y[:, None]) & (z[:, :, None] == z[:, None])
+    return replace(primitives, alive=primitives.alive & ~(removable & same_body.any(dim=-1)))
 
 
-def upright(heading: Tensor) -> Tensor:
-    """Rotation of a thing that stands, turned about the vertical by an angle: ... to ... x 3 x 3."""
+def yaw_rotation(heading: Tensor) -> Tensor:
+    """Return rotations about the vertical axis by a heading: ... to ... x 3 x 3."""
     zero = torch.zeros_like(heading)
     return rotation(torch.stack((zero, heading, zero), dim=-1))
 
 
-def lying() -> Tensor:
-    """Rotation that lays a patch flat on the ground: its own x to the right and y forward."""
+def ground_rotation() -> Tensor:
+    """Return the rotation that lays a patch on the ground: local x to the right, local y forward."""
     return rotation(torch.tensor([-math.pi / 2, 0.0, 0.0], dtype=torch.float64))
 
 
@@ -213,11 +243,17 @@ def vectors(x: Tensor | float, y: Tensor | float, z: Tensor | float) -> Tensor:
 
 
 SKY_RADIUS = 2000.0
-"""Meters."""
+"""Radius of the sky, meters."""
 
 
 def sample_air(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 0.3) -> Atmosphere:
-    """A sun above the horizon. fog: least and most, per meter, where there is any, which is in the share `foggy`."""
+    """Draw light and fog, with the sun above the horizon.
+
+    Args:
+        draws: Random numbers of the scenes.
+        fog: Density per meter where there is fog, (min, max).
+        foggy: Probability of fog.
+    """
     height, heading = draws.uniform("sun.height", 0.3, 1.3), draws.uniform("sun.heading", 0.0, 2 * math.pi)
     sun = vectors(height.cos() * heading.cos(), -height.sin(), height.cos() * heading.sin())
     gray = draws.uniform("fog.grey", 0.45, 0.9, (1,))
@@ -231,14 +267,19 @@ def sample_air(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), fo
 
 
 def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) -> Sensor:
-    """A camera's habits: some scenes are sharp and clean, some are not. focus: least and most, meters."""
-    still = torch.zeros(len(draws), 3, dtype=torch.float64)
+    """Draw lens, sensor and codec parameters; some scenes are sharp and clean, others are not.
+
+    Args:
+        draws: Random numbers of the scenes.
+        focus: Focus distance, meters, (min, max).
+    """
+    zero = torch.zeros(len(draws), 3, dtype=torch.float64)
     flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.whether("film.flickers", 0.5, (1, 1))
     return Sensor(
         shutter=draws.uniform("film.shutter", 0.2, 0.9) * draws.whether("film.blur", 0.7),
         aperture=draws.log_uniform("film.aperture", 1.0, 12.0) * draws.whether("film.soft", 0.3),
         focus=draws.log_uniform("film.focus", *focus),
-        exposure=MotionPath.of(still + draws.normal("film.gain", 0.0, 0.05, (3,))).with_waves(
+        exposure=MotionPath.of(zero + draws.normal("film.gain", 0.0, 0.05, (3,))).with_waves(
             flicker, draws.uniform("film.rate", 0.2, 4.0, (1, 2)), draws.uniform("film.phase", 0.0, 6.28, (1, 2))
         ),
         gamma=draws.log_uniform("film.gamma", 0.85, 1.2),
@@ -252,40 +293,49 @@ def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) 
 
 
 def add_sky(assembly: Assembly) -> None:
-    """Bright, with wide clouds; it closes every scene, so that every ray meets something."""
+    """Add a bright sky with wide clouds; it encloses every scene, so that every ray hits something."""
     radius = torch.full((assembly.batch, 1, 3), SKY_RADIUS, dtype=torch.float64)
     blue = (0.88, 1.0, 1.14)
-    look = Look(repeat=(900.0, 2500.0), contrast=(0.1, 0.4), tone=(0.6, 0.8), tint=0.06, color=blue, gloss=0.0)
-    assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, look=look)
+    material = Material(repeat=(900.0, 2500.0), contrast=(0.1, 0.4), tone=(0.6, 0.8), tint=0.06, color=blue, gloss=0.0)
+    assembly.add("sky", "sky", torch.zeros(assembly.batch, 1, 3), radius, material=material)
 
 
 def sample_hand_motion(draws: SceneRandom, strength: float = 1.0) -> tuple[MotionPath, MotionPath]:
-    """The shake of a hand: position along the camera's axes and turn about them, of B x 3; none at strength 0.
+    """Draw hand shake.
 
-    Tremor and sway from 0.4 to 12 Hz whose amplitude falls as the frequency grows, and in some scenes the steps of
-    someone who walks: up and down twice, and sideways once, in every two steps.
+    Tremor and sway from 0.4 to 12 Hz with an amplitude that falls with frequency; half of the scenes add the steps of a
+    walking person: two vertical oscillations and one lateral oscillation per two steps.
+
+    Args:
+        draws: Random numbers of the scenes.
+        strength: Scale of the shake; 0 for none.
+
+    Returns:
+        Paths of B x 3: translation along the camera axes (meters) and rotation about them (radians).
     """
     if not strength:
         return MotionPath.of(torch.zeros(len(draws), 3)), MotionPath.of(torch.zeros(len(draws), 3))
     size = strength * draws.log_uniform("hand.size", 0.4, 2.0, (1, 1))
-    waves = 10
-    still = torch.zeros(len(draws), 3, dtype=torch.float64)
+    num_waves = 10
+    zero = torch.zeros(len(draws), 3, dtype=torch.float64)
 
     def tremor(name: str, amplitude: Tensor) -> MotionPath:
-        frequency = draws.log_uniform(f"{name}.frequency", 0.4, 12.0, (3, waves))
-        falling = draws.normal(f"{name}.amplitude", 0.0, 1.0, (3, waves)) / (1 + frequency) / math.sqrt(waves / 2)
-        phase = draws.uniform(f"{name}.phase", 0.0, 2 * math.pi, (3, waves))
-        return MotionPath.of(still).with_waves(size * amplitude * falling, frequency, phase)
+        frequency = draws.log_uniform(f"{name}.frequency", 0.4, 12.0, (3, num_waves))
+        spectrum = (
+            draws.normal(f"{name}.amplitude", 0.0, 1.0, (3, num_waves)) / (1 + frequency) / math.sqrt(num_waves / 2)
+        )
+        phase = draws.uniform(f"{name}.phase", 0.0, 2 * math.pi, (3, num_waves))
+        return MotionPath.of(zero).with_waves(size * amplitude * spectrum, frequency, phase)
 
-    # About a degree and a few millimeters; least about the optical axis.
+    # About one degree and a few millimeters; smallest about the optical axis.
     turn = tremor("hand.turn", torch.tensor([0.045, 0.045, 0.025], dtype=torch.float64)[:, None])
     shift = tremor("hand.shift", torch.tensor([0.012, 0.012, 0.008], dtype=torch.float64)[:, None])
-    walks = draws.whether("hand.walks", 0.5, (1, 1)) * size
+    walk_strength = draws.whether("hand.walks", 0.5, (1, 1)) * size
     step, phase = draws.uniform("hand.step", 1.6, 2.2, (1, 1)), draws.uniform("hand.foot", 0.0, 6.28, (1, 1))
     halves = torch.tensor([0.5, 1.0, 1.0], dtype=torch.float64)[:, None]
     sway = torch.tensor([0.015, 0.025, 0.01], dtype=torch.float64)[:, None]
     nod = torch.tensor([0.008, 0.006, 0.008], dtype=torch.float64)[:, None]
     return (
-        shift.with_waves(walks * sway, step * halves, phase),
-        turn.with_waves(walks * nod, step * halves.flip(0), phase + 1.0),
+        shift.with_waves(walk_strength * sway, step * halves, phase),
+        turn.with_waves(walk_strength * nod, step * halves.flip(0), phase + 1.0),
     )

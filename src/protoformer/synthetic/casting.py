@@ -1,7 +1,7 @@
-"""What a ray meets first: every primitive of a scene against every ray, analytically.
+"""Ray casting: analytic intersection of every ray with every primitive of a scene.
 
-Rays start at the camera, at the origin of its axes, and have the direction (x, y, 1): so the ray's parameter at a hit
-is the depth. In the primitive's own coordinates a ray is o + t d, and every test is that of a unit shape.
+Rays start at the camera, the origin of its axes, and have the direction (x, y, 1), so that the ray parameter of a hit
+is its depth. In a primitive's local coordinates a ray is o + t d, and every intersection test is that of a unit shape.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,21 @@ from protoformer.synthetic.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, 
 from protoformer.synthetic.texture_bank import TextureBank
 
 NEAREST = 0.02
-"""Nothing nearer than this to where a ray starts is seen, meters."""
+"""Hits closer than this to the start of a ray are ignored, meters."""
 TILE = 96
-"""Pixels; on a CPU, primitives that a tile cannot see are left out."""
+"""Side of the CPU's image tiles, pixels; primitives outside a tile's bounds are culled."""
 
 Vector = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What does not change over time and decides what a ray meets.
+    """Static shape data of the primitives, on the rendering device.
 
-    outline: 7 x B x P. texture: B x P, int64. bank: for silhouettes.
+    Attributes:
+        outline: 7 x B x P.
+        texture: B x P, int64.
+        bank: Texture bank, for the silhouettes of cutouts.
     """
 
     outline: Tensor
@@ -35,90 +38,91 @@ class Shapes:
 
 
 def ripple(x: Tensor, y: Tensor, waves: Tensor) -> tuple[Tensor, Tensor]:
-    """From the plane of a rippling patch to its material. waves: 6 x ..., the table's RIPPLE."""
+    """Map the plane of a rippling patch to its undeformed material. waves: 6 x ..., the table's RIPPLE rows."""
     x = x + waves[0] * torch.sin(waves[1] * y + waves[2])
     return x, y + waves[3] * torch.sin(waves[4] * x + waves[5])
 
 
 def unripple(x: Tensor, y: Tensor, waves: Tensor) -> tuple[Tensor, Tensor]:
-    """From the material to the plane, exactly."""
+    """Map the undeformed material to the plane: the exact inverse of `ripple`."""
     y = y - waves[3] * torch.sin(waves[4] * x + waves[5])
     return x - waves[0] * torch.sin(waves[1] * y + waves[2]), y
 
 
-def _plane(o: Vector, d: Vector) -> Vector:
-    """Depth, and the point of the plane z = 0."""
+def _intersect_plane(o: Vector, d: Vector) -> Vector:
+    """Return the depth and the point (x, y) at which rays meet the plane z = 0."""
     depth = -o[2] / d[2]
     return depth, o[0] + depth * d[0], o[1] + depth * d[1]
 
 
-def _rectangle(o: Vector, d: Vector) -> Tensor:
-    depth, x, y = _plane(o, d)
+def _intersect_rectangle(o: Vector, d: Vector) -> Tensor:
+    depth, x, y = _intersect_plane(o, d)
     return torch.where(torch.maximum(x.abs(), y.abs()) <= 1, depth, torch.inf)
 
 
-def _blob(o: Vector, d: Vector, outline: Tensor, waves: Tensor) -> Tensor:
-    depth, x, y = _plane(o, d)
+def _intersect_blob(o: Vector, d: Vector, outline: Tensor, waves: Tensor) -> Tensor:
+    depth, x, y = _intersect_plane(o, d)
     x, y = ripple(x, y, waves)
     radius = (x * x + y * y).clamp_min(1e-12).sqrt()
     c, s = x / radius, y / radius
     c2, s2 = c * c - s * s, 2 * s * c
     c3, s3 = c2 * c - s2 * s, s2 * c + c2 * s
     c5, s5 = c2 * c3 - s2 * s3, s2 * c3 + c2 * s3
-    reach = outline[0] + outline[1] * c2 + outline[2] * s2 + outline[3] * c3 + outline[4] * s3
-    return torch.where(radius <= reach + outline[5] * c5 + outline[6] * s5, depth, torch.inf)
+    outline_radius = outline[0] + outline[1] * c2 + outline[2] * s2 + outline[3] * c3 + outline[4] * s3
+    return torch.where(radius <= outline_radius + outline[5] * c5 + outline[6] * s5, depth, torch.inf)
 
 
-def _cutout(o: Vector, d: Vector, waves: Tensor, texture: Tensor, bank: TextureBank) -> Tensor:
-    depth, x, y = _plane(o, d)
+def _intersect_cutout(o: Vector, d: Vector, waves: Tensor, texture: Tensor, bank: TextureBank) -> Tensor:
+    depth, x, y = _intersect_plane(o, d)
     x, y = ripple(x, y, waves)
     return torch.where(bank.covers(texture.expand_as(x), 0.5 * x + 0.5, 0.5 * y + 0.5), depth, torch.inf)
 
 
-def _box(o: Vector, d: Vector, within: bool) -> Tensor:
-    enter, leave = None, None
-    for start, along in zip(o, d, strict=True):
-        inverse = 1 / torch.where(along.abs() < 1e-12, 1e-12, along)  # a ray along a face divides by nothing else
-        middle, half = -start * inverse, inverse.abs()
-        near, far = middle - half, middle + half
-        enter = near if enter is None else torch.maximum(enter, near)
-        leave = far if leave is None else torch.minimum(leave, far)
-    assert enter is not None and leave is not None
-    return torch.where(enter <= leave, leave if within else enter, torch.inf)
+def _intersect_box(o: Vector, d: Vector, inside: bool) -> Tensor:
+    entry, exit_ = None, None
+    for origin, direction in zip(o, d, strict=True):
+        # Rays parallel to a face would divide by 0.
+        inverse = 1 / torch.where(direction.abs() < 1e-12, 1e-12, direction)
+        center, half = -origin * inverse, inverse.abs()
+        near, far = center - half, center + half
+        entry = near if entry is None else torch.maximum(entry, near)
+        exit_ = far if exit_ is None else torch.minimum(exit_, far)
+    assert entry is not None and exit_ is not None
+    return torch.where(entry <= exit_, exit_ if inside else entry, torch.inf)
 
 
-def _ball(o: Vector, d: Vector, within: bool) -> Tensor:
-    squared = d[0] * d[0] + d[1] * d[1] + d[2] * d[2]
-    closest = -(o[0] * d[0] + o[1] * d[1] + o[2] * d[2]) / squared
-    # The ray's point closest to the middle: subtracting squares of o instead would lose all digits of a far ball.
-    x, y, z = (start + closest * along for start, along in zip(o, d, strict=True))
-    within_ball = 1 - (x * x + y * y + z * z)
-    reach = (within_ball.clamp_min(0) / squared).sqrt()
-    return torch.where(within_ball >= 0, closest + reach if within else closest - reach, torch.inf)
+def _intersect_ball(o: Vector, d: Vector, inside: bool) -> Tensor:
+    norm_squared = d[0] * d[0] + d[1] * d[1] + d[2] * d[2]
+    closest = -(o[0] * d[0] + o[1] * d[1] + o[2] * d[2]) / norm_squared
+    # From the point closest to the center: subtracting squares of o would cancel catastrophically for distant balls.
+    x, y, z = (origin + closest * direction for origin, direction in zip(o, d, strict=True))
+    discriminant = 1 - (x * x + y * y + z * z)
+    half_chord = (discriminant.clamp_min(0) / norm_squared).sqrt()
+    return torch.where(discriminant >= 0, closest + half_chord if inside else closest - half_chord, torch.inf)
 
 
-def _depths(kind: str, o: Vector, d: Vector, table: Tensor, shapes: Shapes, part: slice) -> Tensor:
-    """Where rays meet the primitives of one kind: B x P' x N, infinite where they do not."""
+def _intersect(kind: str, o: Vector, d: Vector, table: Tensor, shapes: Shapes, part: slice) -> Tensor:
+    """Intersect rays with the primitives of one kind: depths B x P' x N, infinite where they miss."""
     if kind == "rectangle":
-        return _rectangle(o, d)
+        return _intersect_rectangle(o, d)
     if kind == "blob":
-        return _blob(o, d, shapes.outline[:, :, part, None], table[RIPPLE, :, part, None])
+        return _intersect_blob(o, d, shapes.outline[:, :, part, None], table[RIPPLE, :, part, None])
     if kind == "cutout":
         waves = table[RIPPLE, :, part, None]
-        return _cutout(o, d, waves, shapes.texture[:, part, None], shapes.bank)
+        return _intersect_cutout(o, d, waves, shapes.texture[:, part, None], shapes.bank)
     if kind in ("box", "room"):
-        return _box(o, d, within=kind == "room")
-    return _ball(o, d, within=kind == "sky")
+        return _intersect_box(o, d, inside=kind == "room")
+    return _intersect_ball(o, d, inside=kind == "sky")
 
 
-def _turned(matrix: Tensor, x: Tensor, y: Tensor, z: Tensor | float) -> Vector:
-    """The product with a matrix, 9 x ..., row by row."""
+def _rotate(matrix: Tensor, x: Tensor, y: Tensor, z: Tensor | float) -> Vector:
+    """Multiply vectors by a matrix given row by row, 9 x ..."""
     rows = [matrix[row] * x + matrix[row + 1] * y + matrix[row + 2] * z for row in (0, 3, 6)]
     return rows[0], rows[1], rows[2]
 
 
-def parts_of(counts: tuple[int, ...]) -> list[tuple[str, slice]]:
-    """The kinds that there are, and where their primitives stand."""
+def kind_slices(counts: tuple[int, ...]) -> list[tuple[str, slice]]:
+    """Return the kinds that are present and the slice of the primitives of each."""
     parts, start = [], 0
     for kind, count in zip(KINDS, counts, strict=True):
         if count:
@@ -130,42 +134,66 @@ def parts_of(counts: tuple[int, ...]) -> list[tuple[str, slice]]:
 def _nearest(
     table: Tensor, alive: Tensor, shapes: Shapes, counts: tuple[int, ...], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Depth and primitive, B x N each, on rays (x, y, 1) from the origin, B x N."""
+    """Return depth and primitive index, B x N each, of the first hits of rays (x, y, 1) from the origin, B x N."""
     depth = torch.full_like(x, torch.inf)
     index = torch.zeros_like(x, dtype=torch.int64)
-    across, down = x[:, None], y[:, None]
-    for kind, part in parts_of(counts):
+    ray_x, ray_y = x[:, None], y[:, None]
+    for kind, part in kind_slices(counts):
         x0, y0, z0 = table[ORIGIN, :, part, None]
-        d = _turned(table[INVERSE, :, part, None], across, down, 1.0)
-        met = _depths(kind, (x0, y0, z0), d, table, shapes, part)
-        met = torch.where((met > NEAREST) & alive[:, part, None], met, torch.inf)
-        near, which = met.min(dim=1)
+        d = _rotate(table[INVERSE, :, part, None], ray_x, ray_y, 1.0)
+        hit_depth = _intersect(kind, (x0, y0, z0), d, table, shapes, part)
+        hit_depth = torch.where((hit_depth > NEAREST) & alive[:, part, None], hit_depth, torch.inf)
+        near, argmin = hit_depth.min(dim=1)
         closer = near < depth
-        depth, index = torch.where(closer, near, depth), torch.where(closer, which + part.start, index)
+        depth, index = torch.where(closer, near, depth), torch.where(closer, argmin + part.start, index)
     return depth, index
 
 
 def _blocked(
     table: Tensor, alive: Tensor, sun: Tensor, shapes: Shapes, counts: tuple[int, ...], points: Tensor, own: Tensor
 ) -> Tensor:
-    """Whether something is between points (3 x B x N) and the sun (B x 3): B x N. own: the primitive of each, or -1."""
-    hidden = torch.zeros_like(own, dtype=torch.bool)
-    for kind, part in parts_of(counts):
+    """Compute which points are shadowed.
+
+    Args:
+        table: F x B x P, the frame's table.
+        alive: B x P, bool, the primitives that cast shadows.
+        sun: B x 3, unit vector towards the sun.
+        shapes: Shape data of the primitives.
+        counts: Number of primitives of each of `KINDS`.
+        points: 3 x B x N, meters, camera coordinates.
+        own: B x N, the primitive of each point, or -1.
+
+    Returns:
+        B x N, bool.
+    """
+    shadowed = torch.zeros_like(own, dtype=torch.bool)
+    for kind, part in kind_slices(counts):
         if kind in ("room", "sky"):
             continue
         inverse, (x0, y0, z0) = table[INVERSE, :, part, None], table[ORIGIN, :, part, None]
-        x, y, z = _turned(inverse, *points[:, :, None].unbind(0))
-        start = (x + x0, y + y0, z + z0)
-        along = _turned(inverse, *sun.T[:, :, None, None].unbind(0))
-        met = _depths(kind, start, along, table, shapes, part)
-        # Every primitive is convex or flat, so none shadows itself where it faces the light.
+        x, y, z = _rotate(inverse, *points[:, :, None].unbind(0))
+        origin = (x + x0, y + y0, z + z0)
+        direction = _rotate(inverse, *sun.T[:, :, None, None].unbind(0))
+        hit_depth = _intersect(kind, origin, direction, table, shapes, part)
+        # Primitives are convex or flat, so that none shadows itself where it faces the light.
         other = torch.arange(part.start, part.stop, device=own.device).view(1, -1, 1) != own[:, None]
-        hidden = hidden | ((met > NEAREST) & (met < torch.inf) & other & alive[:, part, None]).any(dim=1)
-    return hidden
+        shadowed = shadowed | ((hit_depth > NEAREST) & (hit_depth < torch.inf) & other & alive[:, part, None]).any(
+            dim=1
+        )
+    return shadowed
 
 
 def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """What is seen at positions (B x 2 x N, pixels): depth in meters (infinite: nothing) and the primitive, B x N."""
+    """Find the first hit of rays through image positions.
+
+    Args:
+        frame: Moment of the scenes.
+        shapes: Shape data of the primitives.
+        positions: B x 2 x N, pixels.
+
+    Returns:
+        Depth in meters (infinite where nothing is hit) and the index of the primitive, B x N each.
+    """
     x, y = frame.rays(positions)
     if x.device.type == "cuda":
         from protoformer.synthetic.kernels import casting_kernels as kernels
@@ -174,19 +202,28 @@ def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Te
     bounds = _bounds(frame)
     depth, index = torch.empty_like(x), torch.empty(x.shape, dtype=torch.int64)
     for scene, rays in _tiles(frame, x.shape[1]):
-        across, down = x[scene, rays], y[scene, rays]
-        few = (frame.alive[scene] & _overlap(bounds[:, scene], across, down)).nonzero()[:, 0]
-        table, some, counts = _of_few(frame, shapes, scene, few)
-        near, which = _nearest(table, torch.ones(1, len(few), dtype=torch.bool), some, counts, across[None], down[None])
+        ray_x, ray_y = x[scene, rays], y[scene, rays]
+        candidates = (frame.alive[scene] & _overlap(bounds[:, scene], ray_x, ray_y)).nonzero()[:, 0]
+        table, subset, counts = _select_primitives(frame, shapes, scene, candidates)
+        near, argmin = _nearest(
+            table, torch.ones(1, len(candidates), dtype=torch.bool), subset, counts, ray_x[None], ray_y[None]
+        )
         depth[scene, rays] = near[0]
-        index[scene, rays] = few[which[0]] if len(few) else 0
+        index[scene, rays] = candidates[argmin[0]] if len(candidates) else 0
     return depth, index
 
 
 def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tensor:
-    """Whether points (3 x B x N, meters, in the camera's axes) of primitives `own` (B x N) are hidden from the sun.
+    """Compute which points the sun does not reach; undefined for points of the sky.
 
-    What it says of the sky's own points means nothing.
+    Args:
+        frame: Moment of the scenes.
+        shapes: Shape data of the primitives.
+        points: 3 x B x N, meters, camera coordinates.
+        own: B x N, the primitive of each point.
+
+    Returns:
+        B x N, bool.
     """
     if points.device.type == "cuda":
         from protoformer.synthetic.kernels import casting_kernels as kernels
@@ -194,47 +231,51 @@ def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tens
         return kernels.blocked(
             *_tensors(replace(frame, alive=frame.casts), shapes), frame.counts, frame.sun, points, own
         )
-    across, down, bounds = _against_the_light(frame, points)
-    hidden = torch.zeros(own.shape, dtype=torch.bool)
-    sky = sum(frame.counts[: KINDS.index("sky")])
+    plane_x, plane_y, bounds = _against_the_light(frame, points)
+    shadowed = torch.zeros(own.shape, dtype=torch.bool)
+    first_sky = sum(frame.counts[: KINDS.index("sky")])
     for scene, rays in _tiles(frame, own.shape[1]):
-        if bool((own[scene, rays] >= sky).all()):
+        if bool((own[scene, rays] >= first_sky).all()):
             continue
-        few = (frame.casts[scene] & _overlap(bounds[:, scene], across[scene, rays], down[scene, rays])).nonzero()[:, 0]
-        table, some, counts = _of_few(frame, shapes, scene, few)
-        alive, sun = torch.ones(1, len(few), dtype=torch.bool), frame.sun[scene : scene + 1]
-        among = torch.searchsorted(few, own[scene, rays])
-        among = (
-            torch.where(few[among.clamp_max(max(0, len(few) - 1))] == own[scene, rays], among, -1)
-            if len(few)
-            else among
+        candidates = (
+            frame.casts[scene] & _overlap(bounds[:, scene], plane_x[scene, rays], plane_y[scene, rays])
+        ).nonzero()[:, 0]
+        table, subset, counts = _select_primitives(frame, shapes, scene, candidates)
+        alive, sun = torch.ones(1, len(candidates), dtype=torch.bool), frame.sun[scene : scene + 1]
+        local_index = torch.searchsorted(candidates, own[scene, rays])
+        local_index = (
+            torch.where(
+                candidates[local_index.clamp_max(max(0, len(candidates) - 1))] == own[scene, rays], local_index, -1
+            )
+            if len(candidates)
+            else local_index
         )
-        hidden[scene, rays] = _blocked(
-            table, alive, sun, some, counts, points[:, scene : scene + 1, rays], among[None]
+        shadowed[scene, rays] = _blocked(
+            table, alive, sun, subset, counts, points[:, scene : scene + 1, rays], local_index[None]
         )[0]
-    return hidden
+    return shadowed
 
 
 def _tensors(frame: Frame, shapes: Shapes) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int, int]:
-    """What kernels need of the scenes."""
+    """Return the scene tensors that the kernels take."""
     bank = shapes.bank
     return frame.table, frame.alive, shapes.outline, shapes.texture, bank.silhouettes, bank.side, bank.surfaces
 
 
-def _tiles(frame: Frame, rays: int) -> Iterator[tuple[int, Tensor | slice]]:
-    """Scene by scene, rays that are near one another: by tiles of the image if there is one through each pixel."""
-    order = _in_tiles(frame.size)
-    pieces: Sequence[Tensor | slice] = [slice(start, start + TILE * TILE) for start in range(0, rays, TILE * TILE)]
-    if order.shape[0] == rays:
-        pieces = order.split(TILE * TILE)
+def _tiles(frame: Frame, num_rays: int) -> Iterator[tuple[int, Tensor | slice]]:
+    """Yield (scene, rays) chunks of nearby rays: image tiles if there is one ray per pixel."""
+    order = _tile_order(frame.size)
+    chunks: Sequence[Tensor | slice] = [slice(start, start + TILE * TILE) for start in range(0, num_rays, TILE * TILE)]
+    if order.shape[0] == num_rays:
+        chunks = order.split(TILE * TILE)
     for scene in range(frame.alive.shape[0]):
-        for piece in pieces:
-            yield scene, piece
+        for chunk in chunks:
+            yield scene, chunk
 
 
 @cache
-def _in_tiles(size: tuple[int, int]) -> Tensor:
-    """Pixels in an order that goes through tiles of TILE x TILE."""
+def _tile_order(size: tuple[int, int]) -> Tensor:
+    """Return the pixel indices ordered by tiles of TILE x TILE."""
     height, width = size
     row, column = torch.arange(height)[:, None], torch.arange(width)
     tile = (row // TILE) * ((width + TILE - 1) // TILE) + column // TILE
@@ -242,20 +283,26 @@ def _in_tiles(size: tuple[int, int]) -> Tensor:
 
 
 def _overlap(bounds: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Which bounds (4 x P) reach into the rectangle around points: P, bool."""
+    """Return which bounds (4 x P) overlap the bounding rectangle of points: P, bool."""
     return (bounds[0] <= x.max()) & (bounds[1] >= x.min()) & (bounds[2] <= y.max()) & (bounds[3] >= y.min())
 
 
-def _of_few(frame: Frame, shapes: Shapes, scene: int, few: Tensor) -> tuple[Tensor, Shapes, tuple[int, ...]]:
-    """The table, shapes and counts of some primitives of one scene."""
+def _select_primitives(
+    frame: Frame, shapes: Shapes, scene: int, selected: Tensor
+) -> tuple[Tensor, Shapes, tuple[int, ...]]:
+    """Return the table, shapes and counts of selected primitives of one scene."""
     ends = torch.tensor([0, *frame.counts]).cumsum(0)
-    counts = tuple(torch.searchsorted(few, ends).diff().tolist())
-    one = slice(scene, scene + 1)
-    return frame.table[:, one, few], Shapes(shapes.outline[:, one, few], shapes.texture[one, few], shapes.bank), counts
+    counts = tuple(torch.searchsorted(selected, ends).diff().tolist())
+    batch_slice = slice(scene, scene + 1)
+    return (
+        frame.table[:, batch_slice, selected],
+        Shapes(shapes.outline[:, batch_slice, selected], shapes.texture[batch_slice, selected], shapes.bank),
+        counts,
+    )
 
 
-def _radii(frame: Frame) -> Tensor:
-    """Of spheres around the primitives: B x P, meters."""
+def _bounding_radii(frame: Frame) -> Tensor:
+    """Return the radii of the primitives' bounding spheres: B x P, meters."""
     squares = frame.table[FORWARD].square().unflatten(0, (3, 3)).sum(dim=0)
     flat = torch.arange(squares.shape[2]) < sum(frame.counts[: KINDS.index("box")])
     wavy = 1 + frame.table[RIPPLE][0].abs() + frame.table[RIPPLE][3].abs()
@@ -263,23 +310,27 @@ def _radii(frame: Frame) -> Tensor:
 
 
 def _bounds(frame: Frame) -> Tensor:
-    """What rays (x, y, 1) may meet each primitive: 4 x B x P, least and most x, least and most y."""
-    (x, y, z), radius = frame.table[PLACE], _radii(frame)
+    """Return the bounds of rays (x, y, 1) that may hit each primitive: 4 x B x P, (min x, max x, min y, max y)."""
+    (x, y, z), radius = frame.table[PLACE], _bounding_radii(frame)
     near, far = (z - radius).clamp_min(1e-9), (z + radius).clamp_min(1e-9)
     ends = [
-        extreme((middle + side) / near, (middle + side) / far)
-        for middle in (x, y)
-        for side, extreme in ((-radius, torch.minimum), (radius, torch.maximum))
+        reduce((center + side) / near, (center + side) / far)
+        for center in (x, y)
+        for side, reduce in ((-radius, torch.minimum), (radius, torch.maximum))
     ]
-    endless = torch.tensor([-torch.inf, torch.inf, -torch.inf, torch.inf]).view(4, 1, 1)
-    return torch.where(z <= radius, endless, torch.stack(ends))  # behind the camera or around it, anything is met
+    unbounded = torch.tensor([-torch.inf, torch.inf, -torch.inf, torch.inf]).view(4, 1, 1)
+    return torch.where(z <= radius, unbounded, torch.stack(ends))  # behind or around the camera: never culled
 
 
 def _against_the_light(frame: Frame, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Points (3 x B x N) on a plane across the sun's rays, x and y (B x N), and the bounds of primitives there."""
-    aside = torch.linalg.cross(frame.sun, torch.eye(3)[frame.sun.abs().argmin(dim=1)])
-    aside = aside / aside.norm(dim=1, keepdim=True)
-    axes = torch.stack((aside, torch.linalg.cross(frame.sun, aside)))  # 2 x B x 3
-    (across, down), radius = torch.einsum("abi,ibn->abn", axes, points), _radii(frame)
+    """Project points and primitives along the sun's rays onto a plane perpendicular to them.
+
+    Returns:
+        x and y of the points (3 x B x N) in the plane, B x N each, and the bounds of the primitives there, 4 x B x P.
+    """
+    tangent = torch.linalg.cross(frame.sun, torch.eye(3)[frame.sun.abs().argmin(dim=1)])
+    tangent = tangent / tangent.norm(dim=1, keepdim=True)
+    axes = torch.stack((tangent, torch.linalg.cross(frame.sun, tangent)))  # 2 x B x 3
+    (point_x, point_y), radius = torch.einsum("abi,ibn->abn", axes, points), _bounding_radii(frame)
     x, y = torch.einsum("abi,ibn->abn", axes, frame.table[PLACE])
-    return across, down, torch.stack((x - radius, x + radius, y - radius, y + radius))
+    return point_x, point_y, torch.stack((x - radius, x + radius, y - radius, y + radius))

@@ -1,4 +1,4 @@
-"""What each task learns from: batches of one world, with their truth."""
+"""Ground-truth batches for each task, rendered from synthetic scenes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,29 +17,42 @@ from protoformer.synthetic.scene import Frame, to_device
 from protoformer.synthetic.surface import Hits
 
 FARTHEST = 500.0
-"""Meters; beyond, there is only the sky, whose depth nobody should learn."""
+"""Maximum valid depth, meters; beyond it there is only the sky."""
 PASSES = ("clean", "final")
+"""Names of the render passes."""
 SMALL, LARGE = 0.003, 0.06
-"""Shares of an image's pixels between which a target is of a size that leaves room to look for it."""
+"""Fractions of the image's pixels between which a target is neither small nor large."""
 FEWEST = 64
-"""Pixels below which a target is small however few the image has."""
+"""Minimum number of pixels of a target that is not small, regardless of the image size."""
 
 
-def render_image(renderer: Renderer, view: View, look: str) -> Tensor:
-    """One pass of a view: B x 3 x H x W."""
-    if look not in PASSES:
-        raise InputError(f"there is no pass called {look!r}; choose clean or final.")
-    return renderer.final(view) if look == "final" else renderer.clean(view)
+def render_image(renderer: Renderer, view: View, render_pass: str) -> Tensor:
+    """Render one pass of a view.
+
+    Args:
+        renderer: Renderer of the scenes.
+        view: The view.
+        render_pass: "clean" or "final".
+
+    Returns:
+        B x 3 x H x W.
+
+    Raises:
+        InputError: There is no such pass.
+    """
+    if render_pass not in PASSES:
+        raise InputError(f"there is no pass called {render_pass!r}; choose clean or final.")
+    return renderer.final(view) if render_pass == "final" else renderer.clean(view)
 
 
-def flow_sample(renderer: Renderer, look: str = "clean", frame: int = 0) -> FlowSample:
-    """A frame, the next one, and the motion between them."""
+def flow_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) -> FlowSample:
+    """Render a frame, the next one, and the flow between them."""
     rate, names = renderer.scenes.rate, renderer.scenes.names
     first, second = renderer.view(frame / rate), renderer.view((frame + 1) / rate)
     motion = renderer.motion(first, second)
     return FlowSample(
-        first=render_image(renderer, first, look),
-        second=render_image(renderer, second, look),
+        first=render_image(renderer, first, render_pass),
+        second=render_image(renderer, second, render_pass),
         flow=torch.where(motion.valid, motion.flow, 0.0),
         valid=motion.valid,
         occlusion=motion.occlusion,
@@ -47,12 +60,12 @@ def flow_sample(renderer: Renderer, look: str = "clean", frame: int = 0) -> Flow
     )
 
 
-def depth_sample(renderer: Renderer, look: str = "clean", frame: int = 0) -> DepthSample:
-    """A frame and its depth; the sky has none."""
+def depth_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) -> DepthSample:
+    """Render a frame and its depth; the sky is not valid."""
     view = renderer.view(frame / renderer.scenes.rate)
     valid = view.depth < FARTHEST
     return DepthSample(
-        image=render_image(renderer, view, look),
+        image=render_image(renderer, view, render_pass),
         depth=torch.where(valid, view.depth, 0.0),
         valid=valid,
         intrinsics=intrinsics(renderer),
@@ -61,7 +74,7 @@ def depth_sample(renderer: Renderer, look: str = "clean", frame: int = 0) -> Dep
 
 
 def intrinsics(renderer: Renderer) -> Tensor:
-    """Of the cameras: B x 3 x 3, pixels."""
+    """Return the camera intrinsics: B x 3 x 3, pixels."""
     camera = renderer.scenes.camera
     matrix = torch.eye(3).repeat(renderer.scenes.count, 1, 1)
     matrix[:, 0, 0], matrix[:, 1, 1] = camera.focal.float().unbind(-1)
@@ -70,73 +83,90 @@ def intrinsics(renderer: Renderer) -> Tensor:
 
 
 def targets(renderer: Renderer, view: View) -> Tensor:
-    """The instance to follow in each scene: its target if it has one, else that of which most is seen: B, int64."""
+    """Return the instance to track in each scene, its target or the one with most visible pixels: B, int64."""
     if renderer.scenes.target:
         return torch.full((renderer.scenes.count,), renderer.scenes.target, device=renderer.device)
-    return _seen(renderer, view).argmax(dim=1) + 1
+    return _visible_pixels(renderer, view).argmax(dim=1) + 1
 
 
 def any_targets(renderer: Renderer, view: View, draws: SceneRandom) -> Tensor:
-    """As `targets`, but any of those that are neither small nor large, as likely as another: B, int64.
+    """Draw the instance to track in each scene uniformly from those that are neither small nor large.
 
-    Where there is none, the one that comes nearest to it. draws: of as many scenes.
+    A scene without such an instance gets the one whose size comes closest; a scene with a target gets its target.
+
+    Args:
+        renderer: Renderer of the scenes.
+        view: View in which the sizes are measured.
+        draws: Random numbers for the same number of scenes.
+
+    Returns:
+        B, int64.
     """
     if renderer.scenes.target:
         return targets(renderer, view)
     height, width = view.frame.size
-    seen = _seen(renderer, view)
-    luck = to_device(draws.uniform("target", shape=(seen.shape[1],)).float(), renderer.device)
-    logs = seen.clamp_min(0.5).log()
+    num_visible = _visible_pixels(renderer, view)
+    tie_break = to_device(draws.uniform("target", shape=(num_visible.shape[1],)).float(), renderer.device)
+    log_visible = num_visible.clamp_min(0.5).log()
     small, large = max(FEWEST, SMALL * height * width), max(2 * FEWEST, LARGE * height * width)
-    beyond = torch.maximum(math.log(small) - logs, logs - math.log(large))
-    return torch.where(beyond <= 0, 1 + luck, -beyond).argmax(dim=1) + 1
+    log_excess = torch.maximum(math.log(small) - log_visible, log_visible - math.log(large))
+    return torch.where(log_excess <= 0, 1 + tie_break, -log_excess).argmax(dim=1) + 1
 
 
-def _seen(renderer: Renderer, view: View) -> Tensor:
-    """Pixels that each instance 1, 2, ... has in a view: B x I."""
-    shown = renderer.instances(view).flatten(1)
-    known = int(renderer.scenes.primitives.instance.max())
-    return torch.stack([(shown == instance).sum(dim=1) for instance in range(1, known + 1)], dim=1)
+def _visible_pixels(renderer: Renderer, view: View) -> Tensor:
+    """Count the visible pixels of each instance 1, 2, ... in a view: B x I."""
+    instances = renderer.instances(view).flatten(1)
+    num_instances = int(renderer.scenes.primitives.instance.max())
+    return torch.stack([(instances == instance).sum(dim=1) for instance in range(1, num_instances + 1)], dim=1)
 
 
-def track_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
-    """Frames, `step` apart, and one instance in each scene, by `targets` of the first frame."""
-    return track_frames(renderer, look, [number / renderer.scenes.rate for number in range(0, frames * step, step)])
+def track_clip(renderer: Renderer, render_pass: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
+    """Render frames `step` apart and one target per scene, chosen by `targets` in the first frame."""
+    return track_frames(
+        renderer, render_pass, [index / renderer.scenes.rate for index in range(0, frames * step, step)]
+    )
 
 
 def track_frames(
     renderer: Renderer,
-    look: str,
+    render_pass: str,
     times: Sequence[float | Tensor],
-    chosen: Callable[[Renderer, View], Tensor] = targets,
+    choose_target: Callable[[Renderer, View], Tensor] = targets,
 ) -> TrackClip:
-    """The frames of these times, seconds (one for all scenes, or B), and an instance, as chosen in the first."""
-    pictures, boxes, visible, target = [], [], [], None
+    """Render frames and the boxes of one target per scene.
+
+    Args:
+        renderer: Renderer of the scenes.
+        render_pass: "clean" or "final".
+        times: Seconds, each one value for all scenes or B.
+        choose_target: Function from (renderer, first view) to the instances to track, B.
+    """
+    images, boxes, visible, target = [], [], [], None
     for time in times:
         view = renderer.view(time)
-        target = chosen(renderer, view) if target is None else target
-        pictures.append(render_image(renderer, view, look))
-        whole = renderer.whole(view.frame, target)
-        boxes.append(renderer.box_of_whole(whole))
-        seen = (renderer.instances(view) == target.view(-1, 1, 1, 1)).sum(dim=(1, 2, 3))
-        visible.append(seen / whole.sum(dim=(1, 2, 3)).clamp_min(1))
+        target = choose_target(renderer, view) if target is None else target
+        images.append(render_image(renderer, view, render_pass))
+        amodal_mask = renderer.whole(view.frame, target)
+        boxes.append(renderer.box_of_whole(amodal_mask))
+        num_visible = (renderer.instances(view) == target.view(-1, 1, 1, 1)).sum(dim=(1, 2, 3))
+        visible.append(num_visible / amodal_mask.sum(dim=(1, 2, 3)).clamp_min(1))
     return TrackClip(
-        frames=torch.stack(pictures, dim=1),
+        frames=torch.stack(images, dim=1),
         boxes=torch.stack(boxes, dim=1),
         visible=torch.stack(visible, dim=1),
         names=renderer.scenes.names,
     )
 
 
-def stability_clip(renderer: Renderer, look: str = "clean", *, frames: int, step: int = 1) -> StabilityClip:
-    """Frames, `step` apart, of the shaky path and of the steady one, and the warp between them."""
+def stability_clip(renderer: Renderer, render_pass: str = "clean", *, frames: int, step: int = 1) -> StabilityClip:
+    """Render frames `step` apart of the shaky and of the steady path, and the warps between them."""
     shaky, steady, warps, valid = [], [], [], []
-    for number in range(0, frames * step, step):
-        time = number / renderer.scenes.rate
+    for index in range(0, frames * step, step):
+        time = index / renderer.scenes.rate
         unstable, stable = renderer.view(time), renderer.view(time, steady=True)
         motion = renderer.motion(stable, unstable)
-        shaky.append(render_image(renderer, unstable, look))
-        steady.append(render_image(renderer, stable, look))
+        shaky.append(render_image(renderer, unstable, render_pass))
+        steady.append(render_image(renderer, stable, render_pass))
         warps.append(torch.where(motion.valid, motion.flow, 0.0))
         valid.append(motion.valid & ~motion.occlusion)
     return StabilityClip(
@@ -148,55 +178,77 @@ def stability_clip(renderer: Renderer, look: str = "clean", *, frames: int, step
     )
 
 
-LOOKS = 12
-"""Frames from one to the next of those in which it is asked whether something stands before a place."""
+OCCLUSION_STRIDE = 12
+"""Frames between occlusion tests of trajectories."""
 TOGETHER = 32
-"""Frames that are made at once: a GPU is asked a few times for much, not often for little."""
+"""Frames processed at once; fewer, larger GPU launches are faster."""
 
 
 def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> Trajectories:
-    """Trails through all frames as seen from frame `now` of them; trusted as long as they are seen, 0 or 1.
+    """Compute exact trajectories through all frames from the cell centers of frame `now`.
 
-    As a chain of motions would, a trail ends where it leaves the frame or is hidden, even if it comes back.
+    The confidence is 1 while a point is visible and 0 afterwards. As in a chain of flows, a trajectory ends where it
+    leaves the image or is occluded, even if it becomes visible again. Occlusion is tested every OCCLUSION_STRIDE
+    frames.
+
+    Args:
+        renderer: Renderer of the scenes.
+        frames: T moments.
+        now: Index of the frame in which the trajectories start.
     """
     (height, width), count = frames[now].size, renderer.scenes.count
     centers = cell_centers((height, width), renderer.device).flatten(1).expand(count, -1, -1)
     hit = renderer.meet(frames[now], centers)
     groups = [frames[start : start + TOGETHER] for start in range(0, len(frames), TOGETHER)]
-    targets, within = zip(*(_reached(renderer, hit, centers, group) for group in groups), strict=True)
-    places, seen = torch.cat(targets, dim=1) - centers[:, None], torch.cat(within, dim=1)
-    for number in range(now % LOOKS, len(frames), LOOKS):
-        if number != now:
-            seen[:, number] &= ~renderer.moved(hit, centers, frames[number])[2]
-    trust = outward(seen.float(), now)
+    targets, inside = zip(*(_project_to_frames(renderer, hit, centers, group) for group in groups), strict=True)
+    displacements, visible = torch.cat(targets, dim=1) - centers[:, None], torch.cat(inside, dim=1)
+    for index in range(now % OCCLUSION_STRIDE, len(frames), OCCLUSION_STRIDE):
+        if index != now:
+            visible[:, index] &= ~renderer.moved(hit, centers, frames[index])[2]
+    confidence = outward(visible.float(), now)
     cells = (height // CELL, width // CELL)
-    return trusted_tracks(places.unflatten(-1, cells), trust.unflatten(-1, cells))
+    return trusted_tracks(displacements.unflatten(-1, cells), confidence.unflatten(-1, cells))
 
 
-def _reached(renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[Frame]) -> tuple[Tensor, Tensor]:
-    """Where what was met at positions (B x 2 x N) lies in T frames, pixels, B x T x 2 x N, and whether that is ahead of
-    the camera and within the frame, hidden or not, B x T x 1 x N.
+def _project_to_frames(
+    renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[Frame]
+) -> tuple[Tensor, Tensor]:
+    """Project hits into T frames, whether occluded there or not.
+
+    Args:
+        renderer: Renderer of the scenes.
+        hit: Hits of rays through `positions`.
+        positions: B x 2 x N, pixels.
+        frames: T moments.
+
+    Returns:
+        Image positions, B x T x 2 x N, pixels, and whether they are in front of the camera and inside the image,
+        B x T x 1 x N.
     """
-    many, first = len(frames), frames[0]
-    joined = replace(first, table=torch.cat([frame.table for frame in frames], dim=1), lens=first.lens.repeat(many, 1))
-    here = replace(hit.frame, table=hit.frame.table.repeat(1, many, 1))
-    hits = Hits(here, hit.index.repeat(many, 1), hit.depth.repeat(many, 1), hit.ray.repeat(1, many, 1))
-    target, _, ahead = renderer.reached(hits, positions.repeat(many, 1, 1), joined)
-    within = ahead[:, None] & inside_image(target[:, :, None], *first.size)[:, :, 0]
-    return target.unflatten(0, (many, -1)).transpose(0, 1), within.unflatten(0, (many, -1)).transpose(0, 1)
+    num_frames, first = len(frames), frames[0]
+    joined = replace(
+        first, table=torch.cat([frame.table for frame in frames], dim=1), lens=first.lens.repeat(num_frames, 1)
+    )
+    source_frame = replace(hit.frame, table=hit.frame.table.repeat(1, num_frames, 1))
+    hits = Hits(
+        source_frame, hit.index.repeat(num_frames, 1), hit.depth.repeat(num_frames, 1), hit.ray.repeat(1, num_frames, 1)
+    )
+    target, _, ahead = renderer.project_hits(hits, positions.repeat(num_frames, 1, 1), joined)
+    inside = ahead[:, None] & inside_image(target[:, :, None], *first.size)[:, :, 0]
+    return target.unflatten(0, (num_frames, -1)).transpose(0, 1), inside.unflatten(0, (num_frames, -1)).transpose(0, 1)
 
 
 def true_warp(renderer: Renderer, steady: Frame, shaky: Frame) -> Motion:
-    """From the centers of the cells of a steady frame to the shaky one of the same moment: N x 2 x h x w, pixels."""
+    """Compute the warp from the cell centers of a steady frame to the shaky one: N x 2 x h x w, pixels."""
     centers = cell_centers(steady.size, renderer.device)
     positions = centers.flatten(1).expand(renderer.scenes.count, -1, -1)
-    flow, valid, unseen = renderer.moved(renderer.meet(steady, positions), positions, shaky)
+    flow, valid, occluded = renderer.moved(renderer.meet(steady, positions), positions, shaky)
     cells = tuple(centers.shape[1:])
-    return Motion(flow.unflatten(-1, cells), valid.unflatten(-1, cells), unseen.unflatten(-1, cells))
+    return Motion(flow.unflatten(-1, cells), valid.unflatten(-1, cells), occluded.unflatten(-1, cells))
 
 
-def outward(shares: Tensor, now: int) -> Tensor:
-    """Products of shares, B x T x ..., from frame now on to each frame, on both sides; 1 at now."""
-    after = shares[:, now + 1 :].cumprod(dim=1)
-    before = shares[:, :now].flip(1).cumprod(dim=1).flip(1)
-    return torch.cat((before, torch.ones_like(shares[:, :1]), after), dim=1)
+def outward(factors: Tensor, now: int) -> Tensor:
+    """Compute cumulative products of factors, B x T x ..., from frame `now` in both directions; 1 at `now`."""
+    after = factors[:, now + 1 :].cumprod(dim=1)
+    before = factors[:, :now].flip(1).cumprod(dim=1).flip(1)
+    return torch.cat((before, torch.ones_like(factors[:, :1]), after), dim=1)

@@ -1,4 +1,4 @@
-"""Flat textured layers, each moved by an affine map: the simplest world with occlusion, and its exact flow."""
+"""Flat textured layers with affine motion: the simplest scenes with occlusion and exact flow."""
 
 import dataclasses
 import math
@@ -15,12 +15,15 @@ from protoformer.synthetic.textures import noise
 
 @dataclass(frozen=True)
 class Layer:
-    """A textured shape and where it goes.
+    """A textured shape and its motion.
 
-    texture: 3 x h x w in [0, 1], repeated by mirroring beyond its borders, so any pixel has a color.
-    motion: 2 x 3, affine, position (x, y) in the first image to that in the second, pixels.
-    center, radii, angle, power: the shape |x / rx|^power + |y / ry|^power <= 1 around the center, turned by the angle
-        (radians): 2 is an ellipse, 8 nearly a box. radii None: the layer covers everything.
+    Attributes:
+        texture: 3 x h x w in [0, 1], mirrored beyond its borders.
+        motion: 2 x 3, affine map of positions (x, y) from the first image to the second, pixels.
+        center: Center of the shape |x / rx|^power + |y / ry|^power <= 1.
+        radii: (rx, ry), pixels; None for a layer that covers everything.
+        angle: Rotation of the shape, radians.
+        power: Exponent of the shape: 2 is an ellipse, 8 almost a box.
     """
 
     texture: Tensor
@@ -31,24 +34,31 @@ class Layer:
     power: float = 2.0
 
     def coverage(self, positions: Tensor) -> Tensor:
-        """About the distance to the outline, pixels, positive inside: H x W. positions: 2 x H x W, first image."""
+        """Compute the approximate signed distance to the outline, positive inside.
+
+        Args:
+            positions: 2 x H x W, pixels of the first image.
+
+        Returns:
+            H x W, pixels.
+        """
         if self.radii is None:
             return torch.full(positions.shape[1:], math.inf)
         x, y = positions[0] - self.center[0], positions[1] - self.center[1]
         cos, sin = math.cos(self.angle), math.sin(self.angle)
         across, along = (cos * x + sin * y).abs() / self.radii[0], (cos * y - sin * x).abs() / self.radii[1]
-        reach = (across**self.power + along**self.power).clamp_min(1e-12) ** (1 / self.power)
-        return (1 - reach) * min(self.radii)
+        radius = (across**self.power + along**self.power).clamp_min(1e-12) ** (1 / self.power)
+        return (1 - radius) * min(self.radii)
 
     def color(self, positions: Tensor) -> Tensor:
-        """The texture at positions (2 x H x W, pixels of the first image): 3 x H x W."""
+        """Sample the texture at positions (2 x H x W, pixels of the first image): 3 x H x W."""
         height, width = self.texture.shape[1:]
         mirrored = torch.stack((_mirror(positions[0], width), _mirror(positions[1], height)))
         return sample(self.texture[None], mirrored[None])[0]
 
 
 def _mirror(position: Tensor, length: int) -> Tensor:
-    """Fold any coordinate back into 0 .. length - 1 by reflection."""
+    """Fold coordinates into 0 .. length - 1 by reflection."""
     period = max(1, 2 * (length - 1))
     folded = position % period
     return torch.minimum(folded, period - folded)
@@ -56,102 +66,120 @@ def _mirror(position: Tensor, length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LayeredScene:
-    """Layers from back to front; the first covers everything."""
+    """Layers from back to front; the first covers everything.
+
+    Attributes:
+        layers: The layers.
+        size: (height, width) of the images.
+    """
 
     layers: tuple[Layer, ...]
     size: tuple[int, int]
 
     def render(self) -> FlowSample:
-        """Both images, and the flow and occlusion between them: a batch of one."""
-        here = pixel_grid(*self.size)
+        """Render both images and the flow and occlusion between them: a batch of one."""
+        grid = pixel_grid(*self.size)
         motions = torch.stack([layer.motion for layer in self.layers])
-        first, front = self._image([here] * len(self.layers))
-        second, _ = self._image([_apply(_inverse(motion), here) for motion in motions])
-        moved = torch.stack([_apply(motion, here) for motion in motions])
-        target = moved.gather(0, front.expand(1, 2, -1, -1))[0]
-        hidden = front[0] != self._front_at(target)
+        first, front = self._image([grid] * len(self.layers))
+        second, _ = self._image([_apply_affine(_invert_affine(motion), grid) for motion in motions])
+        targets = torch.stack([_apply_affine(motion, grid) for motion in motions])
+        target = targets.gather(0, front.expand(1, 2, -1, -1))[0]
+        occluded = front[0] != self._front_at(target)
         (height, width), (x, y) = self.size, target
         outside = (x < 0) | (y < 0) | (x > width - 1) | (y > height - 1)
         return FlowSample(
             first=first[None],
             second=second[None],
-            flow=(target - here)[None],
+            flow=(target - grid)[None],
             valid=torch.ones(1, 1, *self.size, dtype=torch.bool),
-            occlusion=(hidden | outside)[None, None],
+            occlusion=(occluded | outside)[None, None],
         )
 
     def _image(self, positions: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Colors 3 x H x W and the index of the front layer, 1 x H x W, given each layer's own coordinates."""
+        """Render colors, 3 x H x W, and the index of the front layer, 1 x H x W, from per-layer coordinates."""
         image = self.layers[0].color(positions[0])
         front = torch.zeros(1, *self.size, dtype=torch.long)
-        for index, (layer, where) in enumerate(zip(self.layers[1:], positions[1:], strict=True), start=1):
-            depth_inside = layer.coverage(where)
-            opacity = (depth_inside + 0.5).clamp(0, 1)  # one pixel of antialiasing
-            image = torch.lerp(image, layer.color(where), opacity)
-            front = torch.where(depth_inside > 0, index, front)
+        for index, (layer, coordinates) in enumerate(zip(self.layers[1:], positions[1:], strict=True), start=1):
+            distance = layer.coverage(coordinates)
+            opacity = (distance + 0.5).clamp(0, 1)  # one pixel of antialiasing
+            image = torch.lerp(image, layer.color(coordinates), opacity)
+            front = torch.where(distance > 0, index, front)
         return image, front
 
     def _front_at(self, target: Tensor) -> Tensor:
-        """The front layer of the second image at positions there (2 x H x W): H x W."""
+        """Return the front layer of the second image at positions there (2 x H x W): H x W."""
         front = torch.zeros(self.size, dtype=torch.long)
         for index, layer in enumerate(self.layers[1:], start=1):
-            inside = layer.coverage(_apply(_inverse(layer.motion), target)) > 0
+            inside = layer.coverage(_apply_affine(_invert_affine(layer.motion), target)) > 0
             front = torch.where(inside, index, front)
         return front
 
 
-def _apply(motion: Tensor, positions: Tensor) -> Tensor:
+def _apply_affine(motion: Tensor, positions: Tensor) -> Tensor:
     return torch.einsum("ij,jhw->ihw", motion[:, :2], positions) + motion[:, 2].view(2, 1, 1)
 
 
-def _inverse(motion: Tensor) -> Tensor:
+def _invert_affine(motion: Tensor) -> Tensor:
     linear = torch.linalg.inv(motion[:, :2])
     return torch.cat((linear, -(linear @ motion[:, 2:])), dim=1)
 
 
 def affine_about(center: tuple[float, float], shift: tuple[float, float], turn: float, zoom: float) -> Tensor:
-    """Turn (radians) and zoom about a center, then shift (pixels): 2 x 3."""
+    """Return the affine map that rotates (radians) and scales about a center, then shifts (pixels): 2 x 3."""
     cos, sin = zoom * math.cos(turn), zoom * math.sin(turn)
     linear = torch.tensor([[cos, -sin], [sin, cos]])
-    middle = torch.tensor(center)
-    offset = middle + torch.tensor(shift) - linear @ middle
+    center_vector = torch.tensor(center)
+    offset = center_vector + torch.tensor(shift) - linear @ center_vector
     return torch.cat((linear, offset[:, None]), dim=1)
 
 
 def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: float = 8.0) -> LayeredScene:
-    """A background and some shapes, shifted by up to `motion` pixels either way, a little turned and zoomed."""
+    """Build a random layered scene.
+
+    Args:
+        size: (height, width) of the images.
+        seed: Seed of the scene.
+        shapes: Number of layers in front of the background.
+        motion: Maximum shift along each axis, pixels; layers also rotate and scale slightly.
+    """
     generator = torch.Generator().manual_seed(seed)
     height, width = size
 
-    def between(low: float, high: float) -> float:
+    def uniform(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand((), generator=generator))
 
-    def moved(center: tuple[float, float], turn: float, zoom: float) -> Tensor:
-        shift = (between(-motion, motion), between(-motion, motion))
-        return affine_about(center, shift, between(-turn, turn), 1 + between(-zoom, zoom))
+    def random_motion(center: tuple[float, float], turn: float, zoom: float) -> Tensor:
+        shift = (uniform(-motion, motion), uniform(-motion, motion))
+        return affine_about(center, shift, uniform(-turn, turn), 1 + uniform(-zoom, zoom))
 
     def texture() -> Tensor:
-        return noise(height, width, generator, coarsest=2 ** round(between(4, 5)), falloff=between(0.5, 0.7))
+        return noise(height, width, generator, coarsest=2 ** round(uniform(4, 5)), falloff=uniform(0.5, 0.7))
 
-    layers = [Layer(texture(), moved((width / 2, height / 2), 0.01, 0.01))]
+    layers = [Layer(texture(), random_motion((width / 2, height / 2), 0.01, 0.01))]
     for _ in range(shapes):
-        center = (between(0, width), between(0, height))
-        radii = (between(0.12, 0.35) * min(size), between(0.12, 0.35) * min(size))
-        turned, power = between(0, math.pi), 2 ** between(1, 3)
-        layers.append(Layer(texture(), moved(center, 0.05, 0.02), center, radii, turned, power))
+        center = (uniform(0, width), uniform(0, height))
+        radii = (uniform(0.12, 0.35) * min(size), uniform(0.12, 0.35) * min(size))
+        angle, power = uniform(0, math.pi), 2 ** uniform(1, 3)
+        layers.append(Layer(texture(), random_motion(center, 0.05, 0.02), center, radii, angle, power))
     return LayeredScene(tuple(layers), size)
 
 
-def crop_of_larger(scenes: Scenes, times: Tensor, place: Tensor) -> Scenes:
-    """The same scenes in pictures so many times as large, of which each image shows a part of the usual size.
+def crop_of_larger(scenes: Scenes, scale: Tensor, position: Tensor) -> Scenes:
+    """Simulate crops from larger images of the same scenes.
 
-    What is near the edge of a wide picture moves farther, and more to one side, than anything in a small one.
+    Points near the border of a wide image move farther, and more to one side, than anything in a small image.
 
-    times: B, 1 or more. place: B x 2, where the part lies, across and down: from 0, the left or the top, to 1.
+    Args:
+        scenes: The scenes.
+        scale: B, size of the full image relative to the crop, at least 1.
+        position: B x 2, position of the crop, (x, y): 0 is left or top, 1 is right or bottom.
+
+    Returns:
+        Scenes with the same image size and the focal length and principal point of the crop.
     """
     camera = scenes.camera
     size = torch.tensor([scenes.size[1], scenes.size[0]], dtype=torch.float64)
-    times = times.double()[:, None]
-    corner = place.double() * (times - 1) * size
-    center = (camera.center + 0.5) * times - 0.5 - corner
-    return dataclasses.replace(scenes, camera=dataclasses.replace(camera, focal=camera.focal * times, center=center))
+    scale = scale.double()[:, None]
+    corner = position.double() * (scale - 1) * size
+    center = (camera.center + 0.5) * scale - 0.5 - corner
+    return dataclasses.replace(scenes, camera=dataclasses.replace(camera, focal=camera.focal * scale, center=center))

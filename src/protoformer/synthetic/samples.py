@@ -1,7 +1,7 @@
-"""What a world makes and a dataset holds: frozen records, the same for both.
+"""Sample dataclasses shared by the synthetic scenes and the datasets.
 
-Images are float RGB in [0, 1], N x 3 x H x W. A record read from disk has N = 1; records of one size join into a batch.
-`names` says where each of the N came from.
+Images are float RGB in [0, 1], N x 3 x H x W. A sample read from disk has N = 1; samples of one size are joined into a
+batch by `join`. `names` identifies the source of each of the N samples.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,13 @@ Sample = TypeVar("Sample", "FlowSample", "DepthSample", "TrackPairs", "Stability
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPair:
-    """Two images whose motion is not known, such as a benchmark's test pair."""
+    """Two images without ground-truth flow, such as a benchmark's test pair.
+
+    Attributes:
+        first: N x 3 x H x W.
+        second: N x 3 x H x W.
+        names: N names.
+    """
 
     first: Tensor
     second: Tensor
@@ -25,11 +31,13 @@ class FlowPair:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSample(FlowPair):
-    """Two images and their true motion.
+    """Two images and their ground-truth flow.
 
-    flow: N x 2 x H x W, pixels, from first to second; 0 where unknown. valid: N x 1 x H x W, bool, where it is known.
-    occlusion: N x 1 x H x W, bool, pixels of the first image that the second does not show, or that leave it; None
-    where nobody knows.
+    Attributes:
+        flow: N x 2 x H x W, pixels, from first to second; 0 where not valid.
+        valid: N x 1 x H x W, bool, where the flow is given.
+        occlusion: N x 1 x H x W, bool, pixels of the first image that are occluded in the second or leave it; None if
+            not available.
     """
 
     flow: Tensor
@@ -39,10 +47,14 @@ class FlowSample(FlowPair):
 
 @dataclass(frozen=True, kw_only=True)
 class DepthSample:
-    """An image and its true depth.
+    """An image and its ground-truth depth.
 
-    depth: N x 1 x H x W, meters along the optical axis; 0 where unknown. valid: N x 1 x H x W, bool, where it is known.
-    intrinsics: N x 3 x 3, pixels, or None where nobody knows.
+    Attributes:
+        image: N x 3 x H x W.
+        depth: N x 1 x H x W, meters along the optical axis; 0 where not valid.
+        valid: N x 1 x H x W, bool, where the depth is given.
+        intrinsics: N x 3 x 3, pixels; None if not available.
+        names: N names.
     """
 
     image: Tensor
@@ -54,10 +66,13 @@ class DepthSample:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackSequence:
-    """A clip and the box of one object in it; images are read when they are asked for.
+    """A clip on disk and the box of one object in it; images are read on demand.
 
-    frames: T files. boxes: T x 4, float, (x, y, w, h) in pixels, top-left; a pixel i reaches from i to i + 1;
-    NaN where unknown. present: T, bool, whether the object is seen in the frame (False: occluded or out of view).
+    Attributes:
+        name: Name of the sequence.
+        frames: T files.
+        boxes: T x 4, float, (x, y, w, h) in pixels, top-left; pixel i covers i to i + 1. NaN where not annotated.
+        present: T, bool, whether the object is visible in the frame (False: occluded or out of view).
     """
 
     name: str
@@ -68,7 +83,14 @@ class TrackSequence:
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityPair:
-    """A shaky video and the stable one of the same scene (None: there is none); `frames` is the shorter length."""
+    """A shaky video and a stable video of the same scene.
+
+    Attributes:
+        name: Name of the pair.
+        unstable: The shaky video.
+        stable: The stable video; None if there is none.
+        frames: Number of frames of the shorter video.
+    """
 
     name: str
     unstable: Path
@@ -78,10 +100,14 @@ class StabilityPair:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackClip:
-    """Clips and the box of one object in each, in memory.
+    """Clips in memory and the box of one object in each.
 
-    frames: N x T x 3 x H x W. boxes: N x T x 4, (x, y, w, h) in pixels, of the whole object, also where it is hidden or
-    beyond the border; NaN where it is out of sight altogether. visible: N x T, the share of it that is seen, 0 to 1.
+    Attributes:
+        frames: N x T x 3 x H x W.
+        boxes: N x T x 4, (x, y, w, h) in pixels, of the whole object, including parts that are occluded or outside the
+            image; NaN where it is entirely out of view.
+        visible: N x T, visible fraction of the object, 0 to 1.
+        names: N names.
     """
 
     frames: Tensor
@@ -92,12 +118,16 @@ class TrackClip:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackPairs:
-    """Targets, and crops in which they are to be found.
+    """Target templates and search regions.
 
-    reference: N x 3 x R x R; reference_boxes: N x 4, (x, y, w, h) of the targets in it, pixels; a pixel i reaches from
-    i to i + 1. search: N x 3 x S x S; boxes: N x 4, of the same targets there. located: N, bool, whether the target is
-    there and its box known. judged: N, bool, whether it is located or surely not there; neither is said of a
-    target of which only a little is seen.
+    Attributes:
+        reference: N x 3 x R x R, the templates.
+        reference_boxes: N x 4, (x, y, w, h) of the targets in them, pixels; pixel i covers i to i + 1.
+        search: N x 3 x S x S, the search regions.
+        boxes: N x 4, of the same targets in them.
+        located: N, bool, whether the target is present and its box is given.
+        judged: N, bool, whether the target is located or certainly absent; False for targets that are barely visible.
+        names: N names.
     """
 
     reference: Tensor
@@ -111,10 +141,15 @@ class TrackPairs:
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityClip:
-    """Shaky clips and their steady twins, in memory.
+    """Shaky clips and their steady versions, in memory.
 
-    unstable, stable: N x T x 3 x H x W. warp: N x T x 2 x H x W, pixels, from each steady frame to the shaky one of the
-    same moment: stable(p) is unstable(p + warp(p)) where `valid`, N x T x 1 x H x W, bool, says that both see it.
+    Attributes:
+        unstable: N x T x 3 x H x W.
+        stable: N x T x 3 x H x W.
+        warp: N x T x 2 x H x W, pixels, from each steady frame to the shaky frame of the same moment: stable(p) =
+            unstable(p + warp(p)) where `valid`.
+        valid: N x T x 1 x H x W, bool, where both frames show the same point.
+        names: N names.
     """
 
     unstable: Tensor
@@ -126,12 +161,17 @@ class StabilityClip:
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityWindows:
-    """Two frames of shaky clips that follow one another, each with the trails of the T frames around it.
+    """Two consecutive frames of shaky clips, each with trajectories through the T frames around it.
 
-    unstable: N x 2 x 3 x H x W, the frames; stable: N x 3 x H x W, the steady twin of the first. places: N x 2 x T x
-    2 x h x w and trust: N x 2 x T x 1 x h x w, as in `geometry.trails.Trails`. warp: N x 2 x 2 x h x w, pixels, from
-    the centers of each steady frame's cells to the shaky one, as in `StabilityClip`; valid: N x 2 x 1 x h x w, bool,
-    where it is known.
+    Attributes:
+        unstable: N x 2 x 3 x H x W, the two frames.
+        stable: N x 3 x H x W, the steady version of the first.
+        places: N x 2 x T x 2 x h x w, as in `geometry.motion_fields.Trajectories`.
+        trust: N x 2 x T x 1 x h x w, as in `geometry.motion_fields.Trajectories`.
+        warp: N x 2 x 2 x h x w, pixels, from the cell centers of each steady frame to the shaky one, as in
+            `StabilityClip`.
+        valid: N x 2 x 1 x h x w, bool, where the warp is given.
+        names: N names.
     """
 
     unstable: Tensor
@@ -144,7 +184,7 @@ class StabilityWindows:
 
 
 def join(samples: list[Sample]) -> Sample:
-    """One batch of several samples of one size; what one of them does not know, the batch does not know."""
+    """Concatenate samples of one size into a batch; a field that is None in one sample is None in the batch."""
     kind = type(samples[0])
     fields: dict[str, Tensor | tuple[str, ...] | None] = {}
     for field in kind.__dataclass_fields__:

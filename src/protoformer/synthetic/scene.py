@@ -1,8 +1,8 @@
-"""What a scene is made of, and where everything stands at a moment.
+"""Scene description: primitives, camera, light and sensor, and their state at a moment.
 
-Lengths are meters, times seconds, angles radians. World and camera axes: x right, y down, z forward. All numbers of a
-scene are float64 on the CPU and have B scenes in front; a `Frame` is one moment of them, seen from the camera, on the
-device that renders.
+Lengths are in meters, times in seconds, angles in radians. World and camera axes: x right, y down, z forward. All
+tensors of a scene are float64 on the CPU with a leading batch dimension of B scenes; a `Frame` holds one moment of them
+in camera coordinates on the rendering device.
 """
 
 import math
@@ -19,10 +19,13 @@ from protoformer.geometry.warps import rotation
 
 @dataclass(frozen=True)
 class MotionPath:
-    """Some numbers that change smoothly: a polynomial of time plus waves. float64, on the CPU.
+    """A smooth function of time: a polynomial plus sine waves; float64, on the CPU.
 
-    powers: B x ... x C x D, factors of 1, t, t^2, ... with t in seconds.
-    amplitude, frequency, phase: B x ... x C x M each, waves amplitude sin(2 pi frequency t + phase); Hz and radians.
+    Attributes:
+        powers: B x ... x C x D, coefficients of 1, t, t^2, ... with t in seconds.
+        amplitude: B x ... x C x M, of waves amplitude * sin(2 pi frequency t + phase).
+        frequency: B x ... x C x M, Hz.
+        phase: B x ... x C x M, radians.
     """
 
     powers: Tensor
@@ -32,13 +35,17 @@ class MotionPath:
 
     @classmethod
     def of(cls, *powers: Tensor) -> "MotionPath":
-        """A polynomial: its value at time 0 (B x ... x C), then, if it changes, its velocity and so on."""
+        """Build a polynomial path.
+
+        Args:
+            *powers: The value at time 0 (B x ... x C), then optionally the velocity and higher coefficients.
+        """
         powers = torch.broadcast_tensors(*powers)
-        none = torch.zeros(*powers[0].shape, 0, dtype=torch.float64)
-        return cls(torch.stack(powers, dim=-1).double(), none, none, none)
+        empty = torch.zeros(*powers[0].shape, 0, dtype=torch.float64)
+        return cls(torch.stack(powers, dim=-1).double(), empty, empty, empty)
 
     def with_waves(self, amplitude: Tensor, frequency: Tensor, phase: Tensor) -> "MotionPath":
-        """The same path and more waves; each B x ... x C x M, or of a shape that expands to it."""
+        """Return the path with additional waves; each argument is B x ... x C x M or expands to it."""
         shape = (*self.powers.shape[:-1], torch.broadcast_shapes(amplitude.shape, frequency.shape, phase.shape)[-1])
         return replace(
             self,
@@ -48,56 +55,69 @@ class MotionPath:
         )
 
     def at(self, time: Tensor) -> Tensor:
-        """Values at a time in seconds for each scene (..., B): ... x B x ... x C."""
-        between = self.powers.dim() - 1  # dimensions of a scene that a time knows nothing of
-        time = time.double().reshape(*time.shape, *(1,) * between)
+        """Evaluate the path.
+
+        Args:
+            time: ... x B, seconds.
+
+        Returns:
+            ... x B x ... x C.
+        """
+        num_inner = self.powers.dim() - 1  # inner dimensions that a time does not have
+        time = time.double().reshape(*time.shape, *(1,) * num_inner)
         exponents = torch.arange(self.powers.shape[-1], dtype=torch.float64, device=time.device)
         waves = self.amplitude * torch.sin(2 * math.pi * self.frequency * time + self.phase)
         return (self.powers * time**exponents).sum(dim=-1) + waves.sum(dim=-1)
 
 
 def join_paths(paths: Sequence[MotionPath]) -> MotionPath:
-    """The paths of several groups of things side by side, along the second dimension; shorter ones are padded."""
+    """Concatenate the paths of several groups along the second dimension; shorter ones are zero-padded."""
 
-    def padded(parts: list[Tensor]) -> Tensor:
-        most = max(part.shape[-1] for part in parts)
-        short = [most - part.shape[-1] for part in parts]
-        return torch.cat(
-            [F.pad(part, (0, gap)) if gap else part for part, gap in zip(parts, short, strict=True)], dim=1
-        )
+    def pad_and_concat(parts: list[Tensor]) -> Tensor:
+        longest = max(part.shape[-1] for part in parts)
+        gaps = [longest - part.shape[-1] for part in parts]
+        return torch.cat([F.pad(part, (0, gap)) if gap else part for part, gap in zip(parts, gaps, strict=True)], dim=1)
 
     return MotionPath(
-        powers=padded([path.powers for path in paths]),
-        amplitude=padded([path.amplitude for path in paths]),
-        frequency=padded([path.frequency for path in paths]),
-        phase=padded([path.phase for path in paths]),
+        powers=pad_and_concat([path.powers for path in paths]),
+        amplitude=pad_and_concat([path.amplitude for path in paths]),
+        frequency=pad_and_concat([path.frequency for path in paths]),
+        phase=pad_and_concat([path.phase for path in paths]),
     )
 
 
 KINDS = ("rectangle", "blob", "cutout", "box", "ball", "room", "sky")
-"""Primitives, in the order in which a scene holds them.
+"""Kinds of primitives, in the order in which a scene holds them.
 
-In its own coordinates a rectangle, a blob and a cutout lie in the plane z = 0 within -1 .. 1, a box fills -1 .. 1, a
-ball is the unit ball; a room is a box, and a sky a ball, seen from within.
+In local coordinates a rectangle, a blob and a cutout lie in the plane z = 0 within -1 .. 1, a box fills -1 .. 1 and a
+ball is the unit ball; a room is a box, and a sky a ball, seen from the inside.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Primitives:
-    """P things per scene, sorted by kind.
+    """P primitives per scene, sorted by kind.
 
-    counts: how many there are of each of KINDS. alive: B x P, bool; others are not there.
-    position, spin: paths of B x P x 3, the place of the origin, and a rotation vector applied after `base`.
-    base: B x P x 3 x 3, the rotation from its own axes to the world's at spin 0.
-    offset: B x P x 3, from the origin to the middle, turned by the spin: parts of one body share a path.
-    extent: B x P x 3, half sizes. stretch: path of B x P x 3, logarithms of factors on them.
-    outline: B x P x 7, of a blob: the radius over the angle a is o0 + o1 cos 2a + o2 sin 2a + o3 cos 3a + o4 sin 3a
-        + o5 cos 5a + o6 sin 5a.
-    ripple: B x P x 2 x 4, of a blob or cutout: two waves that shear its plane, (amplitude, waves, phase, rate): first
-        x by amplitude sin(waves y + phase + rate t), then y by x alike.
-    instance: B x P, int64, 0 for what does not move by itself. casts: B x P, bool, whether it throws a shadow.
-    texture: B x P, int64, in the bank. tiling: B x P x 2 x 3, from meters on the surface to repeats of the texture.
-    gain, bias: B x P x 3, color = gain * texture + bias. gloss: B x P, strength of the highlight.
+    Attributes:
+        counts: Number of primitives of each of `KINDS`.
+        alive: B x P, bool; the others do not exist.
+        position: Path of B x P x 3, the origin of each primitive.
+        spin: Path of B x P x 3, a rotation vector applied after `base`.
+        base: B x P x 3 x 3, rotation from the primitive's local axes to the world at spin 0.
+        offset: B x P x 3, from the origin to the center, rotated by the spin: the parts of one body share a path.
+        extent: B x P x 3, half sizes.
+        stretch: Path of B x P x 3, logarithms of scale factors on `extent`.
+        outline: B x P x 7, for blobs: the radius over the angle a is o0 + o1 cos 2a + o2 sin 2a + o3 cos 3a + o4 sin 3a
+            + o5 cos 5a + o6 sin 5a.
+        ripple: B x P x 2 x 4, for blobs and cutouts: two waves that shear the plane, (amplitude, waves, phase, rate):
+            first x by amplitude sin(waves y + phase + rate t), then y as a function of x in the same way.
+        instance: B x P, int64; 0 for what does not move on its own.
+        casts: B x P, bool, whether the primitive casts a shadow.
+        texture: B x P, int64, index into the texture bank.
+        tiling: B x P x 2 x 3, from meters on the surface to repeats of the texture.
+        gain: B x P x 3, color = gain * texture + bias.
+        bias: B x P x 3.
+        gloss: B x P, strength of the specular highlight.
     """
 
     counts: tuple[int, ...]
@@ -121,11 +141,16 @@ class Primitives:
 
 @dataclass(frozen=True, kw_only=True)
 class Camera:
-    """A pinhole and its path.
+    """A pinhole camera and its path.
 
-    focal, center: B x 2, pixels, (x, y). position, turn: paths of B x 3; the turn is a rotation vector, applied after
-    base (B x 3 x 3, camera to world). shake, shake_turn: what a hand adds, B x 3: along the camera's own axes, meters,
-    and about them, radians. Without them the same path is its steady twin.
+    Attributes:
+        focal: B x 2, focal lengths (x, y), pixels.
+        center: B x 2, principal point (x, y), pixels.
+        position: Path of B x 3.
+        turn: Path of B x 3, a rotation vector applied after `base`.
+        base: B x 3 x 3, rotation from camera to world.
+        shake: Path of B x 3, hand shake along the camera axes, meters. The steady version of a path leaves it out.
+        shake_turn: Path of B x 3, hand shake about the camera axes, radians.
     """
 
     focal: Tensor
@@ -137,20 +162,32 @@ class Camera:
     shake_turn: MotionPath
 
     def pose(self, time: Tensor, steady: bool) -> tuple[Tensor, Tensor]:
-        """Rotation (B x 3 x 3, camera to world) and position (B x 3) at a time (B)."""
-        turn, position = rotation(self.turn.at(time)) @ self.base, self.position.at(time)
+        """Compute the camera pose.
+
+        Args:
+            time: B, seconds.
+            steady: Whether to leave out the hand shake.
+
+        Returns:
+            The rotation from camera to world (B x 3 x 3) and the position (B x 3).
+        """
+        orientation, position = rotation(self.turn.at(time)) @ self.base, self.position.at(time)
         if steady:
-            return turn, position
-        position = position + (turn @ self.shake.at(time)[..., None])[..., 0]
-        return turn @ rotation(self.shake_turn.at(time)), position
+            return orientation, position
+        position = position + (orientation @ self.shake.at(time)[..., None])[..., 0]
+        return orientation @ rotation(self.shake_turn.at(time)), position
 
 
 @dataclass(frozen=True, kw_only=True)
 class Atmosphere:
-    """Light and what is between things and the camera.
+    """Light and fog.
 
-    sun: B x 3, unit, towards it. ambient: B, the share of light that comes from everywhere. sunlight: B x 3, color.
-    fog: B, per meter. fog_color: B x 3.
+    Attributes:
+        sun: B x 3, unit vector towards the sun.
+        ambient: B, fraction of the light that is ambient.
+        sunlight: B x 3, color.
+        fog: B, density per meter.
+        fog_color: B x 3.
     """
 
     sun: Tensor
@@ -162,12 +199,20 @@ class Atmosphere:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensor:
-    """How the final pass takes its pictures; B of each.
+    """Lens, sensor and codec parameters of the final pass; one value per scene.
 
-    shutter: share of a frame's time for which it is open. aperture, focus: see `photography.defocus`. exposure: path of
-    B x 3, logarithms of the gains of the colors. gamma: 1 is as rendered. lift: added after it.
-    vignette: share of the light that corners lose. read, shot: noise. quality: of JPEG, 1 to
-    100. key: int64, for the noise.
+    Attributes:
+        shutter: Fraction of the frame interval for which the shutter is open.
+        aperture: See `sensor.defocus`.
+        focus: See `sensor.defocus`.
+        exposure: Path of B x 3, logarithms of the color gains.
+        gamma: Exponent of the tone curve; 1 leaves the image as rendered.
+        lift: Offset added after gamma.
+        vignette: Fraction of light lost in the corners.
+        read: Standard deviation of the read noise.
+        shot: Standard deviation of the shot noise at white.
+        quality: JPEG quality, 1 to 100.
+        key: int64, key of the noise.
     """
 
     shutter: Tensor
@@ -185,8 +230,17 @@ class Sensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenes:
-    """A batch of scenes. size: (height, width) of its images. rate: frames a second. target: the instance to follow, 0
-    for none in particular. names: B.
+    """A batch of scenes.
+
+    Attributes:
+        primitives: The geometry.
+        camera: The camera and its path.
+        air: Light and fog.
+        film: Lens, sensor and codec.
+        size: (height, width) of the images.
+        rate: Frames per second.
+        target: Instance to track; 0 for none.
+        names: B names.
     """
 
     primitives: Primitives
@@ -200,21 +254,27 @@ class Scenes:
 
     @property
     def count(self) -> int:
-        """How many scenes there are."""
+        """The number of scenes."""
         return self.camera.focal.shape[0]
 
     def part(self, start: int, stop: int) -> "Scenes":
-        """Some scenes of the batch."""
-        return _part(self, start, stop)
+        """Return scenes start .. stop - 1 of the batch."""
+        return _slice_record(self, start, stop)
 
     def frame(self, time: float | Tensor, steady: bool = False, device: torch.device | None = None) -> "Frame":
-        """Everything as the camera has it at a time: seconds, one for all scenes or one for each (B)."""
+        """Compute the state of the scenes at a time, in camera coordinates.
+
+        Args:
+            time: Seconds, one value for all scenes or B.
+            steady: Whether to leave out the hand shake.
+            device: Device of the frame's tensors.
+        """
         time = torch.as_tensor(time, dtype=torch.float64).expand(self.count)
-        parts = self.primitives
+        primitives = self.primitives
         to_world, eye = self.camera.pose(time, steady)
-        table, sun = self._seen_from(to_world, eye, time)
+        table, sun = self._compute_tables(to_world, eye, time)
         return Frame(
-            counts=parts.counts,
+            counts=primitives.counts,
             size=self.size,
             time=time,
             steady=steady,
@@ -223,50 +283,57 @@ class Scenes:
             lens=to_device(torch.cat((self.camera.focal, self.camera.center), dim=-1).float(), device),
             table=to_device(table, device),
             sun=to_device(sun, device),
-            alive=to_device(parts.alive, device),
-            casts=to_device(parts.alive & parts.casts, device),
+            alive=to_device(primitives.alive, device),
+            casts=to_device(primitives.alive & primitives.casts, device),
         )
 
     def frames(self, times: Tensor, steady: bool = False, device: torch.device | None = None) -> list["Frame"]:
-        """The frames at times (T x B), made at once, on a GPU by the GPU itself."""
+        """Compute the frames at times (T x B) in one batch; with a GPU, on the GPU."""
         times = times.double()
-        one, (to_world, eye) = self.frame(times[0], steady, device), self.camera.pose(times, steady)
-        tables, suns = self._there_seen_from(to_world, eye, times, device)
+        template, (to_world, eye) = self.frame(times[0], steady, device), self.camera.pose(times, steady)
+        tables, suns = self._compute_tables_on(to_world, eye, times, device)
         return [
-            replace(one, time=times[number], to_world=to_world[number], eye=eye[number], table=table, sun=sun)
-            for number, (table, sun) in enumerate(zip(tables.contiguous(), suns, strict=True))
+            replace(template, time=times[i], to_world=to_world[i], eye=eye[i], table=table, sun=sun)
+            for i, (table, sun) in enumerate(zip(tables.contiguous(), suns, strict=True))
         ]
 
     def moments(self, times: Tensor, steady: bool, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """The tables (T x F x B x P) and suns (T x B x 3) of the frames at times (T x B), made as `frames` are."""
-        tables, suns = self._there_seen_from(*self.camera.pose(times, steady), times, device)
+        """Compute the tables (T x F x B x P) and sun directions (T x B x 3) of the frames at times (T x B)."""
+        tables, suns = self._compute_tables_on(*self.camera.pose(times, steady), times, device)
         return tables.contiguous(), suns.contiguous()
 
-    def _there_seen_from(
+    def _compute_tables_on(
         self, to_world: Tensor, eye: Tensor, times: Tensor, device: torch.device | None
     ) -> tuple[Tensor, Tensor]:
-        """As `_seen_from`, by the device, and there."""
-        moved = replace(self, primitives=_on(self.primitives, device), air=_on(self.air, device)) if device else self
-        return moved._seen_from(*(to_device(part, device) for part in (to_world, eye, times)))
+        """Run `_compute_tables` on a device; the result stays there."""
+        scenes = (
+            replace(self, primitives=_move_record(self.primitives, device), air=_move_record(self.air, device))
+            if device
+            else self
+        )
+        return scenes._compute_tables(*(to_device(part, device) for part in (to_world, eye, times)))
 
-    def _seen_from(self, to_world: Tensor, eye: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """A frame's table and sun, float32, where the scenes are; of several moments (... x B), these are in front."""
-        parts = self.primitives
+    def _compute_tables(self, to_world: Tensor, eye: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute a frame's table and sun direction, float32, on the device of the scenes.
+
+        Several moments (... x B) add leading dimensions to both.
+        """
+        primitives = self.primitives
         to_camera = to_world.transpose(-1, -2)[..., None, :, :]
-        turned = rotation(parts.spin.at(time))
-        extent = parts.extent * parts.stretch.at(time).exp()
-        place = parts.position.at(time) + (turned @ parts.offset[..., None])[..., 0]
-        own = to_camera @ turned @ parts.base  # B x P x 3 x 3, own axes to the camera's
-        place = (to_camera @ (place - eye[..., None, :])[..., None])[..., 0]
-        inverse = own.transpose(-1, -2) / extent[..., None]
-        phase = parts.ripple[..., 2:3] + parts.ripple[..., 3:] * time[..., None, None, None]
-        ripple = torch.cat((parts.ripple[..., :2].expand(*phase.shape[:-1], 2), phase), dim=-1)
+        rotations = rotation(primitives.spin.at(time))
+        extent = primitives.extent * primitives.stretch.at(time).exp()
+        center = primitives.position.at(time) + (rotations @ primitives.offset[..., None])[..., 0]
+        to_camera_axes = to_camera @ rotations @ primitives.base  # B x P x 3 x 3, local axes to the camera's
+        center = (to_camera @ (center - eye[..., None, :])[..., None])[..., 0]
+        inverse = to_camera_axes.transpose(-1, -2) / extent[..., None]
+        phase = primitives.ripple[..., 2:3] + primitives.ripple[..., 3:] * time[..., None, None, None]
+        ripple = torch.cat((primitives.ripple[..., :2].expand(*phase.shape[:-1], 2), phase), dim=-1)
         table = torch.cat(
             (
                 inverse.flatten(-2),
-                -(inverse @ place[..., None])[..., 0],
-                (own * extent[..., None, :]).flatten(-2),
-                place,
+                -(inverse @ center[..., None])[..., 0],
+                (to_camera_axes * extent[..., None, :]).flatten(-2),
+                center,
                 ripple.flatten(-2),
             ),
             dim=-1,
@@ -281,12 +348,21 @@ INVERSE, ORIGIN, FORWARD, PLACE, RIPPLE = slice(0, 9), slice(9, 12), slice(12, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A moment of B scenes, in the camera's axes, on the rendering device.
+    """One moment of B scenes, in camera coordinates, on the rendering device.
 
-    time: B. to_world (B x 3 x 3) and eye (B x 3): the camera in the world, float64, on the CPU.
-    lens: B x 4, focal lengths and center (x, y), pixels. table: F x B x P, float32: INVERSE and ORIGIN lead from the
-    camera's axes to a primitive's own, p_own = inverse p + origin; FORWARD and PLACE lead back; RIPPLE is (amplitude,
-    waves, phase) of both waves. sun: B x 3, unit. alive, casts: B x P, bool, what is there and what throws a shadow.
+    Attributes:
+        counts: Number of primitives of each of `KINDS`.
+        size: (height, width) of the image.
+        time: B, seconds.
+        steady: Whether the hand shake is left out.
+        to_world: B x 3 x 3, rotation from camera to world, float64, on the CPU.
+        eye: B x 3, camera position in the world, float64, on the CPU.
+        lens: B x 4, focal lengths and principal point (x, y), pixels.
+        table: F x B x P, float32. INVERSE and ORIGIN map camera coordinates to a primitive's local ones, p_local =
+            inverse p + origin; FORWARD and PLACE map back; RIPPLE is (amplitude, waves, phase) of both waves.
+        sun: B x 3, unit vector towards the sun.
+        alive: B x P, bool, which primitives exist.
+        casts: B x P, bool, which primitives cast a shadow.
     """
 
     counts: tuple[int, ...]
@@ -302,12 +378,12 @@ class Frame:
     casts: Tensor
 
     def rays(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Directions (x, y, 1) through positions (B x 2 x N, pixels): x and y, B x N each."""
+        """Compute ray directions (x, y, 1) through positions (B x 2 x N, pixels): x and y, B x N each."""
         focal_x, focal_y, center_x, center_y = self.lens[..., None].unbind(1)
         return (positions[:, 0] - center_x) / focal_x, (positions[:, 1] - center_y) / focal_y
 
     def project(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        """Points in the camera's axes (B x N each, meters) to pixels: B x 2 x N."""
+        """Project points in camera coordinates (B x N each, meters) to pixels: B x 2 x N."""
         focal_x, focal_y, center_x, center_y = self.lens[..., None].unbind(1)
         return torch.stack((x / z * focal_x + center_x, y / z * focal_y + center_y), dim=1)
 
@@ -315,32 +391,32 @@ class Frame:
 Record = TypeVar("Record")
 
 
-def _part(record: Record, start: int, stop: int) -> Record:
-    """A record with every tensor and every name cut to some scenes; what has no scenes stays."""
-    cut: dict[str, Any] = {}
+def _slice_record(record: Record, start: int, stop: int) -> Record:
+    """Slice every tensor and the names of a record along the batch; other fields are unchanged."""
+    sliced: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
         if is_dataclass(value):
-            cut[field.name] = _part(value, start, stop)
+            sliced[field.name] = _slice_record(value, start, stop)
         elif isinstance(value, Tensor) or field.name == "names":
-            cut[field.name] = value[start:stop]
-    return replace(record, **cut)  # type: ignore[type-var]
+            sliced[field.name] = value[start:stop]
+    return replace(record, **sliced)  # type: ignore[type-var]
 
 
-def _on(record: Record, device: torch.device) -> Record:
-    """A record with every tensor on a device."""
-    there: dict[str, Any] = {}
+def _move_record(record: Record, device: torch.device) -> Record:
+    """Move every tensor of a record to a device."""
+    moved: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
         if is_dataclass(value):
-            there[field.name] = _on(value, device)
+            moved[field.name] = _move_record(value, device)
         elif isinstance(value, Tensor):
-            there[field.name] = to_device(value, device)
-    return replace(record, **there)  # type: ignore[type-var]
+            moved[field.name] = to_device(value, device)
+    return replace(record, **moved)  # type: ignore[type-var]
 
 
 def to_device(tensor: Tensor, device: torch.device | None) -> Tensor:
-    """On the device, in one piece; from pinned memory, so that the copy does not wait for earlier work."""
+    """Copy a tensor to a device, contiguous; through pinned memory, so that the copy does not wait for queued work."""
     tensor = tensor.contiguous()
     if device is not None and device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)

@@ -1,22 +1,25 @@
-"""Kinds of scenes."""
+"""Scene families."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protoformer.synthetic.families.chase import chase
-from protoformer.synthetic.families.drive import drive
-from protoformer.synthetic.families.handheld import handheld
-from protoformer.synthetic.families.objects import objects
-from protoformer.synthetic.families.room import room
+from protoformer.synthetic.families.chase import build_chase
+from protoformer.synthetic.families.drive import build_drive
+from protoformer.synthetic.families.handheld import build_handheld
+from protoformer.synthetic.families.objects import build_objects
+from protoformer.synthetic.families.room import build_room
 from protoformer.synthetic.scene import Scenes
 
 
 @dataclass(frozen=True)
 class Family:
-    """One kind of scenes.
+    """One family of scenes.
 
-    build: (draws, size, bank, shake) to scenes. size: (height, width) of its images unless told otherwise. shake:
-    strength of the hand, 1 for an ordinary one. what: one line for people.
+    Attributes:
+        build: Function from (draws, size, bank, shake) to `Scenes`.
+        size: Default (height, width) of the images.
+        shake: Default strength of the camera's hand shake; 1 is typical.
+        what: One-line description for users.
     """
 
     build: Callable[..., Scenes]
@@ -27,10 +30,12 @@ class Family:
 
 FAMILIES = {
     "objects": Family(
-        objects, (368, 496), 0.0, "many flying things, chairs among them, motion of 0.1 to 400 pixels a frame"
+        build_objects, (368, 496), 0.0, "many flying objects, chairs among them, moving 0.1 to 400 pixels per frame"
     ),
-    "drive": Family(drive, (320, 1024), 0.0, "a street from a car, a camera like KITTI's"),
-    "room": Family(room, (480, 640), 0.0, "a furnished room, a camera like a Kinect's, 0.5 to 10 meters"),
-    "chase": Family(chase, (360, 640), 0.0, "one target among others, hidden at times, near and far"),
-    "handheld": Family(handheld, (360, 640), 1.0, "a street from a hand that shakes, and its steady twin"),
+    "drive": Family(build_drive, (320, 1024), 0.0, "a street seen from a car, with KITTI's focal length"),
+    "room": Family(build_room, (480, 640), 0.0, "a furnished room, with a Kinect's focal length, 0.5 to 10 meters"),
+    "chase": Family(build_chase, (360, 640), 0.0, "one target among distractors, near and far, with occlusions"),
+    "handheld": Family(
+        build_handheld, (360, 640), 1.0, "a street from a shaky handheld camera, and its steady version"
+    ),
 }

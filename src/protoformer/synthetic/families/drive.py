@@ -1,4 +1,4 @@
-"""A car drives along a street."""
+"""Scenes of a street seen from a driving car."""
 
 import math
 
@@ -8,38 +8,38 @@ from torch import Tensor
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.assembly import (
     Assembly,
-    Look,
+    Material,
     add_sky,
-    lying,
+    ground_rotation,
     sample_air,
     sample_hand_motion,
     sample_sensor,
-    upright,
     vectors,
+    yaw_rotation,
 )
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-GROUND = Look(repeat=(3.0, 14.0), contrast=(0.4, 1.0))
-STONE = Look(repeat=(1.0, 6.0), contrast=(0.3, 0.9), tone=(0.25, 0.7), tint=0.08, gloss=0.0)
-PAINT = Look(repeat=(2.0, 9.0), contrast=(0.05, 0.3), tone=(0.7, 0.95), tint=0.03, gloss=0.0)
-WALL = Look(repeat=(1.5, 9.0), contrast=(0.5, 1.1), gloss=0.05)
-METAL = Look(repeat=(0.5, 4.0), contrast=(0.2, 0.8), tone=(0.1, 0.8), tint=0.35, gloss=0.6)
-DARK = Look(repeat=(0.5, 4.0), contrast=(0.1, 0.4), tone=(0.05, 0.2), tint=0.1, gloss=0.4)
-CLOTH = Look(repeat=(0.3, 1.5), contrast=(0.4, 1.1))
-BARS = Look(repeat=(0.5, 2.0), contrast=(0.05, 0.4), tone=(0.05, 0.95), alike=True)
+GROUND = Material(repeat=(3.0, 14.0), contrast=(0.4, 1.0))
+STONE = Material(repeat=(1.0, 6.0), contrast=(0.3, 0.9), tone=(0.25, 0.7), tint=0.08, gloss=0.0)
+PAINT = Material(repeat=(2.0, 9.0), contrast=(0.05, 0.3), tone=(0.7, 0.95), tint=0.03, gloss=0.0)
+WALL = Material(repeat=(1.5, 9.0), contrast=(0.5, 1.1), gloss=0.05)
+METAL = Material(repeat=(0.5, 4.0), contrast=(0.2, 0.8), tone=(0.1, 0.8), tint=0.35, gloss=0.6)
+DARK = Material(repeat=(0.5, 4.0), contrast=(0.1, 0.4), tone=(0.05, 0.2), tint=0.1, gloss=0.4)
+CLOTH = Material(repeat=(0.3, 1.5), contrast=(0.4, 1.1))
+BARS = Material(repeat=(0.5, 2.0), contrast=(0.05, 0.4), tone=(0.05, 0.95), alike=True)
 PICKETS = 32
-"""Of one fence."""
+"""Number of pickets of a fence."""
 FAR = 400.0
 """Half the length of the road, meters."""
 
 
-def ground(assembly: Assembly) -> None:
-    """A plain to the horizon, and hills before it."""
+def add_ground(assembly: Assembly) -> None:
+    """Add a plain to the horizon and hills in front of it."""
     draws, batch = assembly.draws, assembly.batch
-    spread = torch.full((batch, 1, 3), 1900.0, dtype=torch.float64)
-    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), spread, look=GROUND, base=lying())
+    extent = torch.full((batch, 1, 3), 1900.0, dtype=torch.float64)
+    assembly.add("rectangle", "ground", torch.zeros(batch, 1, 3), extent, material=GROUND, base=ground_rotation())
     angle = draws.uniform("hill.angle", -0.9, 0.9, (4,))
     distance = draws.uniform("hill.distance", 300.0, 900.0, (4,))
     size = vectors(
@@ -47,131 +47,168 @@ def ground(assembly: Assembly) -> None:
         distance * draws.uniform("hill.height", 0.03, 0.16, (4,)),
         distance * 0.2,
     )
-    place = vectors(distance * angle.sin(), 0.0, distance * angle.cos())
-    look = Look(repeat=(60.0, 300.0), contrast=(0.3, 0.8), tone=(0.3, 0.6))
-    assembly.add("ball", "hill", place, size, look=look, alive=draws.whether("hill.is", 0.7, (4,)))
+    position = vectors(distance * angle.sin(), 0.0, distance * angle.cos())
+    material = Material(repeat=(60.0, 300.0), contrast=(0.3, 0.8), tone=(0.3, 0.6))
+    assembly.add("ball", "hill", position, size, material=material, alive=draws.whether("hill.is", 0.7, (4,)))
 
 
-def road(assembly: Assembly) -> Tensor:
-    """A road with its paint, kerbs and pavements; returns half its width, B x 1."""
+def add_road(assembly: Assembly) -> Tensor:
+    """Add a road with markings, curbs and sidewalks; return the distance of its outer edge from the center, B x 1."""
     draws = assembly.draws
-    half = draws.uniform("road.half", 3.5, 8.0, (1,))
+    half_width = draws.uniform("road.half", 3.5, 8.0, (1,))
     assembly.add(
-        "rectangle", "road", vectors(0.0, -0.01, 0.0 * half), vectors(half, FAR, 1.0), look=STONE, base=lying()
+        "rectangle",
+        "road",
+        vectors(0.0, -0.01, 0.0 * half_width),
+        vectors(half_width, FAR, 1.0),
+        material=STONE,
+        base=ground_rotation(),
     )
-    dashes = 12
+    num_dashes = 12
     gap = draws.uniform("dash.gap", 6.0, 12.0, (1,))
     first = draws.uniform("dash.first", -12.0, 0.0, (1,))
-    along = first + gap * torch.arange(dashes)
+    dash_z = first + gap * torch.arange(num_dashes)
     dash = vectors(draws.uniform("dash.width", 0.06, 0.12, (1,)), draws.uniform("dash.length", 1.0, 2.5, (1,)), 1.0)
-    middle = vectors(draws.uniform("dash.side", -0.3, 0.3, (1,)) * half, -0.02, along)
-    there = draws.whether("dash.is", 0.8, (1,))
-    assembly.add("rectangle", "dash", middle, dash.expand(-1, dashes, -1), look=PAINT, base=lying(), alive=there)
+    dash_position = vectors(draws.uniform("dash.side", -0.3, 0.3, (1,)) * half_width, -0.02, dash_z)
+    alive = draws.whether("dash.is", 0.8, (1,))
+    assembly.add(
+        "rectangle",
+        "dash",
+        dash_position,
+        dash.expand(-1, num_dashes, -1),
+        material=PAINT,
+        base=ground_rotation(),
+        alive=alive,
+    )
     sides = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    line = vectors(torch.full_like(half, 0.07).expand(-1, 2), FAR, 1.0)
-    place = vectors(sides * (half - 0.3), -0.02, 0.0)
-    lined = draws.whether("line.is", 0.7, (1,))
-    assembly.add("rectangle", "line", place, line, look=PAINT, base=lying(), alive=lined)
-    kerb = vectors(torch.full_like(half, 0.12).expand(-1, 2), 0.09, FAR)
-    assembly.add("box", "kerb", vectors(sides * (half + 0.12), -0.07, 0.0), kerb, look=STONE)
-    path = draws.uniform("path.half", 0.8, 2.5, (1,))
-    wide = vectors((path + 0.0 * sides), FAR, 1.0)
-    place = vectors(sides * (half + 0.24 + path), -0.13, 0.0)
-    assembly.add("rectangle", "path", place, wide, look=STONE, base=lying())
-    return half + 0.24 + 2 * path
+    line = vectors(torch.full_like(half_width, 0.07).expand(-1, 2), FAR, 1.0)
+    position = vectors(sides * (half_width - 0.3), -0.02, 0.0)
+    has_lines = draws.whether("line.is", 0.7, (1,))
+    assembly.add("rectangle", "line", position, line, material=PAINT, base=ground_rotation(), alive=has_lines)
+    curb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
+    assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, material=STONE)
+    sidewalk_half_width = draws.uniform("path.half", 0.8, 2.5, (1,))
+    extent = vectors((sidewalk_half_width + 0.0 * sides), FAR, 1.0)
+    position = vectors(sides * (half_width + 0.24 + sidewalk_half_width), -0.13, 0.0)
+    assembly.add("rectangle", "path", position, extent, material=STONE, base=ground_rotation())
+    return half_width + 0.24 + 2 * sidewalk_half_width
 
 
-def houses(assembly: Assembly, front: Tensor, count: int = 12, there: float = 0.75) -> None:
-    """Boxes in two rows, their fronts so far from the middle of the street (B x 1)."""
+def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: float = 0.75) -> None:
+    """Add two rows of box-shaped houses.
+
+    Args:
+        assembly: The assembly.
+        front: B x 1, minimum distance of the fronts from the center of the street, meters.
+        count: Maximum number of houses.
+        probability: Probability of each house.
+    """
     draws = assembly.draws
     sides = torch.where(torch.arange(count) % 2 == 0, -1.0, 1.0).double()
-    place = draws.uniform("house.start", 4.0, 14.0, (1,)) + (torch.arange(count) // 2) * draws.uniform(
+    z = draws.uniform("house.start", 4.0, 14.0, (1,)) + (torch.arange(count) // 2) * draws.uniform(
         "house.step", 13.0, 22.0, (1,)
     )
-    half = vectors(
+    extent = vectors(
         draws.uniform("house.deep", 3.0, 8.0, (count,)),
         draws.log_uniform("house.high", 1.5, 9.0, (count,)),
         draws.uniform("house.wide", 3.5, 9.0, (count,)),
     )
-    back = draws.uniform("house.back", 0.3, 6.0, (count,))
-    middle = vectors(sides * (front + back + half[..., 0]), -half[..., 1], place)
-    alive = draws.whether("house.is", there, (count,))
+    setback = draws.uniform("house.back", 0.3, 6.0, (count,))
+    center = vectors(sides * (front + setback + extent[..., 0]), -extent[..., 1], z)
+    alive = draws.whether("house.is", probability, (count,))
     heading = draws.normal("house.heading", 0.0, 0.05, (count,))
-    assembly.add("box", "house", middle, half, look=WALL, base=upright(heading), alive=alive)
-    # One front of each shows what fronts show: a door, windows, a sign.
+    assembly.add("box", "house", center, extent, material=WALL, base=yaw_rotation(heading), alive=alive)
+    # One textured front per house: a door, windows or a sign.
     door = vectors(draws.uniform("door.wide", 0.4, 2.0, (count,)), draws.uniform("door.high", 0.4, 1.3, (count,)), 1.0)
-    facing = upright(0.5 * math.pi * sides)
-    onto = middle - vectors(
-        sides * (half[..., 0] + 0.03), draws.uniform("door.up", -1.0, 0.8, (count,)) * half[..., 1], 0
+    facing = yaw_rotation(0.5 * math.pi * sides)
+    door_position = center - vectors(
+        sides * (extent[..., 0] + 0.03), draws.uniform("door.up", -1.0, 0.8, (count,)) * extent[..., 1], 0
     )
-    look = Look(repeat=(0.8, 3.0), contrast=(0.6, 1.2))
-    assembly.add("rectangle", "door", onto, door, look=look, base=facing, alive=alive)
+    material = Material(repeat=(0.8, 3.0), contrast=(0.6, 1.2))
+    assembly.add("rectangle", "door", door_position, door, material=material, base=facing, alive=alive)
 
 
-def fences(assembly: Assembly, side: Tensor) -> None:
-    """A low wall on one side, and on the other a fence: pickets that all look alike, on a plinth, under a rail.
+def add_fences(assembly: Assembly, side: Tensor) -> None:
+    """Add a low wall on one side and on the other a fence: identical pickets on a plinth, under a rail.
 
-    Their fronts are `side` meters from the middle of the street (B x 1).
+    Args:
+        assembly: The assembly.
+        side: B x 1, distance of their fronts from the center of the street, meters.
     """
     draws = assembly.draws
-    left = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
+    fence_side = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
     inwards = draws.uniform("fence.inwards", 0.0, 1.5, (2,))
     start = draws.uniform("fence.start", -2.0, 10.0, (2,))
-    across, beyond = (side - inwards).split(1, dim=1)
+    fence_x, wall_x = (side - inwards).split(1, dim=1)
     alive = draws.whether("fence.is", 0.5, (2,))
-    low = draws.uniform("wall.high", 0.25, 0.8, (1,))
-    long = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
+    wall_half_height = draws.uniform("wall.high", 0.25, 0.8, (1,))
+    wall_half_length = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
     assembly.add(
         "box",
         "wall",
-        vectors(-left * beyond, -low, start[:, 1:] + long),
-        vectors(0.12 + 0.0 * low, low, long),
-        look=WALL,
+        vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length),
+        vectors(0.12 + 0.0 * wall_half_height, wall_half_height, wall_half_length),
+        material=WALL,
         alive=alive[:, 1:],
     )
     pitch = draws.log_uniform("fence.pitch", 0.12, 0.7, (1,))
-    half = 0.5 * pitch * draws.uniform("fence.dense", 0.15, 0.6, (1,))
-    foot = draws.uniform("fence.foot", 0.0, 0.3, (1,))
-    high = draws.uniform("fence.high", 0.3, 0.8, (1,))
-    middle, reach = start[:, :1] + 0.5 * pitch * (PICKETS - 1), 0.5 * pitch * PICKETS
-    along = start[:, :1] + pitch * torch.arange(PICKETS)
-    size = vectors(0.02 + 0.0 * half, high, half).expand(-1, PICKETS, -1)
-    place = vectors(left * across, -2 * foot - high, along)
-    assembly.add("box", "picket", place, size, look=BARS, alive=alive[:, :1])
-    rail = vectors(left * across, torch.stack((-2 * foot - 1.9 * high, -foot), dim=1)[..., 0], middle)
-    thick = torch.cat((draws.uniform("rail.thick", 0.03, 0.08, (1,)), foot.clamp_min(0.02)), dim=1)
-    assembly.add("box", "rail", rail, vectors(0.05 + 0.0 * thick, thick, reach), look=BARS, alive=alive[:, :1])
+    picket_half_width = 0.5 * pitch * draws.uniform("fence.dense", 0.15, 0.6, (1,))
+    plinth_half_height = draws.uniform("fence.foot", 0.0, 0.3, (1,))
+    picket_half_height = draws.uniform("fence.high", 0.3, 0.8, (1,))
+    rail_z, rail_half_length = start[:, :1] + 0.5 * pitch * (PICKETS - 1), 0.5 * pitch * PICKETS
+    picket_z = start[:, :1] + pitch * torch.arange(PICKETS)
+    size = vectors(0.02 + 0.0 * picket_half_width, picket_half_height, picket_half_width).expand(-1, PICKETS, -1)
+    position = vectors(fence_side * fence_x, -2 * plinth_half_height - picket_half_height, picket_z)
+    assembly.add("box", "picket", position, size, material=BARS, alive=alive[:, :1])
+    rail = vectors(
+        fence_side * fence_x,
+        torch.stack((-2 * plinth_half_height - 1.9 * picket_half_height, -plinth_half_height), dim=1)[..., 0],
+        rail_z,
+    )
+    rail_half_thickness = torch.cat(
+        (draws.uniform("rail.thick", 0.03, 0.08, (1,)), plinth_half_height.clamp_min(0.02)), dim=1
+    )
+    assembly.add(
+        "box",
+        "rail",
+        rail,
+        vectors(0.05 + 0.0 * rail_half_thickness, rail_half_thickness, rail_half_length),
+        material=BARS,
+        alive=alive[:, :1],
+    )
 
 
-def poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:
-    """Lamp posts and signs at the edge of the pavement, `side` meters from the middle (B x 1)."""
+def add_poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:
+    """Add lamp posts and signs at the edge of the sidewalk, `side` meters from the center (B x 1)."""
     draws = assembly.draws
     sides = torch.where(torch.arange(count) % 2 == 0, -1.0, 1.0).double()
-    along = draws.uniform("pole.along", 3.0, 60.0, (count,))
-    high = draws.uniform("pole.high", 1.2, 4.0, (count,))
-    thick = draws.uniform("pole.thick", 0.03, 0.12, (count,))
-    base = vectors(sides * (side - 0.3), -high, along)
-    assembly.add("box", "pole", base, vectors(thick, high, thick), look=METAL)
-    sign = base - vectors(0.0, 0.7 * high, 0.15)
+    z = draws.uniform("pole.along", 3.0, 60.0, (count,))
+    half_height = draws.uniform("pole.high", 1.2, 4.0, (count,))
+    half_width = draws.uniform("pole.thick", 0.03, 0.12, (count,))
+    base = vectors(sides * (side - 0.3), -half_height, z)
+    assembly.add("box", "pole", base, vectors(half_width, half_height, half_width), material=METAL)
+    sign = base - vectors(0.0, 0.7 * half_height, 0.15)
     size = vectors(draws.uniform("sign.wide", 0.2, 0.6, (count,)), draws.uniform("sign.high", 0.2, 0.6, (count,)), 1.0)
     alive = draws.whether("sign.is", 0.6, (count,))
-    assembly.add("rectangle", "sign", sign, size, look=Look(repeat=(0.5, 1.5)), alive=alive)
+    assembly.add("rectangle", "sign", sign, size, material=Material(repeat=(0.5, 1.5)), alive=alive)
 
 
-def trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
-    """Cut-outs that sway a little, on trunks, beyond `side` meters from the middle (B x 1)."""
+def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
+    """Add trees, slightly swaying cutouts on trunks, at least `side` meters from the center (B x 1)."""
     draws = assembly.draws
     sides = torch.where(torch.arange(count) % 2 == 0, -1.0, 1.0).double()
-    across = sides * (side + draws.uniform("tree.beyond", 0.0, 8.0, (count,)))
-    along = draws.uniform("tree.along", 5.0, 80.0, (count,))
+    x = sides * (side + draws.uniform("tree.beyond", 0.0, 8.0, (count,)))
+    z = draws.uniform("tree.along", 5.0, 80.0, (count,))
     radius = draws.uniform("tree.radius", 1.0, 3.2, (count,))
-    trunk = draws.uniform("tree.trunk", 0.8, 2.0, (count,))
+    trunk_half_height = draws.uniform("tree.trunk", 0.8, 2.0, (count,))
     alive = draws.whether("tree.is", 0.8, (count,))
-    thick = draws.uniform("tree.thick", 0.06, 0.25, (count,))
-    look = Look(repeat=(0.5, 2.0), contrast=(0.3, 0.8), tone=(0.15, 0.4), gloss=0.0)
-    place = vectors(across, -trunk, along)
-    assembly.add("box", "trunk", place, vectors(thick, trunk, thick), look=look, alive=alive)
-    crown = vectors(across, -2 * trunk - 0.8 * radius, along - 0.02)
+    half_width = draws.uniform("tree.thick", 0.06, 0.25, (count,))
+    material = Material(repeat=(0.5, 2.0), contrast=(0.3, 0.8), tone=(0.15, 0.4), gloss=0.0)
+    position = vectors(x, -trunk_half_height, z)
+    assembly.add(
+        "box", "trunk", position, vectors(half_width, trunk_half_height, half_width), material=material, alive=alive
+    )
+    crown = vectors(x, -2 * trunk_half_height - 0.8 * radius, z - 0.02)
     size = vectors(radius, radius * draws.uniform("tree.tall", 0.9, 1.4, (count,)), 1.0)
     waves = draws.uniform("tree.waves", 1.0, 4.0, (count, 2))
     sway = draws.uniform("tree.sway", 0.0, 0.04, (count, 2))
@@ -184,15 +221,24 @@ def trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
         ),
         dim=-1,
     )
-    assembly.add("cutout", "crown", crown, size, look=Look(contrast=(0.7, 1.0)), ripple=ripple, alive=alive)
+    assembly.add("cutout", "crown", crown, size, material=Material(contrast=(0.7, 1.0)), ripple=ripple, alive=alive)
 
 
-def cars(
+def add_cars(
     assembly: Assembly, position: MotionPath, heading: Tensor, instance: Tensor, alive: Tensor, name: str = "car"
 ) -> None:
-    """Bodies of three boxes that share a path on the ground (B x n x 3); heading: B x n, 0 is along z."""
+    """Add cars of three boxes that share a path.
+
+    Args:
+        assembly: The assembly.
+        position: Path on the ground, B x n x 3.
+        heading: B x n, radians; 0 is along z.
+        instance: Instances of the cars.
+        alive: B x n, bool.
+        name: Name of the group.
+    """
     draws, count = assembly.draws, heading.shape[1]
-    base = upright(heading)
+    base = yaw_rotation(heading)
     size = draws.uniform(f"{name}.size", 0.85, 1.25, (count, 1)) * torch.tensor([0.88, 0.42, 2.05], dtype=torch.float64)
     body = size * vectors(1.0, draws.uniform(f"{name}.tall", 0.8, 2.2, (count,)), 1.0)  # vans too
     parts = (
@@ -205,14 +251,14 @@ def cars(
         ),
         ("wheels", size * torch.tensor([1.02, 0.7, 0.75]), vectors(0.0, -0.7 * size[..., 1], 0.0), DARK),
     )
-    for part, extent, offset, look in parts:
+    for part, extent, offset, material in parts:
         offset = (base @ offset[..., None])[..., 0]
         assembly.add(
             "box",
             f"{name}.{part}",
             position,
             extent,
-            look=look,
+            material=material,
             base=base,
             offset=offset,
             instance=instance,
@@ -220,27 +266,27 @@ def cars(
         )
 
 
-def people(assembly: Assembly, position: MotionPath, instance: Tensor, alive: Tensor, name: str = "person") -> None:
-    """A trunk, legs and a head of each, on a path on the ground (B x n x 3)."""
+def add_people(assembly: Assembly, position: MotionPath, instance: Tensor, alive: Tensor, name: str = "person") -> None:
+    """Add people, each with a trunk, legs and a head, on a path on the ground (B x n x 3)."""
     draws, count = assembly.draws, instance.shape[-1]
-    tall = draws.uniform(f"{name}.tall", 0.75, 1.1, (count,))
+    height_scale = draws.uniform(f"{name}.tall", 0.75, 1.1, (count,))
     parts = (
-        ("legs", vectors(0.17 * tall, 0.45 * tall, 0.14 * tall), -0.43),
-        ("trunk", vectors(0.25 * tall, 0.37 * tall, 0.17 * tall), -1.12),
-        ("head", vectors(0.11 * tall, 0.14 * tall, 0.12 * tall), -1.6),
+        ("legs", vectors(0.17 * height_scale, 0.45 * height_scale, 0.14 * height_scale), -0.43),
+        ("trunk", vectors(0.25 * height_scale, 0.37 * height_scale, 0.17 * height_scale), -1.12),
+        ("head", vectors(0.11 * height_scale, 0.14 * height_scale, 0.12 * height_scale), -1.6),
     )
     for part, extent, height in parts:
-        offset = vectors(0.0, height * tall, 0.0)
+        offset = vectors(0.0, height * height_scale, 0.0)
         assembly.add(
-            "ball", f"{name}.{part}", position, extent, look=CLOTH, offset=offset, instance=instance, alive=alive
+            "ball", f"{name}.{part}", position, extent, material=CLOTH, offset=offset, instance=instance, alive=alive
         )
 
 
-def on_foot(assembly: Assembly, name: str, start: Tensor, fastest: float = 1.8) -> MotionPath:
-    """Walks over the ground from places (B x n x 3), with the bounce of steps."""
+def sample_walk(assembly: Assembly, name: str, start: Tensor, max_speed: float = 1.8) -> MotionPath:
+    """Draw walking paths over the ground from start positions (B x n x 3), with the bounce of steps."""
     draws, count = assembly.draws, start.shape[1]
     heading = draws.uniform(f"{name}.heading", 0.0, 2 * math.pi, (count,))
-    speed = draws.uniform(f"{name}.speed", 0.0, fastest, (count,))
+    speed = draws.uniform(f"{name}.speed", 0.0, max_speed, (count,))
     velocity = vectors(speed * heading.cos(), 0.0, speed * heading.sin())
     bounce = vectors(0.0, 0.03 * (speed > 0.3), 0.0)[..., None]
     step = draws.uniform(f"{name}.step", 1.6, 2.2, (count, 1, 1))
@@ -249,32 +295,34 @@ def on_foot(assembly: Assembly, name: str, start: Tensor, fastest: float = 1.8) 
     )
 
 
-def looking(pitch: Tensor, yaw: Tensor) -> Tensor:
-    """Rotation of a camera that looks along z, raised and turned to the right by angles: B to B x 3 x 3."""
+def camera_rotation(pitch: Tensor, yaw: Tensor) -> Tensor:
+    """Return rotations of a camera that looks along z, pitched up and yawed right by angles: B to B x 3 x 3."""
     zero = torch.zeros_like(yaw)
     return rotation(torch.stack((zero, yaw, zero), -1)) @ rotation(torch.stack((pitch, zero, zero), -1))
 
 
 RATE = 10.0
+"""Frames per second."""
 FOCAL = 721.5 / 1242
-"""Of KITTI's cameras, over the width of their images."""
+"""Focal length of KITTI's cameras relative to the image width."""
 CARS, PEOPLE = 7, 3
+"""Maximum number of cars and of people."""
 
 
-def drive(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, shake: float = 0.0) -> Scenes:
-    """Build scenes with a street seen from a car that drives along it, among others."""
+def build_drive(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, shake: float = 0.0) -> Scenes:
+    """Build scenes of a street with traffic, seen from a driving car."""
     assembly = Assembly(draws, bank.surfaces, bank.cutouts)
-    ground(assembly)
-    front = road(assembly)
-    houses(assembly, front)
-    fences(assembly, front)
-    poles(assembly, front)
-    trees(assembly, front)
-    _traffic(assembly, front)
+    add_ground(assembly)
+    front = add_road(assembly)
+    add_houses(assembly, front)
+    add_fences(assembly, front)
+    add_poles(assembly, front)
+    add_trees(assembly, front)
+    _add_traffic(assembly, front)
     add_sky(assembly)
     return Scenes(
         primitives=assembly.primitives(),
-        camera=_camera(draws, size, shake),
+        camera=_sample_camera(draws, size, shake),
         air=sample_air(draws, foggy=0.4),
         film=sample_sensor(draws, focus=(8.0, 40.0)),
         size=size,
@@ -282,64 +330,66 @@ def drive(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, shake: f
     )
 
 
-def _traffic(assembly: Assembly, front: Tensor) -> None:
-    """Cars that come, go along, or are parked, and people on the pavements."""
+def _add_traffic(assembly: Assembly, front: Tensor) -> None:
+    """Add oncoming, leading and parked cars, and people on the sidewalks."""
     draws = assembly.draws
-    sort = draws.choice("car.sort", (0.4, 0.3, 0.3), (CARS,))  # comes, goes along, is parked
+    car_kind = draws.choice("car.sort", (0.4, 0.3, 0.3), (CARS,))  # oncoming, leading, parked
     side = torch.where(
-        sort == 0, -1.0, torch.where(sort == 1, 1.0, torch.where(draws.whether("car.left", 0.5, (CARS,)), -1.0, 1.0))
+        car_kind == 0,
+        -1.0,
+        torch.where(car_kind == 1, 1.0, torch.where(draws.whether("car.left", 0.5, (CARS,)), -1.0, 1.0)),
     )
     edge = front - draws.uniform("car.edge", 3.0, 4.0, (CARS,))
-    lane = torch.where(sort == 2, edge, draws.uniform("car.lane", 1.3, 2.2, (CARS,)))
-    along = (
+    lane = torch.where(car_kind == 2, edge, draws.uniform("car.lane", 1.3, 2.2, (CARS,)))
+    z = (
         draws.uniform("car.first", 9.0, 18.0, (1,))
         + 9.0 * torch.arange(CARS)
         + draws.uniform("car.gap", 0.0, 5.0, (CARS,))
     )
-    speed = draws.uniform("car.speed", 2.0, 25.0, (CARS,)) * torch.where(sort == 2, 0.0, side)
-    place, velocity = (
-        vectors(side * lane, 0.0, along),
+    speed = draws.uniform("car.speed", 2.0, 25.0, (CARS,)) * torch.where(car_kind == 2, 0.0, side)
+    position, velocity = (
+        vectors(side * lane, 0.0, z),
         vectors(draws.normal("car.drift", 0.0, 0.15, (CARS,)), 0.0, speed),
     )
     heading = torch.where(speed < 0, torch.pi, 0.0) + draws.normal("car.heading", 0.0, 0.03, (CARS,))
     alive = draws.whether("car.is", 0.7, (CARS,))
-    cars(assembly, MotionPath.of(place, velocity), heading, torch.arange(1, 1 + CARS), alive)
-    beside = draws.uniform("person.beside", 0.3, 3.0, (PEOPLE,))
-    left = torch.where(draws.whether("person.left", 0.5, (PEOPLE,)), -1.0, 1.0)
-    start = vectors(left * (front - beside), 0.0, draws.uniform("person.along", 5.0, 40.0, (PEOPLE,)))
-    number = torch.arange(1 + CARS, 1 + CARS + PEOPLE)
-    people(assembly, on_foot(assembly, "person", start), number, draws.whether("person.is", 0.7, (PEOPLE,)))
+    add_cars(assembly, MotionPath.of(position, velocity), heading, torch.arange(1, 1 + CARS), alive)
+    edge_distance = draws.uniform("person.beside", 0.3, 3.0, (PEOPLE,))
+    person_side = torch.where(draws.whether("person.left", 0.5, (PEOPLE,)), -1.0, 1.0)
+    start = vectors(person_side * (front - edge_distance), 0.0, draws.uniform("person.along", 5.0, 40.0, (PEOPLE,)))
+    instance = torch.arange(1 + CARS, 1 + CARS + PEOPLE)
+    add_people(assembly, sample_walk(assembly, "person", start), instance, draws.whether("person.is", 0.7, (PEOPLE,)))
 
 
-def _camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
+def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
     height, width = size
     speed = draws.uniform("ego.speed", 4.0, 26.0) * draws.whether("ego.moves", 0.93)
     yaw = draws.normal("ego.yaw", 0.0, 0.04).clamp(-0.15, 0.15)
-    bend = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians a second
+    turn_rate = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians per second
     start = vectors(draws.uniform("ego.lane", 0.3, 2.4), -draws.uniform("ego.height", 1.3, 1.9), 0.0)
-    # It swerves and comes back: the heading is a wave, and the way aside is what such a heading drives.
-    swerve = draws.uniform("ego.swerve", 0.15, 0.3)
-    turn = bend / (2 * math.pi * swerve)
-    aside = speed * turn / (2 * math.pi * swerve)
-    zero, quarter = torch.zeros_like(yaw), torch.full((1, 1), -math.pi / 2, dtype=torch.float64)
-    rough = (speed / 20.0)[:, None, None]
-    bounce = rough * draws.normal("ego.bounce", 0.0, 0.006, (3, 3)) * torch.tensor([[1.0], [0.2], [0.6]])
-    heave = rough * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
-    rates = draws.uniform("ego.rates", 0.6, 2.5, (3, 3))
+    # The car swerves and returns: the heading is a sine wave, and the lateral offset is its integral.
+    swerve_frequency = draws.uniform("ego.swerve", 0.15, 0.3)
+    yaw_amplitude = turn_rate / (2 * math.pi * swerve_frequency)
+    lateral_amplitude = speed * yaw_amplitude / (2 * math.pi * swerve_frequency)
+    zero, quarter_turn = torch.zeros_like(yaw), torch.full((1, 1), -math.pi / 2, dtype=torch.float64)
+    roughness = (speed / 20.0)[:, None, None]
+    bounce = roughness * draws.normal("ego.bounce", 0.0, 0.006, (3, 3)) * torch.tensor([[1.0], [0.2], [0.6]])
+    heave = roughness * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
+    frequency = draws.uniform("ego.rates", 0.6, 2.5, (3, 3))
     phase = draws.uniform("ego.phase", 0.0, 6.28, (3, 3))
-    shaken, turned = sample_hand_motion(draws, shake)
+    shake_path, shake_rotation = sample_hand_motion(draws, shake)
     focal = FOCAL * width * draws.log_uniform("ego.focal", 0.9, 1.15, (1,)).expand(-1, 2)
-    middle = torch.tensor([0.5 * (width - 1), 0.47 * (height - 1)], dtype=torch.float64)
+    center = torch.tensor([0.5 * (width - 1), 0.47 * (height - 1)], dtype=torch.float64)
     return Camera(
         focal=focal,
-        center=middle.expand(len(draws), 2),
-        position=MotionPath.of(start + vectors(aside, zero, zero), vectors(zero, zero, speed))
-        .with_waves(heave, rates, phase)
-        .with_waves(vectors(aside, zero, zero)[..., None], swerve[:, None, None], quarter),
+        center=center.expand(len(draws), 2),
+        position=MotionPath.of(start + vectors(lateral_amplitude, zero, zero), vectors(zero, zero, speed))
+        .with_waves(heave, frequency, phase)
+        .with_waves(vectors(lateral_amplitude, zero, zero)[..., None], swerve_frequency[:, None, None], quarter_turn),
         turn=MotionPath.of(vectors(zero, yaw, zero))
-        .with_waves(bounce, rates, phase + 0.7)
-        .with_waves(vectors(zero, turn, zero)[..., None], swerve[:, None, None], 0.0 * quarter),
-        base=looking(draws.normal("ego.pitch", 0.0, 0.02), zero),
-        shake=shaken,
-        shake_turn=turned,
+        .with_waves(bounce, frequency, phase + 0.7)
+        .with_waves(vectors(zero, yaw_amplitude, zero)[..., None], swerve_frequency[:, None, None], 0.0 * quarter_turn),
+        base=camera_rotation(draws.normal("ego.pitch", 0.0, 0.02), zero),
+        shake=shake_path,
+        shake_turn=shake_rotation,
     )

@@ -1,7 +1,7 @@
-"""Casting on a GPU, a block of rays at a time.
+"""Triton kernels for ray casting, one block of rays per program.
 
-A block goes through the primitives of its scene, and only the nearest hit is written. These are `casting._nearest` and
-`casting._blocked`, step by step; tests hold them together.
+A block iterates over the primitives of its scene and writes only the nearest hit. The kernels mirror `casting._nearest`
+and `casting._blocked` step by step; tests compare them.
 """
 
 import torch
@@ -14,10 +14,10 @@ from protoformer.synthetic import casting
 NEAREST = tl.constexpr(casting.NEAREST)
 FAR = tl.constexpr(float("inf"))
 WHOLE = tl.constexpr(12582912.0)
-"""One and a half times 2^23: added and taken away again, it leaves a whole number."""
+"""1.5 * 2^23: adding and subtracting it rounds a float32 to an integer."""
 BLOCK = 512
 
-# A table's rows: see `scene`. All kernels take pointers to row 0 of one primitive, and the distance between rows.
+# Table rows: see `scene`. All kernels take pointers to row 0 of one primitive and the stride between rows.
 
 
 @triton.jit
@@ -66,7 +66,7 @@ def _blob(ox, oy, oz, dx, dy, dz, row, outline, step):
 @triton.jit
 def _texel(coordinate, side):
     position = (0.5 * coordinate + 0.5) * side - 0.5
-    # A position that is not a number compares with nothing, and becomes 0, where every silhouette is empty.
+    # NaN compares false and becomes 0, where every silhouette is empty.
     position = tl.where(position > 0, tl.minimum(position, side - 1.001), 0.0)
     whole = tl.minimum(position.to(tl.int32), side - 2)
     return whole, position - whole
@@ -138,9 +138,9 @@ def first(
     e0, e1, e2, e3, e4, e5, e6, e7,
     CULLED: tl.constexpr,
 ):  # fmt: skip
-    """Depth and primitive of what rays (x, y, 1) meet first.
+    """Return depth and primitive index of the first hits of rays (x, y, 1).
 
-    CULLED: leave out what cannot be met by rays within low .. high, by its bounds; see `shading_kernels`.
+    CULLED: skip primitives whose bounds do not overlap low .. high; see `shading_kernels`.
     """
     best, which = tl.full(x.shape, FAR, tl.float32), tl.zeros(x.shape, tl.int32)
     ends = (e0, e1, e2, e3, e4, e5, e6, e7)
@@ -164,7 +164,7 @@ def first(
 
 @triton.jit
 def overlap(bound, step, low_x, high_x, low_y, high_y):
-    """Whether bounds, four rows of one primitive, reach into a rectangle."""
+    """Test whether the bounds of one primitive, four rows, overlap a rectangle."""
     across = (tl.load(bound) <= high_x) & (tl.load(bound + step) >= low_x)
     return across & (tl.load(bound + 2 * step) <= high_y) & (tl.load(bound + 3 * step) >= low_y)
 
@@ -176,7 +176,7 @@ def dark(
     e0, e1, e2, e3, e4, e5,
     CULLED: tl.constexpr,
 ):  # fmt: skip
-    """Whether something is between points and the sun, other than their owner."""
+    """Test whether a primitive other than the owner lies between points and the sun."""
     found = tl.zeros(x.shape, tl.int1)
     ends = (e0, e1, e2, e3, e4, e5)
     for KIND in tl.static_range(5):
@@ -201,14 +201,14 @@ def dark(
 
 @triton.jit
 def directions(lens, x, y):
-    """Rays through pixels: x and y of (x, y, 1). lens: of the scene."""
+    """Compute rays through pixels: x and y of (x, y, 1). lens: of the scene."""
     across = tl.div_rn(x - tl.load(lens + 2), tl.load(lens))
     return across, tl.div_rn(y - tl.load(lens + 3), tl.load(lens + 1))
 
 
 @triton.jit
 def rounded(value):
-    """To the nearest whole number, halves to the even one; below 2^22 in size."""
+    """Round to the nearest integer, halves to even, for magnitudes below 2^22."""
     return (value + WHOLE) - WHOLE
 
 
@@ -255,7 +255,7 @@ def _blocked(
 
 
 def ends_of(counts: tuple[int, ...]) -> list[int]:
-    """Where the primitives of each kind begin, and where the last end."""
+    """Return the start index of each kind of primitive, and the end of the last."""
     return [sum(counts[:number]) for number in range(len(counts) + 1)]
 
 
@@ -263,7 +263,7 @@ def nearest(
     table: Tensor, alive: Tensor, outline: Tensor, texture: Tensor, silhouettes: Tensor, side: int, surfaces: int,
     counts: tuple[int, ...], x: Tensor, y: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`casting._nearest` in one kernel: depth and primitive, B x N each."""
+    """Run `casting._nearest` in one kernel: depth and primitive index, B x N each."""
     x, y = x.contiguous(), y.contiguous()
     batch, rays = x.shape
     primitives = alive.shape[1]
@@ -279,7 +279,7 @@ def blocked(
     table: Tensor, alive: Tensor, outline: Tensor, texture: Tensor, silhouettes: Tensor, side: int, surfaces: int,
     counts: tuple[int, ...], sun: Tensor, points: Tensor, own: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`casting._blocked` in one kernel: B x N, bool."""
+    """Run `casting._blocked` in one kernel: B x N, bool."""
     points, own = points.contiguous(), own.contiguous()
     batch, rays = own.shape
     primitives = alive.shape[1]

@@ -1,4 +1,4 @@
-"""The motion of what is seen on a GPU: `render.Renderer.moved`, step by step; tests hold them together."""
+"""Triton kernel for the motion of hits; it mirrors `Renderer.moved` step by step, and tests compare them."""
 
 import torch
 import triton
@@ -26,7 +26,7 @@ KEPT = tl.constexpr(1 - render.TOLERANCE)
 
 @triton.jit
 def carried(before, after, step, rx, ry, depth, flat):
-    """Where the same material is in another frame, in its camera's axes; before, after: rows of the primitives."""
+    """Compute where the same material point is in another frame, camera coordinates. before, after: table rows."""
     x, y, z = own_of(before, step, rx, ry, depth)
     mx, my = rippled(x, y, before, step)
     wave = after + 24 * step
@@ -65,7 +65,7 @@ def _moved(
         after, alive, outline, texture, silhouettes, after, rx, ry, 0.0, 0.0, 0.0, 0.0, scene,
         primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, False,
     )  # fmt: skip
-    # To a thousandth of a pixel, or what rests at the border would be in or out by the rounding of its last digit.
+    # Round to a thousandth of a pixel, so that rounding errors do not put static border points outside.
     x, y = rounded(to_x * 1024) * (1 / 1024), rounded(to_y * 1024) * (1 / 1024)
     within = (x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)
     seen = ahead & within & ~(depth < z * KEPT)
@@ -77,7 +77,7 @@ def _moved(
 
 
 def moved(hit: Hits, shapes: Shapes, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-    """`Renderer.moved` in one kernel: flow B x 2 x N, valid and occluded B x 1 x N, bool."""
+    """Run `Renderer.moved` in one kernel: flow B x 2 x N, valid and occluded B x 1 x N, bool."""
     batch, rays = hit.index.shape
     primitives, bank, ray = frame.table.shape[2], shapes.bank, hit.ray.contiguous()
     flow = hit.depth.new_empty(batch, 2, rays)

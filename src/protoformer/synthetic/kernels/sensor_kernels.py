@@ -1,6 +1,6 @@
-"""Lens, sensor and codec on a GPU: the functions of `photography`, step by step; tests hold them together.
+"""Triton kernels for lens, sensor and codec; they mirror the functions of `sensor`, and tests compare them.
 
-A codec rounds, and a last bit can turn a rounding: here no product is fused with a sum, and quotients are exact.
+A last bit can change the rounding of a codec, so that products are not fused with sums, and quotients are exact.
 """
 
 from functools import cache
@@ -20,12 +20,12 @@ NEAREST = tl.constexpr(photography.NEAREST)
 TURN = tl.constexpr(6.283185307179586)
 BLOCK = 512
 TILE = 16
-"""Pixels along a program's part of a plane: two blocks of a codec."""
+"""Side of a program's tile, pixels: two codec blocks."""
 
 
 @triton.jit
 def _levels(nearness):
-    """`photography._levels` of the diameter on one side of the focus."""
+    """Compute `sensor._blur_weights` of the diameter on one side of the focus."""
     squared = tl.maximum(nearness, 0.0) * tl.maximum(nearness, 0.0)
     first, second, third = unit(squared / 8), unit((squared - 8) / 32), unit((squared - 40) / 128)
     return 1 - first, first - second, second - third, third
@@ -45,7 +45,7 @@ def _blurred(layer, row, column, height, width, SPACING: tl.constexpr):
 
 @triton.jit
 def _share(opacity, front):
-    """What there is room for of a layer behind another: `photography._over`."""
+    """Compute the visible fraction of a layer behind another: `sensor._composite`."""
     return tl.minimum(tl.maximum(1 - front, 0.0), opacity) / tl.maximum(opacity, 1e-6)
 
 
@@ -55,9 +55,10 @@ def _defocus(
     height, width,
     LEVEL: tl.constexpr, SPACING: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """One level of blur of some images. given, out: red, green, blue and opacity behind the focus, then before it.
+    """Apply one blur level to the selected images.
 
-    Level 3 begins, from the image alone; level 0 ends, in the image itself.
+    given, out: red, green, blue and opacity of the background, then of the foreground. Level 3 starts from the image;
+    level 0 writes to the image.
     """
     number = tl.program_id(1)
     chosen = tl.load(which + number).to(tl.int64)
@@ -84,7 +85,7 @@ def _defocus(
             behind_share, before_share = _share(opacity, far[LEVEL]), _share(near[LEVEL], ahead)
             behind_opacity, before_opacity = far[LEVEL] + opacity * behind_share, ahead + near[LEVEL] * before_share
         else:
-            # A pixel is on one side, so that of the two sharp shares one is 1 and the other counts.
+            # A pixel is on one side of the focus: one of its two sharp weights is 1, and the product is the other.
             behind_share = _share(opacity, sharp)
             seen_opacity = sharp + opacity * behind_share
             before_share = _share(seen_opacity, ahead)
@@ -104,7 +105,7 @@ def _defocus(
             tl.store(out + (4 + channel) * pixels + place, before, there)
         else:
             seen = before + (color * sharp + behind * behind_share) * before_share
-            # Light that came from outside the levels' own pixels is missing, not black.
+            # Normalize by opacity: uncovered light is missing, not black.
             tl.store(image + channel * pixels + place, unit(tl.div_rn(seen, tl.maximum(seen_opacity, 1e-6))), there)
     if LEVEL > 0:
         tl.store(out + 3 * pixels + place, behind_opacity, there)
@@ -113,7 +114,7 @@ def _defocus(
 
 @triton.jit
 def _word(index, low, high):
-    """`chance.hashed_uniform` of an index; words of 32 bits."""
+    """Compute `rng.hashed_uniform` of an index; words of 32 bits."""
     word = tl.add(index.to(tl.uint32), low, sanitize_overflow=False)
     word = word ^ (word >> 16)
     word = tl.mul(word, 0x7FEB352D, sanitize_overflow=False) ^ high
@@ -125,7 +126,7 @@ def _word(index, low, high):
 
 @triton.jit
 def _sensed(image, numbers, place, there, normal, height, width, corner):
-    """Exposure, dark corners and noise, in place. numbers: of the image, as in `developed`."""
+    """Apply exposure, vignette and noise, in place. numbers: of the image, as in `developed_`."""
     value = tl.load(image + place, there, 0.0)
     channel, within = place // (height * width), place % (height * width)
     gamma, lift, dim = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
@@ -140,7 +141,7 @@ def _sensed(image, numbers, place, there, normal, height, width, corner):
 
 @triton.jit
 def _develop(image, numbers, keys, count, half, height, width, corner, SIZE: tl.constexpr):
-    """Values i and half + i share what makes two normal numbers of two even ones."""
+    """Process values i and half + i together: Box-Muller makes two normal numbers of two uniform ones."""
     number = tl.program_id(1)
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     low, high = tl.load(keys + 2 * number).to(tl.uint32), tl.load(keys + 2 * number + 1).to(tl.uint32)
@@ -155,7 +156,7 @@ def _develop(image, numbers, keys, count, half, height, width, corner, SIZE: tl.
 
 @triton.jit
 def _quantized(plane, cosines, steps, row, column, SIZE: tl.constexpr):
-    """`photography._quantized` of SIZE x SIZE values, two blocks along each side. cosines: SIZE x SIZE."""
+    """`sensor._quantize_blocks` of SIZE x SIZE values, two blocks along each side. cosines: SIZE x SIZE."""
     step = tl.load(steps + (row % 8)[:, None] * 8 + (column % 8)[None, :])
     forward = tl.load(cosines + row[:, None] * SIZE + column[None, :])
     back = tl.load(cosines + column[None, :] * SIZE + row[:, None])
@@ -168,7 +169,7 @@ def _quantized(plane, cosines, steps, row, column, SIZE: tl.constexpr):
 
 @triton.jit
 def _luma_at(image, pixels, place):
-    """Luma, not rounded, and red and blue: 0 .. 255."""
+    """Return unrounded luma, and red and blue: 0 .. 255."""
     red, green = rounded(tl.load(image + place) * 255), rounded(tl.load(image + pixels + place) * 255)
     blue = rounded(tl.load(image + 2 * pixels + place) * 255)
     return 0.299 * red + 0.587 * green + 0.114 * blue, red, blue
@@ -176,7 +177,7 @@ def _luma_at(image, pixels, place):
 
 @triton.jit
 def _luma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.constexpr):
-    """The luma of a tile: tall x wide, the image's size up to whole tiles."""
+    """Compute the luma of a tile. tall x wide: the image size rounded up to whole tiles."""
     number, tile = tl.program_id(1), tl.program_id(0)
     top, left = tile // (wide // SIZE) * SIZE, tile % (wide // SIZE) * SIZE
     row, column = tl.arange(0, SIZE), tl.arange(0, SIZE)
@@ -189,7 +190,7 @@ def _luma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.conste
 
 @triton.jit
 def _chroma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.constexpr):
-    """The chroma of a tile, halved: N x 2 x tall x wide."""
+    """Compute the subsampled chroma of a tile: N x 2 x tall x wide."""
     number, tile = tl.program_id(1), tl.program_id(0)
     across = tl.cdiv(wide, SIZE)
     top, left = tile // across * SIZE, tile % across * SIZE
@@ -202,7 +203,7 @@ def _chroma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.cons
         luma, red, blue = _luma_at(image, height * width, y[:, None] * width + x[None, :])
         to_blue += tl.minimum(rounded(tl.div_rn(blue - luma, 1.772)), 127.0)
         to_red += tl.minimum(rounded(tl.div_rn(red - luma, 1.402)), 127.0)
-    # Halves go down in one column and up in the next, as encoders have it.
+    # Halves round down and up in alternating columns, as in encoders.
     bias = (column % 2 + 1)[None, :]
     steps += number * 128 + 64
     to_blue = _quantized(tl.floor((to_blue + bias) * 0.25), cosines, steps, row, column, SIZE)
@@ -215,7 +216,7 @@ def _chroma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.cons
 
 @triton.jit
 def _doubled(chroma, above, beside, row, column, wide):
-    """Chroma between the centers of its pixels. above, beside: the other row and column that count, a quarter each."""
+    """Interpolate chroma between pixel centers. above, beside: the other row and column, weighted by a quarter."""
     here = 0.75 * tl.load(chroma + row * wide + column).to(tl.float32)
     here += 0.25 * tl.load(chroma + above * wide + column).to(tl.float32)
     there = 0.75 * tl.load(chroma + row * wide + beside).to(tl.float32)
@@ -225,13 +226,13 @@ def _doubled(chroma, above, beside, row, column, wide):
 
 @triton.jit
 def _level(value):
-    """As a whole multiple of 1 / 255."""
+    """Round to a multiple of 1 / 255."""
     return tl.div_rn(tl.minimum(tl.maximum(rounded(value), 0.0), 255.0), 255.0)
 
 
 @triton.jit
 def _to_rgb(luma, chroma, out, height, width, tall, wide, SIZE: tl.constexpr):
-    """tall, wide: of the chroma; the luma's are twice that."""
+    """Convert to RGB. tall, wide: size of the chroma; that of the luma is twice as large."""
     number = tl.program_id(1)
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     there = place < height * width
@@ -253,7 +254,7 @@ def _to_rgb(luma, chroma, out, height, width, tall, wide, SIZE: tl.constexpr):
 
 @cache
 def _cosines(device: torch.device) -> Tensor:
-    """The orthonormal cosine transform of two blocks at once: TILE x TILE, frequencies by samples."""
+    """Return the orthonormal DCT of two blocks at once: TILE x TILE, frequencies by samples."""
     rows = enumerate(photography.COSINES)
     eight = torch.tensor([[*row, *((-1) ** u * value for value in reversed(row))] for u, row in rows])
     cosines: Tensor = torch.block_diag(eight, eight)
@@ -261,7 +262,7 @@ def _cosines(device: torch.device) -> Tensor:
 
 
 def defocus_(image: Tensor, depth: Tensor, lens: Tensor, which: Tensor) -> None:
-    """`photography.defocus` of some images, in place. lens: N x 2, aperture and focus. which: the images, int64."""
+    """Run `sensor.defocus` on selected images, in place. lens: N x 2, aperture and focus. which: images, int64."""
     height, width = image.shape[-2:]
     layers = [image.new_empty(len(which), 8, height, width) for _ in range(2)]
     depth = depth.contiguous()
@@ -273,10 +274,10 @@ def defocus_(image: Tensor, depth: Tensor, lens: Tensor, which: Tensor) -> None:
 
 
 def developed_(image: Tensor, numbers: Tensor, words: Tensor) -> None:
-    """`photography.expose`, then `vignette`, then `sensor_noise`, in place.
+    """Run `sensor.expose`, `sensor.vignette` and `sensor.sensor_noise`, in place.
 
-    numbers: N x 8, the gains of the colors, gamma, offset, the vignette's strength, read and shot noise. words: N x 2,
-    int64, of `key_words`.
+    numbers: N x 8, color gains, gamma, offset, vignette strength, read and shot noise. words: N x 2, int64, from
+    `key_words`.
     """
     batch, channels, height, width = image.shape
     count = channels * height * width
@@ -288,12 +289,12 @@ def developed_(image: Tensor, numbers: Tensor, words: Tensor) -> None:
 
 
 def key_words(keys: Tensor) -> Tensor:
-    """What `developed_` takes of the keys of `sensor_noise`: N x 2."""
+    """Hash the keys of `sensor_noise` for `developed_`: N x 2."""
     return torch.stack(spread_keys(keys), dim=1)
 
 
 def compressed(image: Tensor, steps: Tensor) -> Tensor:
-    """`photography.compress`. steps: N x 2 x 8 x 8, of `photography.steps_of`."""
+    """Run `sensor.compress`. steps: N x 2 x 8 x 8, from `sensor.steps_of`."""
     batch, _, height, width = image.shape
     image, steps, cosines = image.contiguous(), steps.contiguous(), _cosines(image.device)
     tall, wide = triton.cdiv(height, TILE) * TILE, triton.cdiv(width, TILE) * TILE

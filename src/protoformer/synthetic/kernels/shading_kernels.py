@@ -1,7 +1,7 @@
-"""Whole pictures on a GPU: a tile of pixels casts its rays, looks at what they meet, and writes only their mean.
+"""Triton kernels for whole images: a tile of pixels casts its rays, shades the hits and writes only their mean.
 
-`clean` and `exposed` are the passes of `render.Renderer` before lens and sensor; tests hold them together. A tile
-leaves out primitives that its rays cannot meet, as `casting.nearest` does on a CPU.
+`clean` and `exposed` are the passes of `Renderer` before lens and sensor; tests compare them. A tile culls primitives
+that its rays cannot hit, as `casting.nearest` does on a CPU.
 """
 
 import torch
@@ -18,14 +18,14 @@ from protoformer.synthetic.surface import Hits, Looks
 
 SHADED = tl.constexpr(render.SHADED)
 ROWS = tl.constexpr(30)
-"""Of a frame's table."""
+"""Rows of a frame's table."""
 BLOCK = 256
-"""Primitives, or pixels, of a program that has no tile."""
+"""Primitives, or pixels, per program that has no tile."""
 
 
 @triton.jit
 def across_sun(sx, sy, sz):
-    """Two axes across the sun's rays and each other."""
+    """Return two orthogonal axes perpendicular to the sun direction."""
     ax, ay, az = tl.abs(sx), tl.abs(sy), tl.abs(sz)
     by_x, by_y = (ax <= ay) & (ax <= az), ay <= az
     x = tl.where(by_x, 0.0, tl.where(by_y, -sz, sy))
@@ -38,7 +38,7 @@ def across_sun(sx, sy, sz):
 
 @triton.jit
 def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexpr):
-    """`casting._bounds` and those of `casting._against_the_light`: moments x 8 x scenes x primitives."""
+    """Compute `casting._bounds` and those of `casting._against_the_light`: moments x 8 x scenes x primitives."""
     number = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     there = number < count
     moment, own = number // step, number % step
@@ -55,7 +55,7 @@ def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexp
     flat = own % primitives < boxes
     radius = 1.001 * tl.where(flat, tl.sqrt(flat_square) * wavy, tl.sqrt(square)) + 1e-6
     near, far = tl.maximum(z - radius, 1e-9), tl.maximum(z + radius, 1e-9)
-    endless = z <= radius  # behind the camera or around it, anything is met
+    endless = z <= radius  # behind or around the camera: never culled
     low, high = x - radius, x + radius
     tl.store(out, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), there)
     tl.store(out + step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), there)
@@ -74,7 +74,7 @@ def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexp
 
 @triton.jit
 def tile_of(height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
-    """A program's pixels, row and column of each, and those of the first."""
+    """Return row and column of each of a program's pixels, and those of the first."""
     wide = tl.cdiv(width, WIDE)
     top, left = tl.program_id(0) // wide * TALL, tl.program_id(0) % wide * WIDE
     lane = tl.arange(0, TALL * WIDE)
@@ -111,7 +111,7 @@ def _exposed(
             table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
             primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
         )  # fmt: skip
-        # Shadows, of what is not the sky.
+        # Shadows of everything but the sky.
         sun = suns + (moment * batch + scene) * 3
         sx, sy, sz = tl.load(sun), tl.load(sun + 1), tl.load(sun + 2)
         ax, ay, az, bx, by, bz = across_sun(sx, sy, sz)
@@ -129,7 +129,7 @@ def _exposed(
         lit = ambient + (1 - ambient) * unit(0.5 + 0.5 * (nx * sx + ny * sy + nz * sz))
         lit = tl.where(shadow, ambient, lit)
         lit = tl.where(index >= e5, tl.where(shadow, SHADED, 1.0), lit)
-        # The highlight: the mirrored ray against the sun.
+        # Specular highlight: the reflected ray against the sun direction.
         length = tl.sqrt(rx * rx + ry * ry + 1)
         vx, vy, vz = rx / length, ry / length, 1 / length
         twice = 2 * (vx * nx + vy * ny + vz * nz)
@@ -151,7 +151,7 @@ def _exposed(
 
 @triton.jit
 def _code(table, lens, indices, depths, row, column, height, width, step, boxes):
-    """What is seen at pixels, a number for each face of each primitive. The border goes on beyond the image."""
+    """Return an id per face of each primitive at pixels, with replicated borders."""
     row, column = tl.minimum(tl.maximum(row, 0), height - 1), tl.minimum(tl.maximum(column, 0), width - 1)
     place = row * width + column
     index = tl.load(indices + place).to(tl.int32)
@@ -167,7 +167,7 @@ def _edges(
     height, width, primitives, step, boxes,
     SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Pixels at which surfaces meet: 1, others 0."""
+    """Mark the pixels at surface boundaries with 1, others with 0."""
     scene = tl.program_id(1)
     place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     row, column = place // width, place % width
@@ -194,7 +194,7 @@ def _clean(
     pixels = scene.to(tl.int64) * height * width
     eye = lens + 4 * scene
     there = (row < height) & (column < width)
-    # One ray through the center, whose hit is known; where there is an edge, `rays` more, whose mean takes its place.
+    # One ray through the center, whose hit is given; edge pixels take the mean of `rays` more instead.
     place = pixels + row * width + column
     index, depth = tl.load(indices + place, there, 0).to(tl.int32), tl.load(depths + place, there, 1.0)
     edge = tl.load(edges + place, there, 0) != 0
@@ -233,7 +233,7 @@ def _clean(
 
 
 def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
-    """What rays and shadows may meet each primitive: T x 8 x B x P, of tables T x F x B x P and suns T x B x 3."""
+    """Return ray and shadow bounds of primitives, T x 8 x B x P, from tables T x F x B x P and suns T x B x 3."""
     moments, _, batch, primitives = tables.shape
     out = tables.new_empty(moments, 8, batch, primitives)
     step = batch * primitives
@@ -246,10 +246,10 @@ def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
 def exposed(
     frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, air: Tensor, shifts: Tensor
 ) -> Tensor:
-    """The mean of `Renderer._seen_color` over T moments: B x 3 x H x W.
+    """Compute the mean of `Renderer._final_color` over T moments: B x 3 x H x W.
 
-    tables: T x F x B x P; suns: T x B x 3. air: B x 8, the ambient share, fog a meter, the colors of sunlight and fog.
-    shifts: T x 2, from the centers of pixels to where a moment's rays pass. Lens and what is there are the frame's.
+    tables: T x F x B x P. suns: T x B x 3. air: B x 8, ambient fraction, fog per meter, colors of sunlight and fog.
+    shifts: T x 2, offset of each moment's rays from the pixel centers. Lens and existing primitives are the frame's.
     """
     bank, (height, width) = shapes.bank, frame.size
     moments, _, batch, primitives = tables.shape
@@ -267,7 +267,7 @@ def exposed(
 
 
 def clean(frame: Frame, shapes: Shapes, looks: Looks, hit: Hits, shifts: Tensor) -> Tensor:
-    """`Renderer.clean` of a hit for each pixel: B x 3 x H x W. shifts: R x 2, where rays pass pixels at an edge."""
+    """Run `Renderer.clean` for one hit per pixel: B x 3 x H x W. shifts: R x 2, ray offsets in edge pixels."""
     bank, (height, width) = shapes.bank, frame.size
     _, batch, primitives = frame.table.shape
     out = frame.table.new_empty(batch, 3, height, width)

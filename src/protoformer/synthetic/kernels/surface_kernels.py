@@ -1,4 +1,4 @@
-"""The colors of what rays have met on a GPU: `surface.plain_surface`, step by step; tests hold them together."""
+"""Triton kernel for the appearance of hits; it mirrors `surface.plain_surface` step by step, and tests compare them."""
 
 import torch
 import triton
@@ -14,7 +14,7 @@ SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
 
 @triton.jit
 def _mirrored(coordinate):
-    """Fold into 0 .. 1 by reflection."""
+    """Fold coordinates into 0 .. 1 by reflection."""
     folded = coordinate - 2 * tl.floor(0.5 * coordinate)
     return tl.minimum(folded, 2 - folded)
 
@@ -44,7 +44,7 @@ def _between(a, b, c, d, x, y):
 
 @triton.jit
 def own_of(row, step, rx, ry, depth):
-    """Where on the primitive, in its own coordinates."""
+    """Transform a hit to the primitive's local coordinates."""
     ox, oy, oz = turned(row, step, rx * depth, ry * depth, depth)
     ox += tl.load(row + 9 * step)
     oy += tl.load(row + 10 * step)
@@ -54,7 +54,7 @@ def own_of(row, step, rx, ry, depth):
 
 @triton.jit
 def face_of(ox, oy, oz, flat):
-    """The axis that the surface lies across, its side of it, and both in one number."""
+    """Return the axis of the face, its side, and both encoded in one number."""
     ax, ay, az = tl.abs(ox), tl.abs(oy), tl.abs(oz)
     axis = tl.where(az > tl.maximum(ax, ay), 2, tl.where(ay > ax, 1, 0))
     along = tl.where(axis == 0, ox, tl.where(axis == 1, oy, oz))
@@ -70,7 +70,7 @@ def look(
     primitives, step, side, surfaces, levels, stride,
     boxes, balls, rooms, skies,
 ):  # fmt: skip
-    """Color, light, gloss and normal of what rays have met."""
+    """Compute color, light, gloss and normal of hits."""
     row, own = table + scene * primitives + index, looks + scene * primitives + index
     flat, around = index < boxes, index >= rooms
     is_round = ((index >= balls) & (index < rooms)) | (index >= skies)
@@ -78,7 +78,7 @@ def look(
     mx, my = rippled(ox, oy, row, step)
     mx, my = tl.where(flat, mx, ox), tl.where(flat, my, oy)
     axis, side_sign, face = face_of(ox, oy, oz, flat)
-    # Normals: of the primitive's own, then in the camera's axes, then in the world at time 0.
+    # Normals: in local coordinates, then in camera coordinates, then in the world at time 0.
     nx = tl.where(is_round, ox, tl.where(axis == 0, side_sign, 0.0))
     ny = tl.where(is_round, oy, tl.where(axis == 1, side_sign, 0.0))
     nz = tl.where(is_round, oz, tl.where(axis == 2, side_sign, 0.0))
@@ -95,7 +95,7 @@ def look(
     ambient = tl.load(light + 4 * scene + 3)
     lit = ambient + (1 - ambient) * tl.minimum(tl.maximum(0.5 + 0.5 * towards, 0.0), 1.0)
     lit = tl.where(around, 1.0, lit)
-    # Where on the texture, and how much of it a pixel covers.
+    # Texture coordinates and pixel footprint.
     mx, my, mz = mx * tl.load(own), my * tl.load(own + step), oz * tl.load(own + 2 * step)
     s, t = tl.where(axis == 0, mz, mx), tl.where(axis == 1, mz, my)
     t0, t1, t2 = tl.load(own + 12 * step), tl.load(own + 13 * step), tl.load(own + 14 * step)
@@ -125,7 +125,7 @@ def look(
 
 @triton.jit
 def unit(value):
-    """Kept to 0 .. 1."""
+    """Clamp to 0 .. 1."""
     return tl.minimum(tl.maximum(value, 0.0), 1.0)
 
 
@@ -158,7 +158,7 @@ def _surface(
 
 
 def light_of(looks: surfaces_of.Looks) -> Tensor:
-    """The sun's direction in the world and the ambient share: B x 4."""
+    """Return the sun direction in world coordinates and the ambient fraction: B x 4."""
     return torch.cat((looks.sun, looks.ambient[:, None]), dim=1)
 
 
@@ -166,9 +166,9 @@ def surface(
     table: Tensor, looks: Tensor, texture: Tensor, texels: Tensor, side: int, surfaces: int, counts: tuple[int, ...],
     lens: Tensor, light: Tensor, index: Tensor, depth: Tensor, ray: Tensor,
 ) -> Tensor:  # fmt: skip
-    """`surface.plain_surface` in one kernel: 8 x B x N, color, light, gloss and normal.
+    """Run `surface.plain_surface` in one kernel: 8 x B x N, color, light, gloss and normal.
 
-    light: B x 4, the sun's direction in the world and the ambient share.
+    light: B x 4, the sun direction in world coordinates and the ambient fraction.
     """
     batch, rays = index.shape
     primitives = table.shape[2]

@@ -1,4 +1,4 @@
-"""Scenes known by their number, and what each task gets of them."""
+"""Scenes addressed by index, and the batches of each task."""
 
 import dataclasses
 import itertools
@@ -33,25 +33,25 @@ WALL = {"kind": "rectangle", "position": (0.0, 0.0, 8.0), "extent": (90.0, 90.0,
 
 
 def numbers(part: object) -> dict[str, Tensor]:
-    """Every tensor of a scene, by its place in it."""
-    found: dict[str, Tensor] = {}
+    """Every tensor of a scene by its attribute path."""
+    tensors: dict[str, Tensor] = {}
     for field in dataclasses.fields(part):  # type: ignore[arg-type]
         value = getattr(part, field.name)
         if isinstance(value, Tensor):
-            found[field.name] = value
+            tensors[field.name] = value
         elif dataclasses.is_dataclass(value):
-            found.update({f"{field.name}.{name}": tensor for name, tensor in numbers(value).items()})
-    return found
+            tensors.update({f"{field.name}.{name}": tensor for name, tensor in numbers(value).items()})
+    return tensors
 
 
-def worlds(family: str, bank: TextureBank, seed: int = 0, **options: float) -> SyntheticScenes:
+def make_scenes(family: str, bank: TextureBank, seed: int = 0, **options: float) -> SyntheticScenes:
     return SyntheticScenes(family, seed, SIZE, bank=bank, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_scene_is_the_same_in_any_batch(family: str, bank: TextureBank) -> None:
-    world = worlds(family, bank)
-    many, few = world.scenes([7, 3, 11]), world.scenes([3])
+    family_scenes = make_scenes(family, bank)
+    many, few = family_scenes.scenes([7, 3, 11]), family_scenes.scenes([3])
     assert many.names[1] == few.names[0] == f"{family}-0-000003"
     of_many, of_few = numbers(many), numbers(few)
     assert of_many.keys() == of_few.keys() and len(of_few) > 40
@@ -69,16 +69,16 @@ def test_a_scene_is_the_same_in_any_batch(family: str, bank: TextureBank) -> Non
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_seeds_and_indices_make_different_scenes(family: str, bank: TextureBank) -> None:
-    one = worlds(family, bank).renderer([3, 4])
-    other = worlds(family, bank, seed=1).renderer([3])
+    one = make_scenes(family, bank).renderer([3, 4])
+    other = make_scenes(family, bank, seed=1).renderer([3])
     images = one.clean(one.view(0.0))
     assert (images[0] - images[1]).abs().mean() > 0.01
     assert (images[0] - other.clean(other.view(0.0))[0]).abs().mean() > 0.01
 
 
 def test_the_final_pass_is_the_same_again(bank: TextureBank) -> None:
-    world = worlds("handheld", bank)
-    first, again = (flow_sample(world.renderer([5, 9]), "final") for _ in range(2))
+    family_scenes = make_scenes("handheld", bank)
+    first, again = (flow_sample(family_scenes.renderer([5, 9]), "final") for _ in range(2))
     assert torch.equal(first.first, again.first) and torch.equal(first.second, again.second)
 
 
@@ -90,12 +90,12 @@ def test_an_unknown_family_or_a_tiny_image_is_refused(bank: TextureBank) -> None
 
 
 def test_a_stream_goes_through_the_scenes_in_order(bank: TextureBank) -> None:
-    stream = flow_stream(worlds("room", bank), 2, final=0.0)
+    stream = flow_stream(make_scenes("room", bank), 2, final=0.0)
     batches = list(itertools.islice(stream, 3))
     assert [batch.names for batch in batches] == [
         tuple(f"room-0-{index:06d}" for index in pair) for pair in ((0, 1), (2, 3), (4, 5))
     ]
-    again = next(iter(flow_stream(worlds("room", bank), 2, final=0.0, start=2)))
+    again = next(iter(flow_stream(make_scenes("room", bank), 2, final=0.0, start=2)))
     assert again.names == batches[2].names
     assert torch.equal(again.first, batches[2].first) and torch.equal(again.flow, batches[2].flow)
 
@@ -111,9 +111,9 @@ def named(renderer: Renderer, look: str) -> FlowSample:
 
 
 def test_parts_of_a_stream_share_it_out(bank: TextureBank) -> None:
-    world = worlds("room", bank)
-    whole = names_of(SceneStream(world, named, 1, start=1), 9)
-    parts = [names_of(SceneStream(world, named, 1, start=1, part=(number, 3)), 3) for number in range(3)]
+    family_scenes = make_scenes("room", bank)
+    whole = names_of(SceneStream(family_scenes, named, 1, start=1), 9)
+    parts = [names_of(SceneStream(family_scenes, named, 1, start=1, part=(number, 3)), 3) for number in range(3)]
     assert [parts[turn % 3][turn // 3] for turn in range(9)] == whole
 
 
@@ -121,7 +121,7 @@ def test_parts_of_a_stream_share_it_out(bank: TextureBank) -> None:
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
 def test_so_many_batches_of_every_part_are_of_the_final_pass(share: float, parts: int, bank: TextureBank) -> None:
     for number in range(parts):
-        stream = SceneStream(worlds("room", bank), named, 1, final=share, part=(number, parts))
+        stream = SceneStream(make_scenes("room", bank), named, 1, final=share, part=(number, parts))
         looks = [names[-1] for names in names_of(stream, 40)]
         assert looks.count("final") == pytest.approx(40 * share, abs=3 * (0 < share < 1))
 
@@ -129,23 +129,29 @@ def test_so_many_batches_of_every_part_are_of_the_final_pass(share: float, parts
 def test_a_part_comes_in_the_same_order_from_any_number_of_workers(bank: TextureBank) -> None:
     orders = []
     for workers in (0, 1, 2):
-        stream = SceneStream(worlds("room", bank), named, 1, part=(1, 2), start=3)
+        stream = SceneStream(make_scenes("room", bank), named, 1, part=(1, 2), start=3)
         loader = DataLoader(stream, batch_size=None, num_workers=workers)
         orders.append([batch.names for batch in itertools.islice(loader, 7)])
     assert orders[0] == orders[1] == orders[2]
 
 
 @pytest.mark.parametrize(
-    "options", [{"batch": 0}, {"batch": 1, "final": 1.5}, {"batch": 1, "start": -1}, {"batch": 1, "part": (2, 2)}]
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": 1, "final": 1.5},
+        {"batch_size": 1, "start": -1},
+        {"batch_size": 1, "part": (2, 2)},
+    ],
 )
 def test_a_stream_that_cannot_be_is_refused(options: dict[str, Any], bank: TextureBank) -> None:
-    with pytest.raises(InputError, match="cannot be"):
-        SceneStream(worlds("room", bank), named, **options)
+    with pytest.raises(InputError, match="invalid stream options"):
+        SceneStream(make_scenes("room", bank), named, **options)
 
 
 def test_a_pass_that_is_not_there_is_refused(bank: TextureBank) -> None:
     with pytest.raises(InputError, match="no pass called 'Final'"):
-        flow_sample(worlds("room", bank).renderer([0]), "Final")
+        flow_sample(make_scenes("room", bank).renderer([0]), "Final")
 
 
 def test_workers_render_the_same_batches(bank: TextureBank) -> None:
@@ -164,14 +170,14 @@ def test_workers_render_the_same_batches(bank: TextureBank) -> None:
 def test_workers_of_several_machines_divide_further(bank: TextureBank) -> None:
     seen = []
     for number in range(2):
-        stream = SceneStream(worlds("room", bank), named, 1, part=(number, 2))
+        stream = SceneStream(make_scenes("room", bank), named, 1, part=(number, 2))
         loader = DataLoader(stream, batch_size=None, num_workers=2)
         seen += [batch.names[0] for batch in itertools.islice(loader, 4)]
     assert sorted(seen) == [f"room-0-{index:06d}" for index in range(8)]
 
 
 def test_every_task_has_its_stream(bank: TextureBank) -> None:
-    chase, handheld = worlds("chase", bank), worlds("handheld", bank)
+    chase, handheld = make_scenes("chase", bank), make_scenes("handheld", bank)
     depth = next(iter(depth_stream(chase, 2)))
     assert depth.depth.shape == depth.valid.shape == (2, 1, *SIZE) and depth.image.shape == (2, 3, *SIZE)
     track = next(iter(track_stream(chase, 2, frames=3, step=5)))
@@ -221,7 +227,7 @@ def test_a_track_tells_how_much_of_the_target_is_seen(compose: Compose, bank: Te
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_shake_the_twins_are_one(family: str, bank: TextureBank) -> None:
-    clip = stability_clip(worlds(family, bank, shake=0.0).renderer([1, 2]), frames=2, step=9)
+    clip = stability_clip(make_scenes(family, bank, shake=0.0).renderer([1, 2]), frames=2, step=9)
     assert torch.equal(clip.stable, clip.unstable)
     assert clip.warp.abs().max() < 1e-4
     assert clip.valid.float().mean() > 0.999  # but for rays at the very edge of a thing
@@ -229,8 +235,8 @@ def test_without_shake_the_twins_are_one(family: str, bank: TextureBank) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_steady_camera_is_the_shaky_one_without_its_hand(family: str, bank: TextureBank) -> None:
-    scenes = worlds(family, bank, shake=1.0).scenes([0, 1, 2])
-    without = worlds(family, bank, shake=0.0).scenes([0, 1, 2])
+    scenes = make_scenes(family, bank, shake=1.0).scenes([0, 1, 2])
+    without = make_scenes(family, bank, shake=0.0).scenes([0, 1, 2])
     of_one, of_other = numbers(scenes.primitives), numbers(without.primitives)
     assert all(torch.equal(tensor, of_other[name]) for name, tensor in of_one.items())
     for time in (0.0, 0.4, 2.0):
@@ -269,7 +275,7 @@ def test_the_warp_brings_the_shaky_clip_onto_the_steady_one(indices: list[int], 
 
 def test_a_hand_shakes_less_the_weaker_it_is(bank: TextureBank) -> None:
     def shake(strength: float) -> MotionPath:
-        return worlds("handheld", bank, shake=strength).scenes([0]).camera.shake_turn
+        return make_scenes("handheld", bank, shake=strength).scenes([0]).camera.shake_turn
 
     time = torch.tensor([0.37])
     torch.testing.assert_close(2 * shake(0.5).at(time), shake(1.0).at(time))

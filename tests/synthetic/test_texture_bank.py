@@ -1,4 +1,4 @@
-"""A bank of textures: what is stored, what is looked up, and what a folder of images becomes."""
+"""Texture bank: packing, sampling, and banks built from a folder of images."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -233,12 +233,12 @@ def test_a_surface_covers_everything() -> None:
 
 @pytest.mark.parametrize("side", [0, 2, 12, 100])
 def test_a_side_that_is_no_power_of_two_is_refused(side: int) -> None:
-    with pytest.raises(InputError, match=f"side of {side} texels; choose a power of two"):
+    with pytest.raises(InputError, match=f"side is {side} texels; choose a power of two"):
         TextureBank(torch.empty(0), torch.empty(0), side, 0, 0)
 
 
 def test_too_many_textures_for_a_bank_are_refused() -> None:
-    with pytest.raises(InputError, match="30000 textures of 256 texels are too many"):
+    with pytest.raises(InputError, match="30000 textures of 256 texels do not fit"):
         TextureBank(torch.empty(0), torch.empty(0), 256, 30_000, 0)
 
 

@@ -1,4 +1,4 @@
-"""Chance that depends on a key alone."""
+"""Counter-based random numbers."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def test_seed_and_index_change_every_draw(draw: Callable[[SceneRandom], Tensor])
 def test_a_name_is_drawn_once(draw: Callable[[SceneRandom], Tensor]) -> None:
     draws = SceneRandom(3, range(4))
     draw(draws)
-    with pytest.raises(ValueError, match="it is drawn already"):
+    with pytest.raises(ValueError, match="it was already drawn"):
         draw(draws)
 
 
@@ -162,7 +162,7 @@ def test_whole_numbers_are_equally_likely() -> None:
     numbers = SceneRandom(0, range(MANY)).integer("x", -3, 5)
     assert numbers.unique().tolist() == list(range(-3, 5))
     assert spread_evenly((numbers + 3.5) / 8, bins=8)
-    with pytest.raises(ValueError, match="no whole number from 5 to below 5"):
+    with pytest.raises(ValueError, match="the range from 5 to below 5 holds no integer"):
         SceneRandom(0, [0]).integer("x", 5, 5)
 
 
@@ -174,7 +174,7 @@ def test_a_choice_follows_its_weights() -> None:
 
 @pytest.mark.parametrize("weights", [[], [0.0, 0.0], [1.0, -0.5]])
 def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="not weights"):
+    with pytest.raises(ValueError, match="must be non-negative"):
         SceneRandom(0, [0]).choice("x", weights)
 
 

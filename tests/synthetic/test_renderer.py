@@ -1,4 +1,4 @@
-"""What is rendered is exactly what the scene's numbers say, worked out here a second time and in double precision."""
+"""Renders match an independent double-precision computation from the scene description."""
 
 import math
 from collections.abc import Callable
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid, warp_back
-from protoformer.synthetic.assembly import Look
+from protoformer.synthetic.assembly import Material
 from protoformer.synthetic.casting import NEAREST
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.scene import KINDS, MotionPath, Scenes
-from protoformer.synthetic.surface import carried
+from protoformer.synthetic.surface import transport_points
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]
@@ -22,7 +22,7 @@ Dilated = Callable[[Tensor, int], Tensor]
 SIZE = (64, 96)
 GRAY = 255.0
 WALL = {"kind": "rectangle", "position": (0.0, 0.0, 8.0), "extent": (90.0, 90.0, 1.0)}
-EVEN = Look(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
+EVEN = Material(repeat=(40.0, 40.0), contrast=(0.0, 0.0), tone=(0.5, 0.5), tint=0.0, gloss=0.0)
 
 
 def value(path: MotionPath, time: float) -> Tensor:
@@ -155,7 +155,7 @@ def test_flow_there_and_back_returns_to_the_start(family: str, bank: TextureBank
         back, _, _ = renderer.moved(landed, target, view.frame)
         gap = (forward + back).norm(dim=1)
         # At the very edge of a thing a ray may just miss it; and behind a limb the other side is hardly deeper.
-        deep = carried(view.hits, other.frame)[2]
+        deep = transport_points(view.hits, other.frame)[2]
         same = (landed.index == view.hits.index) & ((landed.depth / deep - 1).abs() < 3e-5)
         shown = (valid & ~occluded)[:, 0]
         assert gap[shown & same].max() < 1e-2

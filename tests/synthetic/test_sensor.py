@@ -1,4 +1,4 @@
-"""What a lens, a sensor and a codec do to a clean image."""
+"""Lens, sensor and codec model."""
 
 import io
 import math
@@ -231,9 +231,9 @@ def jpeg(image: Tensor, quality: int) -> Tensor:
 @pytest.mark.parametrize("quality", [1, 10, 30, 49, 50, 60, 75, 90, 100])
 def test_compression_looks_as_that_of_a_real_codec(quality: int) -> None:
     image = picture(height=173, width=245)
-    ours, real = compress(image, each(quality)), jpeg(image, quality)
-    assert (ours - real).abs().mean() * 255 < 0.6
-    loss, real_loss = (10 * float(((out - image) ** 2).mean().log10()) for out in (ours, real))
+    compressed, real = compress(image, each(quality)), jpeg(image, quality)
+    assert (compressed - real).abs().mean() * 255 < 0.6
+    loss, real_loss = (10 * float(((out - image) ** 2).mean().log10()) for out in (compressed, real))
     # At 100 there is little left but the codec's own arithmetic in whole numbers.
     assert loss == pytest.approx(real_loss, rel=0.03 if quality == 100 else 0.01)
 

@@ -1,4 +1,4 @@
-"""A part of a larger picture shows what the larger picture shows there."""
+"""A crop of a larger image shows what the larger image shows there."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""True trails against motions that the renderer knows."""
+"""True trajectories compared with the motion given by the renderer."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -57,9 +57,9 @@ def test_motions_chained_are_true_trails(renderer: Renderer, frames: list[Frame]
     steps = [[true_warp(renderer, *pair) for pair in pairs] for pairs in (pairwise(frames), _backwards(frames))]
     motions = (torch.stack([step.flow for step in way], dim=1) for way in steps)
     trusts = (torch.stack([(~step.occlusion).float() for step in way], dim=1) for way in steps)
-    found, true = chain_flows(*motions, *trusts, 3), true_trajectories(renderer, frames, 3)
-    both = (found.trust > 0.5) & (true.trust > 0)
-    off = (found.places - true.places).norm(dim=2, keepdim=True)[both]
+    chained, true = chain_flows(*motions, *trusts, 3), true_trajectories(renderer, frames, 3)
+    both = (chained.trust > 0.5) & (true.trust > 0)
+    off = (chained.places - true.places).norm(dim=2, keepdim=True)[both]
     assert both.float().mean() > 0.7 and off.median() < 0.02 and off.quantile(0.9) < 0.3
 
 
