@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WEB_READY := $(VENV)/.web-ready
+DOCS_READY := $(VENV)/.docs-ready
 AUDIT := .venv.audit
 
-.PHONY: demo test test-web lint fuzz fuzz-short audit bench clean
+.PHONY: demo test test-web lint docs fuzz fuzz-short audit bench clean
 
 demo: $(READY)
 	$(BIN)/protoformer demo -o out
@@ -24,6 +25,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings would not be counted
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --count 20000 --seconds 600
@@ -56,5 +60,9 @@ $(WEB_READY): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,web,webtest]'
 	touch $@
 
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(AUDIT) out
+	rm -rf $(VENV) $(AUDIT) out site

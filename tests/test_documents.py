@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
     ("document", "written"),
     [
         ("README.md", {"motion.flo", "motion.png"}),
+        ("docs/index.md", {"motion.flo"}),
         ("docs/video.md", set()),
         ("docs/depth.md", {"depth.npy", "colors.png", "room.ply"}),
         ("docs/tracking.md", {"track.csv"}),
