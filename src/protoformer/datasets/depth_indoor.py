@@ -21,8 +21,8 @@ from protoformer.datasets.tree import (
     expect_files,
     expect_folder,
     folders_in,
-    named_files,
     read_text,
+    select_folders,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import read_image_bytes
@@ -226,7 +226,7 @@ class Rgbd(Dataset[DepthSample]):
         expect_files(len(found), "folders <scene>/rgb and <scene>/depth", self.root)
         self._cameras: dict[str, Tensor] = {}
         names = []
-        for scene in named_files(found, scenes, self.root):
+        for scene in select_folders(found, scenes, self.root):
             self._cameras[scene.name] = _camera(scene / "intrinsics.txt", self.root)
             names += [f"{scene.name}/{frame}" for frame in pair_names(scene, self.root)]
         self.names = tuple(names)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import cv2
 
-from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, yes_or_no
+from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
 from protoformer.io.files import check_input
 from protoformer.synthetic.samples import StabilityPair
@@ -26,7 +26,7 @@ class DeepStab(Dataset[StabilityPair]):
     def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
         choose("the split", split, ("all",))
-        self.trust_headers = yes_or_no("trust_headers", trust_headers)
+        self.trust_headers = parse_bool("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}
         self._stable = _numbered(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
         self._unstable = _numbered(expect_folder(self.root / "unstable", "the folder of shaky videos", self.root))

@@ -26,8 +26,8 @@ from protoformer.datasets.tree import (
     expect_folder,
     files_in,
     folders_in,
+    parse_integers,
     read_text,
-    whole_numbers,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import natural_key
@@ -127,7 +127,7 @@ class TrackingNet(Dataset[TrackSequence]):
         if split == "test":
             return [expect_folder(self.root / "TEST", "the test part of TrackingNet", self.root)]
         if chunks is not None:
-            wanted = [self.root / f"TRAIN_{chunk}" for chunk in whole_numbers("chunks", chunks)]
+            wanted = [self.root / f"TRAIN_{chunk}" for chunk in parse_integers("chunks", chunks)]
             return [expect_folder(path, "a training part of TrackingNet", self.root) for path in wanted]
         parts = [path for path in folders_in(self.root) if re.fullmatch(r"TRAIN_\d+", path.name)]
         expect_files(len(parts), "folder TRAIN_0 .. TRAIN_11", self.root)
