@@ -199,7 +199,7 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
     """Custom tracking dataset with columns frames, boxes.
 
     frames: a folder of images, or a pattern such as clip/*.jpg, in natural order. boxes: a text file with x, y, w, h
-    per line, where pixel i extends from i to i + 1; one line per frame, or a single line if only the first box is known.
+    per line, where pixel i extends from i to i + 1; one line per frame, or one line if only the first box is known.
     A box that is not finite, or has no positive width and height, means that the object is not visible.
     """
 
