@@ -72,18 +72,18 @@ def default_layout(family: str) -> str:
     return {"chase": "otb", "handheld": "deepstab"}.get(family, "sintel")
 
 
-def clip_name(world: SyntheticScenes, index: int, layout: str) -> str:
+def clip_name(scenes: SyntheticScenes, index: int, layout: str) -> str:
     """Return the name of a clip; in the "deepstab" layout this is its number, starting at 1."""
-    return str(index + 1) if layout == "deepstab" else f"{world.family}_{world.seed}_{index:06d}"
+    return str(index + 1) if layout == "deepstab" else f"{scenes.family}_{scenes.seed}_{index:06d}"
 
 
-def clip_files(world: SyntheticScenes, index: int, root: Path, layout: str, frames: int) -> list[Path]:
+def clip_files(scenes: SyntheticScenes, index: int, root: Path, layout: str, frames: int) -> list[Path]:
     """List all files of a clip."""
-    return LAYOUTS[layout].files(root, clip_name(world, index, layout), frames)
+    return LAYOUTS[layout].files(root, clip_name(scenes, index, layout), frames)
 
 
 def write_clip(
-    world: SyntheticScenes,
+    scenes: SyntheticScenes,
     index: int,
     root: Path,
     layout: str,
@@ -110,7 +110,7 @@ def write_clip(
         world, meters and rotation vectors).
 
     Args:
-        world: The synthetic scenes.
+        scenes: The synthetic scenes.
         index: Index of the scene.
         root: Folder to write to.
         layout: A key of `LAYOUTS`.
@@ -127,11 +127,11 @@ def write_clip(
     choose("the layout", layout, tuple(LAYOUTS))
     if frames < LEAST_FRAMES:
         raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
-    if layout == "deepstab" and not world.shake:
-        world = SyntheticScenes(world.family, world.seed, world.size, shake=DEFAULT_SHAKE, bank=world.bank)
+    if layout == "deepstab" and not scenes.shake:
+        scenes = SyntheticScenes(scenes.family, scenes.seed, scenes.size, shake=DEFAULT_SHAKE, bank=scenes.bank)
     with torch.no_grad():
-        renderer = world.renderer([index], device)
-        return LAYOUTS[layout].write(renderer, root, clip_name(world, index, layout), frames, on_frame)
+        renderer = scenes.renderer([index], device)
+        return LAYOUTS[layout].write(renderer, root, clip_name(scenes, index, layout), frames, on_frame)
 
 
 _FRAME_KINDS = {"clean": "png", "final": "png", "depth": "dpt", "camdata_left": "cam", "instances": "png"}
@@ -348,7 +348,7 @@ class ClipFolder:
 
 
 def write_clips(
-    world: SyntheticScenes,
+    scenes: SyntheticScenes,
     count: int,
     root: Path,
     layout: str,
@@ -363,7 +363,7 @@ def write_clips(
     The settings are saved to `world.json` in the folder.
 
     Args:
-        world: The synthetic scenes.
+        scenes: The synthetic scenes.
         count: Number of scenes.
         root: Folder to write to; created if necessary.
         layout: A key of `LAYOUTS`.
@@ -383,19 +383,19 @@ def write_clips(
         raise InputError(f"{count} clips cannot be written; ask for at least 1.")
     if frames < LEAST_FRAMES:
         raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
-    settings = clip_settings(world, layout, frames, textures)
+    settings = clip_settings(scenes, layout, frames, textures)
     without_target = set(_check_settings(make_folder(root) / SETTINGS, settings))
-    world = world.on(device)
+    scenes = scenes.on(device)
     num_renders = frames * LAYOUTS[layout].pictures
     written, there, left_out = [], [], []
     for index in range(count):
         counter = itertools.count(index * num_renders + 1)
         if index in without_target:
             left_out.append(index)
-        elif all(path.is_file() for path in clip_files(world, index, root, layout, frames)):
+        elif all(path.is_file() for path in clip_files(scenes, index, root, layout, frames)):
             there.append(index)
         elif write_clip(
-            world, index, root, layout, frames, device, partial(_report_frame, progress, counter, count * num_renders)
+            scenes, index, root, layout, frames, device, partial(_report_frame, progress, counter, count * num_renders)
         ):
             written.append(index)
         else:
@@ -410,24 +410,24 @@ def _report_frame(progress: Callable[[int, int], object], counter: Iterator[int]
     progress(next(counter), total)
 
 
-def clip_settings(world: SyntheticScenes, layout: str, frames: int, textures: str = "procedural") -> dict[str, Any]:
+def clip_settings(scenes: SyntheticScenes, layout: str, frames: int, textures: str = "procedural") -> dict[str, Any]:
     """Return all settings that determine the content of the files."""
     return {
-        "family": world.family,
-        "seed": world.seed,
-        "size": list(world.size),
-        "shake": world.shake,
+        "family": scenes.family,
+        "seed": scenes.seed,
+        "size": list(scenes.size),
+        "shake": scenes.shake,
         "layout": layout,
         "frames": frames,
-        "rate": world.scenes([0]).rate,
-        "textures": f"{textures} {_fingerprint(world.bank)}",
+        "rate": scenes.scenes([0]).rate,
+        "textures": f"{textures} {_fingerprint(scenes.bank)}",
         "version": __version__,
     }
 
 
-def clip_names(world: SyntheticScenes, indices: tuple[int, ...], layout: str) -> tuple[str, ...]:
+def clip_names(scenes: SyntheticScenes, indices: tuple[int, ...], layout: str) -> tuple[str, ...]:
     """Return the names of the clips of several scenes."""
-    return tuple(clip_name(world, index, layout) for index in indices)
+    return tuple(clip_name(scenes, index, layout) for index in indices)
 
 
 def _fingerprint(bank: TextureBank) -> str:

@@ -16,7 +16,7 @@ from protoformer.io.image_checks import check_declared_size, check_decoder_limit
 from protoformer.io.png import SIGNATURE, check_image_shape, check_png, decode_png16, encode_png
 
 # Raster formats of Pillow, without those that run another program (EPS), only identify a file (HDF5, MPEG) or
-# have too weak a signature to be told from text.
+# have too weak a signature to distinguish them from text.
 _FORMATS = (
     *("AVIF", "BMP", "DDS", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "PCX", "PNG"),
     *("PPM", "PSD", "QOI", "SGI", "SUN", "TGA", "TIFF", "WEBP"),

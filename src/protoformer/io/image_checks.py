@@ -28,7 +28,7 @@ _SAMPLE_BYTES_PER_BYTE = {
 # Maximum pixels per byte: a jpeg needs at least one bit per 8x8 block, and gif is LZW with one byte per pixel.
 _PIXELS_PER_BYTE = {"jpeg": 512, "gif": _LZW}
 # Other codecs (webp, avif, jpeg 2000, fax and newer codecs in a tiff) encode a uniform image of any size in a few
-# dozen bytes, which cannot be told from a damaged header. Photographs stay a hundred times below this limit.
+# dozen bytes, which looks like a damaged header. Photographs stay a hundred times below this limit.
 _PIXELS_PER_BYTE_UNBOUNDED = 2048
 
 _ICO = b"\0\0\1\0"
