@@ -378,9 +378,7 @@ def test_a_damaged_image_is_named(sintel: Path, protoformer) -> None:
 
 def test_damaged_peers_are_named(sintel: Path, protoformer) -> None:
     Path("peers.json").write_text("{")
-    assert refused(protoformer, "--method", "dis").endswith(
-        "peers.json is not a table of peers; mend it or take it away."
-    )
+    assert refused(protoformer, "--method", "dis").endswith("peers.json is not a table of peers; correct or remove it.")
 
 
 def test_an_unknown_model(sintel: Path, protoformer) -> None:

@@ -67,7 +67,7 @@ def test_points_project_to_where_the_picture_shows_them() -> None:
             cosine, sine = math.cos(cutting.angle), math.sin(cutting.angle)
             x, y, z = points[index].tolist()
             turned = torch.tensor([cosine * x - sine * y, sine * x + cosine * y, z])
-            turned[0] *= -1 if cutting.mirrored else 1
+            turned[0] *= -1 if cutting.flipped else 1
             seen = changed.intrinsics[index] @ turned
             x, y = (seen[:2] / seen[2]).tolist()
             if not (12 < x < CROP[1] - 13 and 12 < y < CROP[0] - 13):
@@ -151,7 +151,7 @@ def test_every_named_augmentation_makes_its_crop_of_a_smaller_image(name: str) -
         ({"rotation": 1.2}, "the augmentation's rotation is 1.2, but it must be at most 1."),
         (
             {"min_scale": -1.5},
-            "the augmentation's min_scale is -1.5, but it must be -1 or more: sampling passes pixels",
+            "the augmentation's min_scale is -1.5, but it must be -1 or more: sampling skips pixels",
         ),
         ({"pixels": 0.5}, "the augmentation's pixels is 0.5, but it must be a whole number, 1 or more."),
         ({"rotation": -0.1}, "the augmentation's rotation is -0.1, but it must be 0 or more."),

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.datasets.augmentation.light import (
-    PASSES_BY,
-    WAVES,
+    MAX_SHADOW_MOTION,
+    NUM_WAVES,
     Light,
     add_shadows,
     recolor,
@@ -151,7 +151,7 @@ def test_so_many_scenes_have_shadows_which_only_darken() -> None:
 
 def test_a_shadow_lies_where_its_waves_are_high() -> None:
     """One wave along x, 16 pixels long and sharp: dark for half of its length, about its crests."""
-    waves = torch.zeros(1, 4, WAVES)
+    waves = torch.zeros(1, 4, NUM_WAVES)
     waves[0, :, 0] = torch.tensor([2 * math.pi / 16, 0.0, 0.0, 1.0])
     shadow = torch.cat((torch.tensor([[0.75, 1000.0]]), waves.flatten(1)), dim=1)
     row = add_shadows(torch.ones(1, 3, 4, WIDTH), shadow)[0, 0, 0]
@@ -165,7 +165,7 @@ def test_a_shadow_moves_between_the_images_by_a_way_of_its_own() -> None:
     white = torch.ones(COUNT, 3, 256, 256)
     still = FlowSample(first=white, second=white, flow=torch.zeros(COUNT, 2, 256, 256), valid=white[:, :1] > 0)
     relit = relight_flow(still, Light(shadow=1.0), draws())
-    way = draws().uniform("shadow.passed", -PASSES_BY * 256, PASSES_BY * 256, (2,)).float()
+    way = draws().uniform("shadow.passed", -MAX_SHADOW_MOTION * 256, MAX_SHADOW_MOTION * 256, (2,)).float()
     assert (way.abs().amax(dim=0) > 15).all()
     before = (pixel_grid(256, 256) - way[..., None, None]).permute(0, 2, 3, 1)
     moved = F.grid_sample(relit.first, (before + 0.5) / 128 - 1, align_corners=False)
@@ -208,9 +208,9 @@ def test_where_nobody_knows_what_is_hidden_nobody_does_afterwards() -> None:
     [
         ({"gamma": -0.5}, "the light's gamma is -0.5, but it must be 0 or more."),
         ({"shadow": 1.5}, "the light's shadow is 1.5, but it must be a probability, 0 to 1."),
-        ({"shade": 2.0}, "the light's shade is 2.0, but it must be a share, 0 to 1."),
+        ({"shade": 2.0}, "the light's shade is 2.0, but it must be a fraction, 0 to 1."),
         ({"erase": -1.0}, "the light's erase is -1.0, but it must be a probability, 0 to 1."),
-        ({"erase_size": (5, 2)}, "the light's erase_size (5, 2) must go from the least to the most."),
+        ({"erase_size": (5, 2)}, "the light's erase_size (5, 2) must be (minimum, maximum)."),
         ({"erase_size": (0, 2)}, "the light's erase_size is (0, 2), but it must be two whole numbers, 1 or more."),
         ({"hue": math.nan}, "the light's hue is nan, but it must be a number."),
     ],

@@ -167,7 +167,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_without_h5py_it_is_said_what_to_install(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(InputError, match=r'takes h5py, .* pip install "protoformer\[mat\]"'):
+    with pytest.raises(InputError, match=r'requires h5py, .* pip install "protoformer\[mat\]"'):
         NyuV2(official)
 
 

@@ -259,7 +259,7 @@ def test_without_peers_there_are_none(root: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '{"flow": 3}', "\x00", '["flow"]'])
 def test_a_damaged_table_of_peers_is_refused_by_its_name(root: Path, text: str) -> None:
     (root / "peers.json").write_text(text)
-    with pytest.raises(InputError, match=r"Set/peers\.json is not a table of peers; mend it or take it away\.$"):
+    with pytest.raises(InputError, match=r"Set/peers\.json is not a table of peers; correct or remove it\.$"):
         evaluated(InMemory([sample("x")]), (0, 0), root=root)
 
 

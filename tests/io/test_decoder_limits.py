@@ -149,10 +149,10 @@ def test_the_size_of_an_icon_is_not_found_by_decoding_a_huge_one(tmp_path: Path)
     path, whole = tmp_path / "a.ico", saved("PNG", "L", (9000, 9000), compress_level=1)
     path.write_bytes(struct.pack("<3H4B2H2I", 0, 1, 1, 16, 16, 0, 0, 1, 8, len(whole), 22) + whole)
     for call in (image_size, focal_in_35mm):
-        with pytest.raises(InputError, match="its picture is too large for one"):
+        with pytest.raises(InputError, match="its image is too large for one"):
             call(path)
     said, grown = measured("image_size", path)
-    assert "its picture is too large for one" in said and grown < 2**24
+    assert "its image is too large for one" in said and grown < 2**24
 
 
 def jpeg_of_scans(extra: int, hidden: bytes = b"") -> bytes:

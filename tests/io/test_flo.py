@@ -83,10 +83,10 @@ def test_a_file_cut_anywhere_is_refused(tmp_path: Path, cut: int) -> None:
         (b"not a flow at all", r"is not a \.flo file"),
         (struct.pack(">fii4f", 202021.25, 2, 1, 0, 0, 0, 0), r"is not a \.flo file"),
         (TINY[:6], "cut short inside its header"),
-        (TINY + b"\0", r"is 29 bytes long but its header \(2x1\) calls for 28"),
+        (TINY + b"\0", r"is 29 bytes long but its header \(2x1\) requires 28"),
         (struct.pack("<fii", 202021.25, 0, 5), r"damaged header \(its size is 0x5\)"),
         (struct.pack("<fii", 202021.25, -2, -3) + bytes(48), r"damaged header \(its size is -2x-3\)"),
-        (struct.pack("<fii", 202021.25, 2**31 - 1, 2**31 - 1), "calls for 36893488113059364884"),
+        (struct.pack("<fii", 202021.25, 2**31 - 1, 2**31 - 1), "requires 36893488113059364884"),
     ],
 )
 def test_a_damaged_file_is_refused_before_its_pixels_are_allocated(tmp_path: Path, data: bytes, message: str) -> None:

@@ -103,9 +103,7 @@ def test_a_forged_size_is_refused_before_anything_is_allocated(tmp_path: Path, n
         with pytest.raises(InputError) as caught:
             read_image(path)
         text = str(caught.value)
-        reason = (
-            "its picture is too large" if name.startswith("ico") else f"declares {SIDE}x{SIDE} pixels, more than its"
-        )
+        reason = "its image is too large" if name.startswith("ico") else f"declares {SIDE}x{SIDE} pixels, more than its"
         assert str(path) in text and reason in text and text.endswith(".")
 
     assert len(FORGED[name]) < 2000

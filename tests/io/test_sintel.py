@@ -53,9 +53,9 @@ def test_a_depth_cut_anywhere_is_refused(tmp_path: Path, cut: int) -> None:
     ("data", "message"),
     [
         (b"not a depth", r"is not a \.dpt file \(it does not start with 202021\.25\); give a \.dpt file\."),
-        (DEPTH + b"\0", r"is 21 bytes long but its header \(2x1\) calls for 20"),
+        (DEPTH + b"\0", r"is 21 bytes long but its header \(2x1\) requires 20"),
         (struct.pack("<fii", 202021.25, 0, 5), r"damaged header \(its size is 0x5\)"),
-        (struct.pack("<fii", 202021.25, 2**31 - 1, 2**31 - 1), "calls for 18446744056529682448"),
+        (struct.pack("<fii", 202021.25, 2**31 - 1, 2**31 - 1), "requires 18446744056529682448"),
     ],
 )
 def test_a_damaged_depth_is_refused_before_its_pixels_are_allocated(tmp_path: Path, data: bytes, message: str) -> None:
@@ -105,8 +105,8 @@ def test_every_camera_survives_the_round_trip(
     [
         (b"not a camera", r"is not a \.cam file"),
         (CAMERA[:3], r"is not a \.cam file"),
-        (CAMERA[:-1], "is 171 bytes long but its format calls for 172"),
-        (CAMERA + b"\0", "is 173 bytes long but its format calls for 172"),
+        (CAMERA[:-1], "is 171 bytes long but its format requires 172"),
+        (CAMERA + b"\0", "is 173 bytes long but its format requires 172"),
         (struct.pack("<f21d", 202021.25, *[np.nan] * 21), "NaN or infinite numbers"),
         (CAMERA[:-8] + struct.pack("<d", -np.inf), "NaN or infinite numbers"),
     ],

@@ -144,7 +144,7 @@ def test_another_kind_of_png_is_refused(
 
 def test_a_flow_that_names_a_transparent_color_is_refused(tmp_path: Path, build_png: Callable[..., bytes]) -> None:
     (tmp_path / "a.png").write_bytes(build_png(np.zeros((2, 2, 3), dtype=np.uint16), 2, extra={b"tRNS": bytes(6)}))
-    with pytest.raises(InputError, match="declares a transparent color, which a VKITTI2 flow has not"):
+    with pytest.raises(InputError, match="declares a transparent color, which a VKITTI2 flow does not have"):
         read_vkitti2_flow(tmp_path / "a.png")
 
 

@@ -137,7 +137,7 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
         ),
         ("data.light.gama=1", "a recipe has no key data.light.gama; the nearest one is data.light.gamma."),
         ("data.light.gamma=-1", "the light's gamma is -1.0, but it must be 0 or more."),
-        ("data.light.shade=2", "the light's shade is 2.0, but it must be a share, 0 to 1."),
+        ("data.light.shade=2", "the light's shade is 2.0, but it must be a fraction, 0 to 1."),
         ("data.datasets.sintle.root=x", "there is no dataset of flow 'sintle'; the nearest known one is 'sintel'."),
         (
             "data.datasets.sintel.augmentation=chair",

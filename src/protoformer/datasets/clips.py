@@ -1,6 +1,6 @@
-"""Clips of a world on disk, in the layouts of public datasets, so that whatever reads those reads these.
+"""Write synthetic clips to disk in the layouts of public datasets, so that the dataset readers load them unchanged.
 
-Every file is written whole or not at all, and a clip is rendered frame by frame: its length does not matter to memory.
+Every file is written atomically. Clips are rendered frame by frame, so memory use does not depend on their length.
 """
 
 import io
@@ -33,27 +33,32 @@ from protoformer.synthetic.texture_bank import TextureBank
 from protoformer.video.mjpeg import write_video
 
 ClipCallback = Callable[[], object]
-"""Called after each picture that is finished."""
+"""Called after each rendered image."""
 
 LEAST_FRAMES = 2
-LEAST_SEEN = 0.0005
-"""Share of an image's pixels that a target must fill when its clip begins."""
-LEAST_SHARE = 0.5
-"""Share of the target itself that must be seen then."""
-UNKNOWN = 1e10
-"""What a `.flo` file holds where nobody knows the motion: Middlebury's mark."""
-SHAKE = 1.0
-"""Strength of the hand where a world without one must show a shaky twin."""
-ABSENT = (0.0, 0.0, 0.0, 0.0)
+"""Minimum number of frames of a clip."""
+MIN_TARGET_AREA = 0.0005
+"""Minimum visible area of the target in the first frame of a clip, as a fraction of the image."""
+MIN_VISIBLE_FRACTION = 0.5
+"""Minimum fraction of the target that is visible in that frame."""
+UNKNOWN_FLOW = 1e10
+"""Value of unknown flow in a `.flo` file (the Middlebury convention)."""
+DEFAULT_SHAKE = 1.0
+"""Camera shake of a stabilization clip if the scenes have none of their own."""
+ABSENT_BOX = (0.0, 0.0, 0.0, 0.0)
+"""Box of a frame in which the target is out of view."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How clips lie on disk.
+    """File layout of a clip.
 
-    frames: length of a clip unless told otherwise. pictures: how many are rendered for each of its frames.
-    files: (root, the clip's name, frames) to all its files. write: (renderer, root, name, frames, told) to whether it
-    was written; False: there was no target.
+    Attributes:
+        frames: Default number of frames of a clip.
+        pictures: Number of images that are rendered for each frame.
+        files: Maps (root, clip name, number of frames) to all files of the clip.
+        write: Writes a clip from (renderer, root, clip name, number of frames, callback); returns False if the scene
+            has no target.
     """
 
     frames: int
@@ -63,125 +68,146 @@ class Layout:
 
 
 def default_layout(family: str) -> str:
-    """The layout that suits a family best."""
+    """Return the default layout of a scene family."""
     return {"chase": "otb", "handheld": "deepstab"}.get(family, "sintel")
 
 
-def clip_name(world: SyntheticScenes, index: int, layout: str) -> str:
-    """What a clip is called: its number from 1 on where the layout knows only numbers."""
-    return str(index + 1) if layout == "deepstab" else f"{world.family}_{world.seed}_{index:06d}"
+def clip_name(scenes: SyntheticScenes, index: int, layout: str) -> str:
+    """Return the name of a clip; in the "deepstab" layout this is its number, starting at 1."""
+    return str(index + 1) if layout == "deepstab" else f"{scenes.family}_{scenes.seed}_{index:06d}"
 
 
-def clip_files(world: SyntheticScenes, index: int, root: Path, layout: str, frames: int) -> list[Path]:
-    """Every file of a clip."""
-    return LAYOUTS[layout].files(root, clip_name(world, index, layout), frames)
+def clip_files(scenes: SyntheticScenes, index: int, root: Path, layout: str, frames: int) -> list[Path]:
+    """List all files of a clip."""
+    return LAYOUTS[layout].files(root, clip_name(scenes, index, layout), frames)
 
 
 def write_clip(
-    world: SyntheticScenes,
+    scenes: SyntheticScenes,
     index: int,
     root: Path,
     layout: str,
     frames: int,
     device: torch.device | str = "cpu",
-    told: ClipCallback = lambda: None,
+    on_frame: ClipCallback = lambda: None,
 ) -> bool:
-    """Write the scene of a number as a clip of so many frames; False where it has no target, and nothing is written.
+    """Render one scene and write it as a clip.
 
-    "sintel": `training/clean|final|flow|occlusions|invalid|depth|camdata_left/<scene>/frame_0001.*` as the film's
-    dataset has them, and what it lacks: `flow_backward` (from frame i + 1 to i, named by i + 1) and `instances` (16-bit
-    png, 0 for what does not move by itself). Masks are white where a pixel is hidden in the next frame, and where its
-    flow is not known; what leaves the image is not marked, as there. Unknown flow is `UNKNOWN`, the depth of the sky
-    infinite.
+    Layouts:
+        "sintel": `training/clean|final|flow|occlusions|invalid|depth|camdata_left/<scene>/frame_0001.*` as in Sintel,
+        plus `flow_backward` (from frame i + 1 to frame i, numbered i + 1) and `instances` (16-bit png, 0 for the static
+        background). Masks are white where a pixel is occluded in the next frame and where its flow is invalid; as in
+        Sintel, pixels that leave the image are not marked. Unknown flow is `UNKNOWN_FLOW`; the depth of the sky is
+        infinite.
 
-    "otb": `<clip>/img/0001.jpg` and `groundtruth_rect.txt`, x,y,w,h from 1 on, of the whole target cut at the borders,
-    also while it is hidden; 0,0,0,0 while it is out of view, which our reader and LaSOT's take as absent. Beside it
-    LaSOT's `full_occlusion.txt` and `out_of_view.txt`. The target is instance 1 of a chase and elsewhere the one of
-    which most is seen; the clip begins with the first frame that shows it.
+        "otb": `<clip>/img/0001.jpg` and `groundtruth_rect.txt` with 1-based x,y,w,h of the full extent of the target,
+        clipped to the image, also while it is occluded. The box is 0,0,0,0 while the target is out of view, which
+        readers of OTB and LaSOT treat as absent. `full_occlusion.txt` and `out_of_view.txt` follow LaSOT. The target is
+        instance 1 in the family "chase", otherwise the instance with the largest visible area; the clip starts at the
+        first frame that shows it.
 
-    "deepstab": `unstable/<n>.avi` and its steady twin `stable/<n>.avi`, and the poses of both cameras in
-    `paths/<n>.csv`, camera to world, meters and rotation vectors.
+        "deepstab": `unstable/<n>.avi`, `stable/<n>.avi`, and the poses of both cameras in `paths/<n>.csv` (camera to
+        world, meters and rotation vectors).
+
+    Args:
+        scenes: The synthetic scenes.
+        index: Index of the scene.
+        root: Folder to write to.
+        layout: A key of `LAYOUTS`.
+        frames: Number of frames, at least `LEAST_FRAMES`.
+        device: Device to render on.
+        on_frame: Called after each rendered image.
+
+    Returns:
+        Whether the clip was written; False if the scene has no target, in which case no file is written.
+
+    Raises:
+        InputError: If the layout is unknown or there are too few frames.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if frames < LEAST_FRAMES:
         raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
-    if layout == "deepstab" and not world.shake:
-        world = SyntheticScenes(world.family, world.seed, world.size, shake=SHAKE, bank=world.bank)
+    if layout == "deepstab" and not scenes.shake:
+        scenes = SyntheticScenes(scenes.family, scenes.seed, scenes.size, shake=DEFAULT_SHAKE, bank=scenes.bank)
     with torch.no_grad():
-        renderer = world.renderer([index], device)
-        return LAYOUTS[layout].write(renderer, root, clip_name(world, index, layout), frames, told)
+        renderer = scenes.renderer([index], device)
+        return LAYOUTS[layout].write(renderer, root, clip_name(scenes, index, layout), frames, on_frame)
 
 
-_EACH_FRAME = {"clean": "png", "final": "png", "depth": "dpt", "camdata_left": "cam", "instances": "png"}
-_EACH_PAIR = {"flow": "flo", "occlusions": "png", "invalid": "png"}
+_FRAME_KINDS = {"clean": "png", "final": "png", "depth": "dpt", "camdata_left": "cam", "instances": "png"}
+_PAIR_KINDS = {"flow": "flo", "occlusions": "png", "invalid": "png"}
 
 
 def _sintel_file(root: Path, kind: str, name: str, number: int) -> Path:
-    suffix = (_EACH_FRAME | _EACH_PAIR | {"flow_backward": "flo"})[kind]
+    suffix = (_FRAME_KINDS | _PAIR_KINDS | {"flow_backward": "flo"})[kind]
     return root / "training" / kind / name / f"frame_{number:04d}.{suffix}"
 
 
 def _sintel_files(root: Path, name: str, frames: int) -> list[Path]:
-    whole, pairs, back = range(1, frames + 1), range(1, frames), range(2, frames + 1)
-    kinds = [*((kind, whole) for kind in _EACH_FRAME), *((kind, pairs) for kind in _EACH_PAIR), ("flow_backward", back)]
+    frame_numbers, pair_numbers, backward_numbers = range(1, frames + 1), range(1, frames), range(2, frames + 1)
+    kinds = [
+        *((kind, frame_numbers) for kind in _FRAME_KINDS),
+        *((kind, pair_numbers) for kind in _PAIR_KINDS),
+        ("flow_backward", backward_numbers),
+    ]
     return [_sintel_file(root, kind, name, number) for kind, numbers in kinds for number in numbers]
 
 
-def _write_sintel(renderer: Renderer, root: Path, name: str, frames: int, told: ClipCallback) -> bool:
-    def place(kind: str, number: int) -> Path:
+def _write_sintel(renderer: Renderer, root: Path, name: str, frames: int, on_frame: ClipCallback) -> bool:
+    def file_path(kind: str, number: int) -> Path:
         return _sintel_file(root, kind, name, number)
 
-    for kind in (*_EACH_FRAME, *_EACH_PAIR, "flow_backward"):
-        make_folder(place(kind, 1).parent)
+    for kind in (*_FRAME_KINDS, *_PAIR_KINDS, "flow_backward"):
+        make_folder(file_path(kind, 1).parent)
     view = renderer.view(0.0)
     for number in range(1, frames + 1):
-        _write_moment(renderer, view, partial(place, number=number))
+        _write_sintel_frame(renderer, view, partial(file_path, number=number))
         if number < frames:
-            following = renderer.view(number / renderer.scenes.rate)
-            motion = renderer.motion(view, following)
-            write_flo(place("flow", number), _flow(motion))
-            stays = inside_image(
+            next_view = renderer.view(number / renderer.scenes.rate)
+            motion = renderer.motion(view, next_view)
+            write_flo(file_path("flow", number), _flow_to_numpy(motion))
+            stays_inside = inside_image(
                 pixel_grid(*view.frame.size, device=motion.flow.device) + motion.flow, *view.frame.size
             )
-            write_image(place("occlusions", number), _mask(motion.occlusion & stays))
-            write_image(place("invalid", number), _mask(~motion.valid))
-            write_flo(place("flow_backward", number + 1), _flow(renderer.motion(following, view)))
-            view = following
-        told()
+            write_image(file_path("occlusions", number), _mask_to_numpy(motion.occlusion & stays_inside))
+            write_image(file_path("invalid", number), _mask_to_numpy(~motion.valid))
+            write_flo(file_path("flow_backward", number + 1), _flow_to_numpy(renderer.motion(next_view, view)))
+            view = next_view
+        on_frame()
     return True
 
 
-def _write_moment(renderer: Renderer, view: View, place: Callable[[str], Path]) -> None:
-    """What is known of one frame alone."""
-    write_image(place("clean"), pixels_of(renderer.clean(view)))
-    write_image(place("final"), pixels_of(renderer.final(view)))
+def _write_sintel_frame(renderer: Renderer, view: View, file_path: Callable[[str], Path]) -> None:
+    """Write the files that depend on a single frame: images, depth, camera and instances."""
+    write_image(file_path("clean"), image_to_uint8(renderer.clean(view)))
+    write_image(file_path("final"), image_to_uint8(renderer.final(view)))
     depth = view.depth[0, 0]
-    write_dpt(place("depth"), depth.where(depth < FARTHEST, torch.inf).cpu().numpy())
-    write_cam(place("camdata_left"), camera_of(renderer, view))
-    write_image(place("instances"), renderer.instances(view)[0, 0].cpu().numpy().astype(np.uint16))
+    write_dpt(file_path("depth"), depth.where(depth < FARTHEST, torch.inf).cpu().numpy())
+    write_cam(file_path("camdata_left"), sintel_camera(renderer, view))
+    write_image(file_path("instances"), renderer.instances(view)[0, 0].cpu().numpy().astype(np.uint16))
 
 
-def camera_of(renderer: Renderer, view: View) -> Camera:
-    """The camera of a view of one scene, as Sintel stores it: world to camera."""
-    lens, frame = renderer.scenes.camera, view.frame
+def sintel_camera(renderer: Renderer, view: View) -> Camera:
+    """Return the camera of a view of a single scene, with extrinsics from world to camera as in Sintel."""
+    camera, frame = renderer.scenes.camera, view.frame
     intrinsics = np.eye(3)
-    intrinsics[(0, 1), (0, 1)] = lens.focal[0].numpy()
-    intrinsics[:2, 2] = lens.center[0].numpy()
-    turn = frame.to_world[0].T.numpy()
-    return Camera(intrinsics, np.concatenate((turn, -turn @ frame.eye[0].numpy()[:, None]), axis=1))
+    intrinsics[(0, 1), (0, 1)] = camera.focal[0].numpy()
+    intrinsics[:2, 2] = camera.center[0].numpy()
+    rotation = frame.to_world[0].T.numpy()
+    return Camera(intrinsics, np.concatenate((rotation, -rotation @ frame.eye[0].numpy()[:, None]), axis=1))
 
 
-def _flow(motion: Motion) -> npt.NDArray[np.float32]:
-    known: npt.NDArray[np.float32] = motion.flow.where(motion.valid, UNKNOWN)[0].permute(1, 2, 0).cpu().numpy()
-    return known
+def _flow_to_numpy(motion: Motion) -> npt.NDArray[np.float32]:
+    flow: npt.NDArray[np.float32] = motion.flow.where(motion.valid, UNKNOWN_FLOW)[0].permute(1, 2, 0).cpu().numpy()
+    return flow
 
 
-def _mask(where: Tensor) -> npt.NDArray[np.uint8]:
-    return (where[0, 0].cpu().numpy() * 255).astype(np.uint8)
+def _mask_to_numpy(mask: Tensor) -> npt.NDArray[np.uint8]:
+    return (mask[0, 0].cpu().numpy() * 255).astype(np.uint8)
 
 
-def pixels_of(image: Tensor) -> npt.NDArray[np.uint8]:
-    """The first of a batch of images, B x 3 x H x W in [0, 1], as uint8 HxWx3."""
+def image_to_uint8(image: Tensor) -> npt.NDArray[np.uint8]:
+    """Convert the first image of a batch, B x 3 x H x W in [0, 1], to uint8 HxWx3."""
     pixels: npt.NDArray[np.uint8] = (image[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     return pixels
 
@@ -192,24 +218,24 @@ def _otb_files(root: Path, name: str, frames: int) -> list[Path]:
     return [*images, *(root / name / text for text in texts)]
 
 
-def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, told: ClipCallback) -> bool:
-    found = find_target(renderer, frames, renderer.scenes.target)
-    if found is None:
+def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, on_frame: ClipCallback) -> bool:
+    target = find_target(renderer, frames, renderer.scenes.target)
+    if target is None:
         return False
-    instance, start = found
+    instance, start = target
     make_folder(root / name / "img")
-    boxes, hidden, outside = [], [], []
+    boxes, fully_occluded, out_of_view = [], [], []
     for number in range(frames):
         view = renderer.view((start + number) / renderer.scenes.rate)
-        write_image(root / name / "img" / f"{number + 1:04d}.jpg", pixels_of(renderer.final(view)))
+        write_image(root / name / "img" / f"{number + 1:04d}.jpg", image_to_uint8(renderer.final(view)))
         box = target_box(renderer, view, instance)
-        seen = bool((renderer.instances(view) == instance).any())
-        boxes.append(ABSENT if box is None else (box[0] + 1, box[1] + 1, box[2], box[3]))
-        hidden.append(box is not None and not seen)
-        outside.append(box is None)
-        told()
-    # The boxes come last: a clip without them is none to a reader.
-    for text, flags in (("full_occlusion", hidden), ("out_of_view", outside)):
+        visible = bool((renderer.instances(view) == instance).any())
+        boxes.append(ABSENT_BOX if box is None else (box[0] + 1, box[1] + 1, box[2], box[3]))
+        fully_occluded.append(box is not None and not visible)
+        out_of_view.append(box is None)
+        on_frame()
+    # The boxes are written last, so that readers ignore a clip that was interrupted.
+    for text, flags in (("full_occlusion", fully_occluded), ("out_of_view", out_of_view)):
         write_atomically(root / name / f"{text}.txt", (",".join(str(int(flag)) for flag in flags) + "\n").encode())
     lines = [",".join(f"{value:g}" for value in box) for box in boxes]
     write_atomically(root / name / "groundtruth_rect.txt", ("\n".join(lines) + "\n").encode())
@@ -217,28 +243,36 @@ def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, told: Cli
 
 
 def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int, int] | None:
-    """The instance to follow and the number of the first frame that shows enough of it; None where none does.
+    """Find the instance to track and the first frame in which enough of it is visible.
 
-    instance: the one it must be; 0 for the one of which most is seen.
+    Args:
+        renderer: Renderer of a single scene.
+        frames: Number of frames to search.
+        instance: Required instance; 0 selects the instance with the largest visible area.
+
+    Returns:
+        (instance, frame index), or None if no frame shows enough of it.
     """
-    known = int(renderer.looks.instance.max())
-    for number in range(frames if known else 0):
+    num_instances = int(renderer.looks.instance.max())
+    for number in range(frames if num_instances else 0):
         view = renderer.view(number / renderer.scenes.rate)
-        shown = renderer.instances(view)
-        seen = torch.bincount(shown.flatten(), minlength=known + 1)[1:]
-        best = instance or int(seen.argmax()) + 1
-        whole = int(renderer.whole(view.frame, best).sum())
-        if int(seen[best - 1]) >= max(LEAST_SEEN * shown.numel(), LEAST_SHARE * whole):
+        instance_map = renderer.instances(view)
+        visible_pixels = torch.bincount(instance_map.flatten(), minlength=num_instances + 1)[1:]
+        best = instance or int(visible_pixels.argmax()) + 1
+        target_pixels = int(renderer.whole(view.frame, best).sum())
+        if int(visible_pixels[best - 1]) >= max(
+            MIN_TARGET_AREA * instance_map.numel(), MIN_VISIBLE_FRACTION * target_pixels
+        ):
             return best, number
     return None
 
 
 def target_box(renderer: Renderer, view: View, instance: int) -> tuple[float, float, float, float] | None:
-    """The box of a whole instance cut at the borders of the image: (x, y, w, h) in pixels; None out of view."""
+    """Return the box (x, y, w, h), in pixels, of an instance clipped to the image; None if it is out of view."""
     x, y, width, height = renderer.whole_box(view.frame, instance)[0].tolist()
     left, top = max(x, 0.0), max(y, 0.0)
     right, bottom = min(x + width, float(view.frame.size[1])), min(y + height, float(view.frame.size[0]))
-    # Comparisons with NaN are false.
+    # The box of an instance behind the camera is NaN, and comparisons with NaN are false.
     return (left, top, right - left, bottom - top) if right > left and bottom > top else None
 
 
@@ -246,33 +280,33 @@ def _deepstab_files(root: Path, name: str, frames: int) -> list[Path]:
     return [root / "stable" / f"{name}.avi", root / "unstable" / f"{name}.avi", root / "paths" / f"{name}.csv"]
 
 
-def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, told: ClipCallback) -> bool:
+def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, on_frame: ClipCallback) -> bool:
     rate = renderer.scenes.rate
 
-    def pictures(steady: bool) -> Iterator[npt.NDArray[np.uint8]]:
+    def render_frames(steady: bool) -> Iterator[npt.NDArray[np.uint8]]:
         for number in range(frames):
-            yield pixels_of(renderer.final(renderer.view(number / rate, steady=steady)))
-            told()
+            yield image_to_uint8(renderer.final(renderer.view(number / rate, steady=steady)))
+            on_frame()
 
     for folder in ("stable", "unstable", "paths"):
         make_folder(root / folder)
-    write_atomically(root / "paths" / f"{name}.csv", _paths(renderer, frames).encode())
+    write_atomically(root / "paths" / f"{name}.csv", _camera_paths_csv(renderer, frames).encode())
     for folder, steady in (("unstable", False), ("stable", True)):
-        write_video(root / folder / f"{name}.avi", pictures(steady), rate)
+        write_video(root / folder / f"{name}.avi", render_frames(steady), rate)
     return True
 
 
-def _paths(renderer: Renderer, frames: int) -> str:
-    """Where both cameras are at every frame, as csv."""
+def _camera_paths_csv(renderer: Renderer, frames: int) -> str:
+    """Format the poses of the shaky and the steady camera at every frame as csv."""
     text = io.StringIO()
-    columns = [f"{which}_{axis}" for which in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
+    columns = [f"{camera}_{axis}" for camera in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
     text.write(",".join(("frame", "time", *columns)) + "\n")
     for number in range(frames):
         time = torch.tensor([number / renderer.scenes.rate], dtype=torch.float64)
         values = [float(time)]
         for steady in (False, True):
-            turn, position = renderer.scenes.camera.pose(time, steady)
-            values += [*position[0].tolist(), *cv2.Rodrigues(turn[0].numpy())[0][:, 0].tolist()]
+            rotation, position = renderer.scenes.camera.pose(time, steady)
+            values += [*position[0].tolist(), *cv2.Rodrigues(rotation[0].numpy())[0][:, 0].tolist()]
         text.write(f"{number}," + ",".join(f"{value:.9g}" for value in values) + "\n")
     return text.getvalue()
 
@@ -282,7 +316,7 @@ LAYOUTS = {
     "otb": Layout(60, 1, _otb_files, _write_otb),
     "deepstab": Layout(60, 2, _deepstab_files, _write_deepstab),
 }
-"""Layouts by their names."""
+"""Layouts by name."""
 
 
 SETTINGS = "world.json"
@@ -291,9 +325,14 @@ _WITHOUT_TARGET = "without_target"
 
 @dataclass(frozen=True)
 class ClipFolder:
-    """What a run found and left: numbers of scenes.
+    """Result of `write_clips`.
 
-    written: clips that this run wrote. there: those that an earlier one had. left_out: those without a target.
+    Attributes:
+        root: The output folder.
+        layout: Name of the layout.
+        written: Indices of the scenes that this run wrote.
+        there: Indices of the scenes that an earlier run had written.
+        left_out: Indices of the scenes without a target.
     """
 
     root: Path
@@ -304,12 +343,12 @@ class ClipFolder:
 
     @property
     def clips(self) -> tuple[int, ...]:
-        """All that are whole now."""
+        """Indices of all scenes whose clips are complete."""
         return tuple(sorted(self.written + self.there))
 
 
 def write_clips(
-    world: SyntheticScenes,
+    scenes: SyntheticScenes,
     count: int,
     root: Path,
     layout: str,
@@ -319,94 +358,116 @@ def write_clips(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> ClipFolder:
-    """Write scenes 0 .. count - 1 as clips into a folder, but for those whose files are all there.
+    """Write scenes 0 .. count - 1 as clips to a folder, skipping those whose files all exist.
 
-    `world.json` in it keeps the settings; a folder with others is refused. textures: what the world's are called there.
-    progress: called with (done, total), in pictures.
+    The settings are saved to `world.json` in the folder.
+
+    Args:
+        scenes: The synthetic scenes.
+        count: Number of scenes.
+        root: Folder to write to; created if necessary.
+        layout: A key of `LAYOUTS`.
+        frames: Number of frames of each clip.
+        textures: Name of the texture bank in the saved settings.
+        device: Device to render on.
+        progress: Called with (done, total), counted in rendered images.
+
+    Returns:
+        The scenes that were written, skipped and left out.
+
+    Raises:
+        InputError: If an argument is invalid or the folder was written with different settings.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if count < 1:
         raise InputError(f"{count} clips cannot be written; ask for at least 1.")
     if frames < LEAST_FRAMES:
         raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
-    settings = clip_settings(world, layout, frames, textures)
-    without = set(_agreed(make_folder(root) / SETTINGS, settings))
-    world = world.on(device)
-    pictures = frames * LAYOUTS[layout].pictures
+    settings = clip_settings(scenes, layout, frames, textures)
+    without_target = set(_check_settings(make_folder(root) / SETTINGS, settings))
+    scenes = scenes.on(device)
+    num_renders = frames * LAYOUTS[layout].pictures
     written, there, left_out = [], [], []
     for index in range(count):
-        finished = itertools.count(index * pictures + 1)
-        if index in without:
+        counter = itertools.count(index * num_renders + 1)
+        if index in without_target:
             left_out.append(index)
-        elif all(path.is_file() for path in clip_files(world, index, root, layout, frames)):
+        elif all(path.is_file() for path in clip_files(scenes, index, root, layout, frames)):
             there.append(index)
         elif write_clip(
-            world, index, root, layout, frames, device, partial(_tell, progress, finished, count * pictures)
+            scenes, index, root, layout, frames, device, partial(_report_frame, progress, counter, count * num_renders)
         ):
             written.append(index)
         else:
             left_out.append(index)
-            without.add(index)
-            _save(root / SETTINGS, settings, without)
-        progress((index + 1) * pictures, count * pictures)
+            without_target.add(index)
+            _save_settings(root / SETTINGS, settings, without_target)
+        progress((index + 1) * num_renders, count * num_renders)
     return ClipFolder(root, layout, tuple(written), tuple(there), tuple(left_out))
 
 
-def _tell(progress: Callable[[int, int], object], finished: Iterator[int], total: int) -> None:
-    progress(next(finished), total)
+def _report_frame(progress: Callable[[int, int], object], counter: Iterator[int], total: int) -> None:
+    progress(next(counter), total)
 
 
-def clip_settings(world: SyntheticScenes, layout: str, frames: int, textures: str = "procedural") -> dict[str, Any]:
-    """Everything that decides what the files of a folder hold."""
+def clip_settings(scenes: SyntheticScenes, layout: str, frames: int, textures: str = "procedural") -> dict[str, Any]:
+    """Return all settings that determine the content of the files."""
     return {
-        "family": world.family,
-        "seed": world.seed,
-        "size": list(world.size),
-        "shake": world.shake,
+        "family": scenes.family,
+        "seed": scenes.seed,
+        "size": list(scenes.size),
+        "shake": scenes.shake,
         "layout": layout,
         "frames": frames,
-        "rate": world.scenes([0]).rate,
-        "textures": f"{textures} {_fingerprint(world.bank)}",
+        "rate": scenes.scenes([0]).rate,
+        "textures": f"{textures} {_fingerprint(scenes.bank)}",
         "version": __version__,
     }
 
 
-def clip_names(world: SyntheticScenes, indices: tuple[int, ...], layout: str) -> tuple[str, ...]:
-    """What the clips of these numbers are called."""
-    return tuple(clip_name(world, index, layout) for index in indices)
+def clip_names(scenes: SyntheticScenes, indices: tuple[int, ...], layout: str) -> tuple[str, ...]:
+    """Return the names of the clips of several scenes."""
+    return tuple(clip_name(scenes, index, layout) for index in indices)
 
 
 def _fingerprint(bank: TextureBank) -> str:
-    """Textures that differ have another; a folder may change while its name stays."""
+    """Return a checksum of the texels, since the content of a texture folder may change under the same name."""
     return f"{zlib.crc32(bank.texels.cpu().numpy().data):08x}"
 
 
-def _agreed(path: Path, settings: dict[str, Any]) -> list[int]:
-    """Save the settings, or check them against those of an earlier run: the scenes that it found without a target."""
+def _check_settings(path: Path, settings: dict[str, Any]) -> list[int]:
+    """Save the settings, or compare them with those of an earlier run.
+
+    Returns:
+        Indices of the scenes that the earlier run left out because they have no target.
+
+    Raises:
+        InputError: If the settings differ or the file cannot be parsed.
+    """
     check_output(path)
     if not path.exists():
-        _save(path, settings, set())
+        _save_settings(path, settings, set())
         return []
     try:
-        earlier = json.loads(read_text(path))
-        without = [int(index) for index in earlier.pop(_WITHOUT_TARGET, [])]
+        saved = json.loads(read_text(path))
+        without_target = [int(index) for index in saved.pop(_WITHOUT_TARGET, [])]
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise InputError(f"{path} is not what this command writes; remove it or choose another folder.") from None
-    for key in settings.keys() | earlier.keys():
-        if key not in settings or key not in earlier:
-            raise InputError(f"{path} is not what this version writes ({key}); choose another folder.")
+        raise InputError(f"{path} was not written by this command; remove it or choose another folder.") from None
+    for key in settings.keys() | saved.keys():
+        if key not in settings or key not in saved:
+            raise InputError(f"{path} was written by another version (setting {key!r}); choose another folder.")
     for key, value in settings.items():
-        if earlier[key] != value:
+        if saved[key] != value:
             raise InputError(
-                f"{path.parent} holds clips whose {key} is {_said(earlier[key])}, not {_said(value)}; "
+                f"{path.parent} holds clips whose {key} is {_format_value(saved[key])}, not {_format_value(value)}; "
                 "choose another folder, or the same settings."
             )
-    return without
+    return without_target
 
 
-def _save(path: Path, settings: dict[str, Any], without: set[int]) -> None:
-    write_atomically(path, (json.dumps(settings | {_WITHOUT_TARGET: sorted(without)}, indent=1) + "\n").encode())
+def _save_settings(path: Path, settings: dict[str, Any], without_target: set[int]) -> None:
+    write_atomically(path, (json.dumps(settings | {_WITHOUT_TARGET: sorted(without_target)}, indent=1) + "\n").encode())
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""Datasets of depth: NYUv2, depth cameras, KITTI by the Eigen lists, Sintel and Virtual KITTI 2."""
+"""Depth datasets: KITTI (Eigen split), Sintel and Virtual KITTI 2; re-exports NYUv2 and RGB-D folders."""
 
 import math
 import os
@@ -35,7 +35,15 @@ __all__ = ["KittiEigen", "NyuV2", "Rgbd", "SintelDepth", "Vkitti2Depth"]
 
 @dataclass(frozen=True)
 class _EigenFrame:
-    """One line of an Eigen list: where it stands, its image, the places its truth may lie at, focal in pixels."""
+    """One line of an Eigen list.
+
+    Attributes:
+        name: Name of the sample.
+        line: The line and the file, for error messages.
+        image: Path of the image.
+        truths: Possible paths of the depth map.
+        focal: Focal length, in pixels.
+    """
 
     name: str
     line: str
@@ -45,14 +53,22 @@ class _EigenFrame:
 
 
 class KittiEigen(Dataset[DepthSample]):
-    """KITTI by an Eigen list, about 375x1242: sparse depth from laser.
+    """KITTI with an Eigen split, about 375x1242: sparse lidar depth.
 
-    The list is `eigen_<split>_files_with_gt.txt` in the root, or `list_file`, with `rgb truth focal` a line:
-    `2011_09_26/2011_09_26_drive_0002_sync/image_02/data/0000000069.png`, anything that ends in the name of the same
-    frame or `None`, and pixels. Images lie in the root; the truth of a frame is
-    `train|val/<drive>/proj_depth/groundtruth/image_02/<frame>.png` in `truth_root` (left out: the root), by the name of
-    the frame and never by its place in a list. Frames whose truth is `None` are left out and counted in
-    `without_truth`. Intrinsics have the focal length of the list, and the middle of the image as their center.
+    Each line of the list is `rgb truth focal`:
+    `2011_09_26/2011_09_26_drive_0002_sync/image_02/data/0000000069.png`, a path that ends in the name of the same frame
+    or `None`, and the focal length in pixels. Images are in the root. The depth map of a frame is
+    `train|val/<drive>/proj_depth/groundtruth/image_02/<frame>.png` in `truth_root`, identified by the frame name. The
+    principal point is the center of the image.
+
+    Args:
+        root: Folder of the images.
+        split: "train", "val" or "test".
+        list_file: The list; None uses `eigen_<split>_files_with_gt.txt` in the root.
+        truth_root: Folder of the depth maps; None uses the root.
+
+    Attributes:
+        without_truth: Number of frames that are skipped because their ground truth is `None`.
     """
 
     name = "kitti-eigen"
@@ -76,15 +92,15 @@ class KittiEigen(Dataset[DepthSample]):
         truths = self.root if truth_root is None else Path(truth_root)
         if not (truths / "val").is_dir():
             expect_folder(truths / "train", "KITTI's annotated depth, there or in val,", truths)
-        found = [self._frame(words, f"line {number} of {source}", truths) for number, words in lines]
-        self._frames = [frame for frame in found if frame is not None]
-        self.without_truth = len(found) - len(self._frames)
+        frames = [self._parse_line(words, f"line {number} of {source}", truths) for number, words in lines]
+        self._frames = [frame for frame in frames if frame is not None]
+        self.without_truth = len(frames) - len(self._frames)
         expect_files(len(self._frames), "frames with truth", source)
         self.names = tuple(frame.name for frame in self._frames)
 
     def _read(self, index: int) -> DepthSample:
         frame = self._frames[index]
-        truth = next((place for place in frame.truths if place.is_file()), None)
+        truth = next((path for path in frame.truths if path.is_file()), None)
         if truth is None:
             raise InputError(
                 f"{frame.truths[0]} does not exist, nor does it under val/, but {frame.line} names it as truth; "
@@ -96,9 +112,9 @@ class KittiEigen(Dataset[DepthSample]):
         camera = pinhole(frame.focal, frame.focal, (width - 1) / 2, (height - 1) / 2)
         return depth_record(frame.name, image, depth.values, camera)
 
-    def _frame(self, words: list[str], where: str, truths: Path) -> _EigenFrame | None:
-        """What one line names; None where it says that there is no truth."""
-        focal = _positive(words[2]) if len(words) == 3 else None
+    def _parse_line(self, words: list[str], where: str, truths: Path) -> _EigenFrame | None:
+        """Parse one line of the list; return None if the frame has no ground truth."""
+        focal = _parse_positive(words[2]) if len(words) == 3 else None
         path = PurePosixPath(words[0].lstrip("/"))
         if focal is None or len(path.parts) < 4 or path.parts[-2] != "data":
             raise InputError(
@@ -111,16 +127,21 @@ class KittiEigen(Dataset[DepthSample]):
         if PurePosixPath(words[1]).stem != path.stem:
             raise InputError(f"{where} joins frame {path.stem} with the truth {words[1]}; give each frame its own.")
         below = Path(drive) / "proj_depth" / "groundtruth" / camera / f"{path.stem}.png"
-        places = (truths / "train" / below, truths / "val" / below)
-        return _EigenFrame(f"{drive}/{camera}/{path.stem}", where, self.root / path, places, focal)
+        candidates = (truths / "train" / below, truths / "val" / below)
+        return _EigenFrame(f"{drive}/{camera}/{path.stem}", where, self.root / path, candidates, focal)
 
 
 class SintelDepth(Dataset[DepthSample]):
-    """Sintel: `training/clean|final/<scene>/frame_0001.png`, `training/depth/<scene>/frame_0001.dpt`; 436x1024.
+    """MPI Sintel depth, 436x1024.
 
-    The only split is "train". render_pass: "clean", "final" or "both". Intrinsics come from
-    `training/camdata_left/<scene>/frame_0001.cam`, or are None where there is no folder `camdata_left`. Scenes without
-    a folder of depths are left out.
+    Files: `training/clean|final/<scene>/frame_0001.png`, `training/depth/<scene>/frame_0001.dpt` and
+    `training/camdata_left/<scene>/frame_0001.cam`. Intrinsics are None if there is no folder `camdata_left`. Scenes
+    without a depth folder are skipped.
+
+    Args:
+        root: Folder of the dataset.
+        split: "train".
+        render_pass: "clean", "final" or "both".
     """
 
     name = "sintel-depth"
@@ -133,12 +154,12 @@ class SintelDepth(Dataset[DepthSample]):
         self._cameras = (self._training / "camdata_left").is_dir()
         depths = expect_folder(self._training / "depth", "the folder of depths", self.root)
         names = []
-        for each in ("clean", "final") if render_pass == "both" else (render_pass,):
-            images = expect_folder(self._training / each, f"the folder of {each} frames", self.root)
+        for pass_name in ("clean", "final") if render_pass == "both" else (render_pass,):
+            images = expect_folder(self._training / pass_name, f"the folder of {pass_name} frames", self.root)
             for scene in folders_in(depths):
                 files = files_in(scene, "*.dpt") + files_in(images / scene.name, "*.png")
                 frames = sorted({path.stem for path in files}, key=natural_key)
-                names += [f"{each}/{scene.name}/{frame}" for frame in frames]
+                names += [f"{pass_name}/{scene.name}/{frame}" for frame in frames]
         expect_files(len(names), "files <scene>/*.dpt", depths)
         self.names = tuple(names)
 
@@ -156,10 +177,17 @@ class SintelDepth(Dataset[DepthSample]):
 
 
 class Vkitti2Depth(Dataset[DepthSample]):
-    """Virtual KITTI 2: `Scene01/<variant>/frames/rgb|depth/Camera_0/rgb_00000.jpg|depth_00000.png`; 375x1242.
+    """Virtual KITTI 2 depth, 375x1242.
 
-    The only split is "all". scenes and variants: names, also as one string with commas; left out, all that are there.
-    camera: 0 or 1. The depth of the sky, stored as the largest value, 655.35 m, is not valid.
+    Files: `Scene01/<variant>/frames/rgb|depth/Camera_0/rgb_00000.jpg|depth_00000.png`. The depth of the sky, stored as
+    the maximum, 655.35 m, is invalid.
+
+    Args:
+        root: Folder of the dataset.
+        split: "all".
+        scenes: Names, or one comma-separated string; None selects all scenes.
+        variants: Names, or one comma-separated string; None selects all variants.
+        camera: 0 or 1.
     """
 
     name = "vkitti2-depth"
@@ -197,17 +225,17 @@ class Vkitti2Depth(Dataset[DepthSample]):
         return depth_record(self.names[index], read_image(image), read_vkitti2_depth(depth), camera, self._SKY)
 
     def _frames(self, folder: Path, camera: str) -> Iterator[tuple[int, Path, Path]]:
-        """The number, image and depth of each frame that has one of them."""
-        images_at = expect_folder(folder / "rgb" / camera, "the folder of images", self.root)
-        depths_at = expect_folder(folder / "depth" / camera, "the folder of depths", self.root)
-        images, depths = numbered_files(images_at), numbered_files(depths_at)
+        """Yield the number, image and depth of each frame of which at least one file exists."""
+        image_folder = expect_folder(folder / "rgb" / camera, "the folder of images", self.root)
+        depth_folder = expect_folder(folder / "depth" / camera, "the folder of depths", self.root)
+        images, depths = numbered_files(image_folder), numbered_files(depth_folder)
         for number in sorted(images.keys() | depths.keys()):
-            image = images.get(number, images_at / f"rgb_{number:05d}.jpg")
-            yield number, image, depths.get(number, depths_at / f"depth_{number:05d}.png")
+            image = images.get(number, image_folder / f"rgb_{number:05d}.jpg")
+            yield number, image, depths.get(number, depth_folder / f"depth_{number:05d}.png")
 
 
-def _positive(word: str) -> float | None:
-    """The finite number over 0 that a word is, or None."""
+def _parse_positive(word: str) -> float | None:
+    """Parse a finite positive number; return None if the word is not one."""
     try:
         value = float(word)
     except ValueError:

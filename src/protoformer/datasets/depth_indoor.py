@@ -1,4 +1,4 @@
-"""NYU Depth V2: the labeled images, in their official file or as folders of pictures."""
+"""Indoor depth datasets: NYU Depth V2 (official file or image folders) and folders of RGB-D scenes."""
 
 import importlib
 import os
@@ -21,8 +21,8 @@ from protoformer.datasets.tree import (
     expect_files,
     expect_folder,
     folders_in,
-    named_files,
     read_text,
+    select_folders,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import read_image_bytes
@@ -35,7 +35,7 @@ OFFICIAL_FILE = "nyu_depth_v2_labeled.mat"
 SPLITS = ("train", "val", "test")
 
 # Width, height, then the color camera's fx, fy, cx, cy as the dataset's toolbox gives them.
-_KINECT = (640, 480, 518.8579, 519.4696, 325.5824, 253.7362)
+_KINECT_CAMERA = (640, 480, 518.8579, 519.4696, 325.5824, 253.7362)
 _STEPS_PER_METER = 25.5
 
 # A bit per image of the official 1,449, the first image first: 1 where the official split trains on it (795 images).
@@ -49,18 +49,19 @@ _OFFICIAL_TRAINING = (
 
 
 class NyuV2(Dataset[DepthSample]):
-    """NYU Depth V2, indoor rooms at 480x640, read from one of two layouts.
+    """NYU Depth V2, indoor rooms at 480x640, in one of two layouts.
 
-    Folders: `<split>/rgb/0002.jpg` and `<split>/depth/0002.png`, splits "train" and "val" (or "test", where there is
-    such a folder). Depth is an 8-bit gray png, meters = value / 25.5, 0 = none: 10 m in steps of 4 cm.
+    Folders: `<split>/rgb/0002.jpg` and `<split>/depth/0002.png`, with splits "train" and "val" (or "test" if there is
+    such a folder). Depth is an 8-bit gray png, meters = value / 25.5, 0 = invalid: 10 m in steps of 4 cm.
 
-    The official file: `nyu_depth_v2_labeled.mat` in the root, or the root itself, splits "train" (795 images) and
-    "test" (654). Reading it takes h5py. The numbers of a split's images, from 1, are looked for beside that file, in
-    this order: `train.txt` or `test.txt`, one number a line; `splits.mat` with `trainNdxs` and `testNdxs`, if it is of
-    MATLAB's version 7.3 (the published one is older, and is passed over); else the official split is known by heart.
+    Official file: `nyu_depth_v2_labeled.mat` in the root, or the root itself, with splits "train" (795 images) and
+    "test" (654). Reading it requires h5py. The 1-based image numbers of a split are taken from the first of these that
+    exists next to that file: `train.txt` or `test.txt` with one number per line; `splits.mat` with `trainNdxs` and
+    `testNdxs` in MATLAB 7.3 format (the published file is older and is ignored). Otherwise the built-in official split
+    is used.
 
-    A `<split>` folder is preferred where both layouts are there. Intrinsics are those of the Kinect's color camera,
-    scaled to the size of the image.
+    If both layouts exist, the `<split>` folder is used. Intrinsics are those of the color camera of the Kinect, scaled
+    to the size of the image.
     """
 
     name = "nyuv2"
@@ -76,13 +77,13 @@ class NyuV2(Dataset[DepthSample]):
             self.names = tuple(pair_names(self._folder, self.root))
         elif official.is_file():
             self._official = official
-            self._indices = _indices(official, split)
+            self._indices = _split_indices(official, split)
             self.names = tuple(f"{index + 1:04d}" for index in self._indices)
         else:
-            raise InputError(self._not_there())
+            raise InputError(self._missing_message())
 
-    def _not_there(self) -> str:
-        """What to say where there are no files of the split."""
+    def _missing_message(self) -> str:
+        """Return the error message for a split without files."""
         others = [split for split in SPLITS if (self.root / split).is_dir()]
         if others:
             choices = " or ".join(f"--split {split}" for split in others)
@@ -97,19 +98,19 @@ class NyuV2(Dataset[DepthSample]):
         if self._official is not None:
             image, depth = _read_official(self._official, self._indices[index])
         else:
-            picture, truth = self._folder / "rgb" / f"{name}.jpg", self._folder / "depth" / f"{name}.png"
-            image = read_image(expect_file(picture, f"the image of {name}", self.root))
-            depth = _read_meters(expect_file(truth, f"the depth of {name}", self.root))
+            image_path, depth_path = self._folder / "rgb" / f"{name}.jpg", self._folder / "depth" / f"{name}.png"
+            image = read_image(expect_file(image_path, f"the image of {name}", self.root))
+            depth = _read_meters(expect_file(depth_path, f"the depth of {name}", self.root))
         height, width = image.shape[:2]
         return depth_record(name, image, depth, kinect(width, height))
 
 
 def kinect(width: int, height: int) -> Tensor:
-    """Intrinsics, 3 x 3 in pixels, of the Kinect's 640x480 image scaled to another size."""
-    full_width, full_height, fx, fy, cx, cy = _KINECT
-    right, down = width / full_width, height / full_height
-    # An image's edges lie half a pixel outside the centers of its outer pixels, and it is the edges that scale.
-    return pinhole(fx * right, fy * down, (cx + 0.5) * right - 0.5, (cy + 0.5) * down - 0.5)
+    """Return the intrinsics, 3 x 3 in pixels, of the 640x480 Kinect camera scaled to another image size."""
+    full_width, full_height, fx, fy, cx, cy = _KINECT_CAMERA
+    scale_x, scale_y = width / full_width, height / full_height
+    # Scaling aligns the edges of the image, which lie half a pixel outside the centers of its outer pixels.
+    return pinhole(fx * scale_x, fy * scale_y, (cx + 0.5) * scale_x - 0.5, (cy + 0.5) * scale_y - 0.5)
 
 
 def _read_meters(path: Path) -> npt.NDArray[np.float32]:
@@ -126,18 +127,18 @@ def _read_official(path: Path, index: int) -> tuple[npt.NDArray[np.float32], npt
 
     MATLAB stores columns first, so that the file reads as images x 3 x width x height.
     """
-    with _opened_mat(path) as file:
+    with _open_mat(path) as file:
         image, depth = file["images"][index], file["depths"][index]
     pixels = np.ascontiguousarray(image.transpose(2, 1, 0), dtype=np.float32) / np.float32(255)
     return pixels, depth.T.astype(np.float32)
 
 
-def _indices(official: Path, split: str) -> list[int]:
-    """The indices, from 0, of a split's images in the official file."""
+def _split_indices(official: Path, split: str) -> list[int]:
+    """Return the 0-based indices of the images of a split in the official file."""
     if split == "val":
         raise InputError(f"{official} has no split 'val'; choose train or test.")
-    count = _count(official)
-    listed = _listed_numbers(official.parent, split)
+    count = _count_images(official)
+    listed = _read_split_list(official.parent, split)
     if listed is None and count == _OFFICIAL_COUNT:
         bits = f"{int(_OFFICIAL_TRAINING, 16):0{count}b}"
         return [index for index, bit in enumerate(bits) if (bit == "1") == (split == "train")]
@@ -154,28 +155,28 @@ def _indices(official: Path, split: str) -> list[int]:
     return [number - 1 for number in numbers]
 
 
-def _count(official: Path) -> int:
-    """The number of images, after a look at whether this is the official file."""
-    with _opened_mat(official) as file:
+def _count_images(official: Path) -> int:
+    """Return the number of images, after checking that this is the official file."""
+    with _open_mat(official) as file:
         for key, dimensions in (("images", 4), ("depths", 3)):
             if key not in file or file[key].ndim != dimensions:
                 raise InputError(f"{official} has no {key} of {dimensions} dimensions; give NYUv2's {OFFICIAL_FILE}.")
         return min(len(file["images"]), len(file["depths"]))
 
 
-def _listed_numbers(folder: Path, split: str) -> tuple[Path, list[int]] | None:
-    """The numbers, from 1, that a file beside the official one lists, with that file; None where there is none."""
+def _read_split_list(folder: Path, split: str) -> tuple[Path, list[int]] | None:
+    """Return the split file in a folder and its 1-based image numbers, or None if there is no such file."""
     text = folder / f"{split}.txt"
     if text.is_file():
         words = read_text(text).split()
         for word in words:
             if not re.fullmatch("[0-9]{1,9}", word):
-                raise InputError(f"{text} holds {word[:40]!r}, which is no number of an image; correct the list.")
+                raise InputError(f"{text} holds {word[:40]!r}, which is not an image number; correct the list.")
         return text, [int(word) for word in words]
     matrix = folder / "splits.mat"
-    if not matrix.is_file() or not _h5py().is_hdf5(matrix):
+    if not matrix.is_file() or not _import_h5py().is_hdf5(matrix):
         return None
-    with _opened_mat(matrix) as file:
+    with _open_mat(matrix) as file:
         key = f"{split}Ndxs"
         if key not in file:
             raise InputError(f"{matrix} has no {key}; give NYUv2's splits.mat, or a {split}.txt beside it.")
@@ -183,10 +184,10 @@ def _listed_numbers(folder: Path, split: str) -> tuple[Path, list[int]] | None:
 
 
 @contextmanager
-def _opened_mat(path: Path) -> Iterator[Any]:
+def _open_mat(path: Path) -> Iterator[Any]:
     """Open a .mat file of version 7.3, which is HDF5."""
     try:
-        with _h5py().File(path, "r") as file:
+        with _import_h5py().File(path, "r") as file:
             yield file
     except OSError as error:
         raise InputError(
@@ -194,12 +195,12 @@ def _opened_mat(path: Path) -> Iterator[Any]:
         ) from None
 
 
-def _h5py() -> Any:
+def _import_h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError:
         raise InputError(
-            f"reading NYUv2's {OFFICIAL_FILE} takes h5py, which is not installed; "
+            f"reading NYUv2's {OFFICIAL_FILE} requires h5py, which is not installed; "
             'install it with pip install "protoformer[mat]".'
         ) from None
 
@@ -208,12 +209,16 @@ _NUMBER = r"[-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
 
 
 class Rgbd(Dataset[DepthSample]):
-    """Scenes before a depth camera: `<scene>/rgb/0000.jpg`, `<scene>/depth/0000.png`, `<scene>/intrinsics.txt`.
+    """RGB-D scenes: `<scene>/rgb/0000.jpg`, `<scene>/depth/0000.png`, `<scene>/intrinsics.txt`.
 
-    Depth is a 16-bit gray png of the image's size, in millimeters; 0 and 65535 are none. The intrinsics are four
-    numbers, fx fy cx cy, in pixels of these images, the center of the first pixel being (0, 0); a text that ends with a
-    colon may stand before them. The only split is "all". scenes: names, also as one string with commas; left out, all
-    that are there.
+    Depth is a 16-bit gray png of the size of the image, in millimeters; 0 and 65535 are invalid. The intrinsics are
+    four numbers, fx fy cx cy, in pixels, with the center of the first pixel at (0, 0); text that ends with a colon may
+    precede them.
+
+    Args:
+        root: Folder of the dataset.
+        split: "all".
+        scenes: Names, or one comma-separated string; None selects all scenes.
     """
 
     name = "rgbd"
@@ -222,29 +227,29 @@ class Rgbd(Dataset[DepthSample]):
         super().__init__(root, split)
         choose("the split", split, ("all",))
         folders = folders_in(expect_folder(self.root, "the folder of scenes"))
-        found = [folder for folder in folders if (folder / "rgb").is_dir() or (folder / "depth").is_dir()]
-        expect_files(len(found), "folders <scene>/rgb and <scene>/depth", self.root)
+        scene_folders = [folder for folder in folders if (folder / "rgb").is_dir() or (folder / "depth").is_dir()]
+        expect_files(len(scene_folders), "folders <scene>/rgb and <scene>/depth", self.root)
         self._cameras: dict[str, Tensor] = {}
         names = []
-        for scene in named_files(found, scenes, self.root):
-            self._cameras[scene.name] = _camera(scene / "intrinsics.txt", self.root)
+        for scene in select_folders(scene_folders, scenes, self.root):
+            self._cameras[scene.name] = _read_intrinsics(scene / "intrinsics.txt", self.root)
             names += [f"{scene.name}/{frame}" for frame in pair_names(scene, self.root)]
         self.names = tuple(names)
 
     def _read(self, index: int) -> DepthSample:
         name = self.names[index]
         scene, frame = name.split("/")
-        picture, truth = (self.root / scene / kind for kind in (f"rgb/{frame}.jpg", f"depth/{frame}.png"))
-        image = read_image(expect_file(picture, f"the image of {name}", self.root))
-        depth = read_mm_depth(expect_file(truth, f"the depth of {name}", self.root))
-        # The largest value is how some cameras say that they saw nothing.
+        image_path, depth_path = (self.root / scene / kind for kind in (f"rgb/{frame}.jpg", f"depth/{frame}.png"))
+        image = read_image(expect_file(image_path, f"the image of {name}", self.root))
+        depth = read_mm_depth(expect_file(depth_path, f"the depth of {name}", self.root))
+        # Some cameras store the maximum value for pixels without a measurement.
         return depth_record(name, image, depth.values, self._cameras[scene], farthest=FARTHEST_MM)
 
 
-def _camera(path: Path, root: Path) -> Tensor:
+def _read_intrinsics(path: Path, root: Path) -> Tensor:
     text = read_text(expect_file(path, "the intrinsics fx fy cx cy", root))
     numbers = text.rpartition(":")[2].split()
-    right = len(numbers) == 4 and all(re.fullmatch(_NUMBER, number) for number in numbers)
-    if not right or min(float(number) for number in numbers[:2]) <= 0:
+    is_valid = len(numbers) == 4 and all(re.fullmatch(_NUMBER, number) for number in numbers)
+    if not is_valid or min(float(number) for number in numbers[:2]) <= 0:
         raise InputError(f"{path} does not hold fx fy cx cy, four numbers in pixels; write them on one line.")
     return pinhole(*(float(number) for number in numbers))

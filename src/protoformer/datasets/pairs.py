@@ -1,4 +1,4 @@
-"""Pairs of images and the files of their motion: what all datasets of flow share."""
+"""Base class of optical flow datasets, and helpers to build flow and depth samples from files."""
 
 import os
 from collections.abc import Sequence
@@ -22,18 +22,23 @@ from protoformer.synthetic.samples import DepthSample, FlowPair, FlowSample
 
 
 class FlowReader(Protocol):
-    """Reads a file of flow: (u right, v down) in pixels, and where it is known."""
+    """Reads a flow file: (u right, v down) in pixels, and the valid mask."""
 
     def __call__(self, path: Path, /) -> SparseFlow: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """Where one pair lies.
+    """Files of one pair; optional files are None where the dataset has none.
 
-    flow: None where the truth is not public. occlusion: white where a pixel is hidden; those that leave the image are
-    added when it is read. valid and invalid: white where the flow is to be trusted, and where it is not; each None
-    where the dataset has none.
+    Attributes:
+        name: Name of the pair.
+        first: First image.
+        second: Second image.
+        flow: Flow from the first to the second image; None if the ground truth is not public.
+        occlusion: Mask, white where a pixel is occluded. Pixels that leave the image are added when it is read.
+        valid: Mask, white where the flow is valid.
+        invalid: Mask, white where the flow is not valid.
     """
 
     name: str
@@ -46,7 +51,12 @@ class PairFiles:
 
 
 class FlowDataset(Dataset[FlowPair]):
-    """Pairs of images with their motion (`FlowSample`), or without (`FlowPair`) where the truth is not public."""
+    """Image pairs with flow (`FlowSample`), or without (`FlowPair`) where the ground truth is not public.
+
+    Attributes:
+        read_flow: Reader of the flow files.
+        pairs: Files of each pair.
+    """
 
     read_flow: ClassVar[FlowReader]
     pairs: tuple[PairFiles, ...]
@@ -72,7 +82,18 @@ class FlowDataset(Dataset[FlowPair]):
 
 
 def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
-    """Read a pair and whatever is known of its motion; all its files must have one size."""
+    """Read a pair with its flow and masks, as far as they exist.
+
+    Args:
+        pair: The files.
+        read_flow: Reader of the flow file.
+
+    Returns:
+        A `FlowSample`, or a `FlowPair` if there is no flow.
+
+    Raises:
+        InputError: If a file cannot be read or the sizes differ.
+    """
     first = image_tensor(pair.first)
     size = (first.shape[2], first.shape[3])
     second = image_tensor(pair.second)
@@ -84,15 +105,15 @@ def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
     _expect_size(flow, size, pair.flow, pair.first)
     valid = torch.from_numpy(stored.valid)[None, None].clone()
     if pair.valid is not None:
-        valid &= _mask(pair.valid, size, pair.first)
+        valid &= _read_mask(pair.valid, size, pair.first)
     if pair.invalid is not None:
-        valid &= ~_mask(pair.invalid, size, pair.first)
+        valid &= ~_read_mask(pair.invalid, size, pair.first)
     flow = torch.where(valid, flow, 0.0)
     occlusion = None
     if pair.occlusion is not None:
-        # Masks on disk need not mark what leaves the image, such as Sintel's, but the record's do.
-        leaves = valid & ~inside_image(pixel_grid(*size) + flow, *size)
-        occlusion = _mask(pair.occlusion, size, pair.first) | leaves
+        # Masks on disk, such as those of Sintel, need not mark pixels that leave the image; those of a sample do.
+        leaves_image = valid & ~inside_image(pixel_grid(*size) + flow, *size)
+        occlusion = _read_mask(pair.occlusion, size, pair.first) | leaves_image
     return FlowSample(
         first=first,
         second=second,
@@ -109,27 +130,27 @@ def image_tensor(path: Path) -> Tensor:
 
 
 def mask_tensor(path: Path) -> Tensor:
-    """Read a black and white image: 1 x 1 x H x W, bool, True where it is white."""
+    """Read a binary mask: 1 x 1 x H x W, bool, True where the image is white."""
     return torch.from_numpy(read_image(path).max(axis=2) >= 0.5)[None, None]
 
 
 def read_dense_flo(path: Path) -> SparseFlow:
-    """Read a `.flo` file and the places where it holds motion."""
-    return _known_parts(read_flo(path))
+    """Read a `.flo` file and its valid mask."""
+    return _split_valid(read_flo(path))
 
 
 def read_dense_pfm(path: Path) -> SparseFlow:
-    """Read the first two channels of a `.pfm` file and the places where they hold motion."""
-    return _known_parts(read_pfm_flow(path))
+    """Read the first two channels of a `.pfm` file and their valid mask."""
+    return _split_valid(read_pfm_flow(path))
 
 
-def _known_parts(flow: npt.NDArray[np.float32]) -> SparseFlow:
-    """Take apart an HxWx2 flow that marks the unknown by values that are not finite or beyond 1e9."""
+def _split_valid(flow: npt.NDArray[np.float32]) -> SparseFlow:
+    """Split an HxWx2 flow, unknown where it is not finite or beyond 1e9, into flow and valid mask."""
     valid = valid_flow(flow)
     return SparseFlow(np.where(valid[..., None], flow, np.float32(0)), valid)
 
 
-def _mask(path: Path, size: tuple[int, int], image: Path) -> Tensor:
+def _read_mask(path: Path, size: tuple[int, int], image: Path) -> Tensor:
     mask = mask_tensor(path)
     _expect_size(mask, size, path, image)
     return mask
@@ -139,7 +160,7 @@ def _expect_size(tensor: Tensor, size: tuple[int, int], path: Path, image: Path)
     height, width = tensor.shape[2:]
     if (height, width) != size:
         raise InputError(
-            f"{path} is {width}x{height} but {image} is {size[1]}x{size[0]}; a pair and its motion have one size: "
+            f"{path} is {width}x{height} but {image} is {size[1]}x{size[0]}; the files of a pair must have one size: "
             "download or make them again."
         )
 
@@ -151,9 +172,17 @@ def depth_record(
     intrinsics: Tensor | None,
     farthest: float = float("inf"),
 ) -> DepthSample:
-    """Join an image, H x W x 3 in [0, 1], with its depth, H x W in meters, and intrinsics, 3 x 3 in pixels.
+    """Build a depth sample. Depth is valid where it is finite, positive and below `farthest`, and 0 elsewhere.
 
-    Depth is known where it is finite, positive and nearer than `farthest`, and 0 elsewhere.
+    Args:
+        name: Name of the sample.
+        image: H x W x 3 in [0, 1].
+        depth: H x W, in meters.
+        intrinsics: 3 x 3, in pixels, or None.
+        farthest: Depths from this value on are invalid, in meters.
+
+    Raises:
+        InputError: If image and depth differ in size.
     """
     if image.shape[:2] != depth.shape:
         raise InputError(
@@ -172,12 +201,12 @@ def depth_record(
 
 
 def pinhole(fx: float, fy: float, cx: float, cy: float) -> Tensor:
-    """Intrinsics, 3 x 3 in pixels, the center of the first pixel being (0, 0)."""
+    """Return intrinsics, 3 x 3 in pixels, with the center of the first pixel at (0, 0)."""
     return torch.tensor([[fx, 0.0, cx], [0.0, fy, cy], [0.0, 0.0, 1.0]])
 
 
 def pair_names(folder: Path, root: Path) -> list[str]:
-    """The names that an image, rgb/*.jpg, or a depth, depth/*.png, has; one without the other is an error when read."""
+    """List the stems of rgb/*.jpg and depth/*.png; reading a sample fails if one of its two files is missing."""
     images = files_in(expect_folder(folder / "rgb", "the folder of images", root), "*.jpg")
     depths = files_in(expect_folder(folder / "depth", "the folder of depths", root), "*.png")
     expect_files(len(images), "images rgb/*.jpg", folder)

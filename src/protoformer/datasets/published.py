@@ -1,4 +1,4 @@
-"""Numbers that others published, to stand beside measured ones."""
+"""Published results of other methods, for comparison in evaluation tables."""
 
 import json
 from dataclasses import dataclass
@@ -9,9 +9,15 @@ from protoformer.errors import InputError
 
 @dataclass(frozen=True)
 class PublishedFlow:
-    """Another system's row: what it was measured on, and its figures in the mean they were taken by (None: not given).
+    """Published optical flow result; None where a metric was not reported.
 
-    epe and fl are over pixels, epe_per_image and fl_per_image means of each image's own; pixels and percent.
+    Attributes:
+        label: Name of the method.
+        measured_on: What it was evaluated on.
+        epe: End-point error averaged over pixels, in pixels.
+        epe_per_image: End-point error averaged per image first, in pixels.
+        fl: Outliers over all pixels, in percent.
+        fl_per_image: Outliers averaged per image first, in percent.
     """
 
     label: str
@@ -23,12 +29,12 @@ class PublishedFlow:
 
 
 def _sintel(*rows: tuple[str, float]) -> tuple[PublishedFlow, ...]:
-    """Sintel's tables are means over pixels."""
+    """Build rows for Sintel, where the end-point error is averaged over pixels."""
     return tuple(PublishedFlow(label, "whole set", epe=epe) for label, epe in rows)
 
 
 def _kitti(*rows: tuple[str, float, float]) -> tuple[PublishedFlow, ...]:
-    """On KITTI it is usual to average the end-point error by image, and Fl over pixels."""
+    """Build rows for KITTI, where the end-point error is averaged per image and Fl over pixels."""
     return tuple(PublishedFlow(label, "whole set", epe_per_image=epe, fl=fl) for label, epe, fl in rows)
 
 
@@ -52,14 +58,21 @@ PUBLISHED: dict[tuple[str, str], tuple[PublishedFlow, ...]] = {
         ("RAFT, published (C+T)", 5.04, 17.4),
     ),
 }
-"""By dataset and group: figures on the whole training set, all its pixels known, occluded ones too."""
+"""Results on the training set by (dataset, group), over all valid pixels including occluded ones."""
 
 
 @dataclass(frozen=True)
 class PublishedDepth:
-    """Another system's depth: what it was measured on, and its figures (None: not given).
+    """Published depth result; None where a metric was not reported.
 
-    row: how it was scored, "metric", or "not stated" where nobody says whether depths were aligned first.
+    Attributes:
+        label: Name of the method.
+        measured_on: What it was evaluated on.
+        abs_rel: Absolute relative error.
+        sq_rel: Squared relative error, in meters.
+        rmse: Root mean square error, in meters.
+        delta1: Fraction of pixels within a factor of 1.25.
+        row: "metric", or "not stated" if the source does not say whether depths were aligned first.
     """
 
     label: str
@@ -89,12 +102,19 @@ PUBLISHED_DEPTH: dict[str, tuple[PublishedDepth, ...]] = {
         PublishedDepth("AdaBins, published", "654 images", abs_rel=0.103, rmse=0.364, delta1=0.903),
     ),
 }
-"""By dataset: figures on its test split, by its own rules."""
+"""Results on the test split by dataset, with the evaluation protocol of the dataset."""
 
 
 @dataclass(frozen=True)
 class PublishedTracking:
-    """Another tracker's row: what it was measured on, and its figures as shares, 0 to 1 (None: not given)."""
+    """Published tracking result; None where a metric was not reported.
+
+    Attributes:
+        label: Name of the method.
+        measured_on: What it was evaluated on.
+        success: Area under the success curve, 0 to 1.
+        precision: Precision at 20 pixels, 0 to 1.
+    """
 
     label: str
     measured_on: str
@@ -106,12 +126,19 @@ PUBLISHED_TRACKING: dict[str, tuple[PublishedTracking, ...]] = {
     "lasot": (PublishedTracking("ProtoFormer, published (with UTT)", "whole test split", 0.648, 0.674),),
     "trackingnet": (PublishedTracking("ProtoFormer, published (with UTT)", "whole test split", 0.800, 0.772),),
 }
-"""By dataset: figures on its test split."""
+"""Results on the test split by dataset."""
 
 
 @dataclass(frozen=True)
 class PublishedStabilization:
-    """Another system's steady clips: what they were measured on, and its figures as shares, 0 to 1."""
+    """Published stabilization result.
+
+    Attributes:
+        label: Name of the method.
+        measured_on: What it was evaluated on.
+        distortion: Distortion score, 0 to 1.
+        stability: Stability score, 0 to 1.
+    """
 
     label: str
     measured_on: str
@@ -123,16 +150,25 @@ PUBLISHED_STABILITY = (
     PublishedStabilization("ProtoFormer, published (with StabNet)", "the paper's clips", 0.85, 0.80),
     PublishedStabilization("ProtoFormer, published (with PWStableNet)", "the paper's clips", 0.82, 0.83),
 )
-"""The paper names neither its clips nor its cropping."""
+"""Results of the paper, which does not state its clips or its cropping ratio."""
 
 
 def peer_results(
     root: Path, task: str = "flow", fields: tuple[str, ...] = ("epe", "fl")
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """What known systems score on each sample, from `peers.json` in the dataset's folder or beside it; {} if none.
+    """Read per-sample scores of other methods from `peers.json` in the folder of a dataset or its parent.
 
-    Systems by name, then samples by "<folder of the dataset>/<name of the sample>" (of tracking, by the name alone),
-    then the fields: those of flow are "epe" and "fl", those of tracking "success" and "precision".
+    Args:
+        root: Folder of the dataset.
+        task: Key of the task in the file.
+        fields: Metrics to read: "epe" and "fl" for flow, "success" and "precision" for tracking.
+
+    Returns:
+        Method -> sample -> metric -> value. Samples are named "<folder of the dataset>/<sample>" (for tracking
+        "<sample>"). Empty if there is no such file.
+
+    Raises:
+        InputError: If the file cannot be parsed.
     """
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():
@@ -145,5 +181,5 @@ def peer_results(
                     for system, samples in json.loads(path.read_text()).get(task, {}).items()
                 }
             except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-                raise InputError(f"{path} is not a table of peers; mend it or take it away.") from None
+                raise InputError(f"{path} is not a table of peers; correct or remove it.") from None
     return {}

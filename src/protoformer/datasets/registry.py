@@ -1,4 +1,4 @@
-"""Every dataset by its name; the module that reads one is imported when it is opened."""
+"""Registry of datasets by name. The module of a dataset is imported when the dataset is opened."""
 
 import importlib
 import inspect
@@ -15,10 +15,15 @@ from protoformer.synthetic.samples import StabilityPair, TrackSequence
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """One dataset.
+    """Description of one dataset.
 
-    task: "flow", "depth", "track" or "stabilize". default_split: the one that evaluation reads. open: takes the root,
-    the split and the dataset's own options. what: a line for people.
+    Attributes:
+        name: Name of the dataset.
+        task: "flow", "depth", "track" or "stabilize".
+        splits: Names of the splits.
+        default_split: Split that evaluation uses.
+        open: Opens the dataset from the root, the split and the options of the dataset.
+        what: One-line description.
     """
 
     name: str
@@ -30,58 +35,70 @@ class DatasetEntry:
 
 
 def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
-    """Open a dataset by its name; `split` is the entry's default where it is left out."""
+    """Open a dataset by name.
+
+    Args:
+        name: A key of `DATASETS`.
+        root: Folder of the dataset.
+        split: Name of the split; None selects the default split.
+        **options: Options of the dataset, such as `render_pass`.
+
+    Raises:
+        InputError: If the name, the split or an option is unknown, or files are missing.
+    """
     if name not in DATASETS:
-        begun = [known for known in DATASETS if name and known.startswith(name)]
-        if begun:
-            raise InputError(f"there is no dataset {name!r}; choose one of {', '.join(begun)}.")
+        matches = [known for known in DATASETS if name and known.startswith(name)]
+        if matches:
+            raise InputError(f"there is no dataset {name!r}; choose one of {', '.join(matches)}.")
         raise InputError(f"there is no dataset {name!r}; the nearest known one is {nearest(name, list(DATASETS))!r}.")
     entry = DATASETS[name]
-    wanted = entry.default_split if split is None else split
-    if wanted not in entry.splits:
-        raise InputError(f"{name} has no split {wanted!r}; choose one of {', '.join(entry.splits)}.")
-    return entry.open(root, wanted, **options)
+    split_name = entry.default_split if split is None else split
+    if split_name not in entry.splits:
+        raise InputError(f"{name} has no split {split_name!r}; choose one of {', '.join(entry.splits)}.")
+    return entry.open(root, split_name, **options)
 
 
-def lazy_dataset(place: str) -> Callable[..., Dataset[Any]]:
-    """Something that imports the class at "package.module:Class" when it is called, and makes one."""
-    module, kind = place.split(":")
+def lazy_dataset(target: str) -> Callable[..., Dataset[Any]]:
+    """Return a function that imports the dataset class "package.module:Class" when called, and instantiates it."""
+    module, class_name = target.split(":")
 
-    def opened(root: str | os.PathLike[str], split: str, /, **options: Any) -> Dataset[Any]:
-        made: Callable[..., Dataset[Any]] = getattr(importlib.import_module(module), kind)
-        known = [option for option in inspect.signature(made).parameters if option not in ("root", "split")]
+    def open_lazily(root: str | os.PathLike[str], split: str, /, **options: Any) -> Dataset[Any]:
+        dataset_class: Callable[..., Dataset[Any]] = getattr(importlib.import_module(module), class_name)
+        known_options = [
+            option for option in inspect.signature(dataset_class).parameters if option not in ("root", "split")
+        ]
         for option in options:
-            if option not in known:
-                choices = f"known ones are {', '.join(known)}" if known else "it has none"
-                raise InputError(f"{kind} has no option {option!r}; {choices}.")
-        return made(root, split, **options)
+            if option not in known_options:
+                choices = f"known ones are {', '.join(known_options)}" if known_options else "it has none"
+                raise InputError(f"{class_name} has no option {option!r}; {choices}.")
+        return dataset_class(root, split, **options)
 
-    return opened
+    return open_lazily
 
 
-def _entry(name: str, task: str, splits: str, default_split: str, place: str, what: str) -> DatasetEntry:
+def _entry(name: str, task: str, splits: str, default_split: str, target: str, what: str) -> DatasetEntry:
     return DatasetEntry(
-        name, task, tuple(splits.split()), default_split, lazy_dataset(f"protoformer.datasets.{place}"), what
+        name, task, tuple(splits.split()), default_split, lazy_dataset(f"protoformer.datasets.{target}"), what
     )
 
 
 _ENTRIES = (
-    _entry("flyingchairs", "flow", "train val all", "val", "flow:FlyingChairs", "chairs before photographs, 384x512"),
+    _entry("flyingchairs", "flow", "train val all", "val", "flow:FlyingChairs", "chairs over photographs, 384x512"),
     _entry("flyingthings3d", "flow", "train test", "test", "flow:FlyingThings3D", "flying objects, 540x960"),
-    _entry("sintel", "flow", "train test", "train", "flow:Sintel", "an animated film, 436x1024"),
-    _entry("kitti-2012", "flow", "train test", "train", "flow:Kitti2012", "streets, sparse truth from laser"),
+    _entry("sintel", "flow", "train test", "train", "flow:Sintel", "animated short, 436x1024"),
+    _entry("kitti-2012", "flow", "train test", "train", "flow:Kitti2012", "streets, sparse lidar ground truth"),
     _entry("kitti-2015", "flow", "train test", "train", "flow:Kitti2015", "streets with moving cars"),
     _entry("hd1k", "flow", "train test", "train", "flow:Hd1k", "streets at 1080x2560"),
     _entry("vkitti2", "flow", "all", "all", "flow:Vkitti2", "rendered streets, 375x1242"),
     _entry("middlebury", "flow", "all", "all", "flow:Middlebury", "indoor scenes with hidden texture"),
     _entry("own", "flow", "all", "all", "manifest:ManifestFlow", "your pairs, listed in a csv or json file"),
     _entry("nyuv2", "depth", "train val test", "test", "depth_indoor:NyuV2", "indoor rooms, 480x640"),
-    _entry("rgbd", "depth", "all", "all", "depth_indoor:Rgbd", "scenes before a depth camera, in millimeters"),
+    _entry("rgbd", "depth", "all", "all", "depth_indoor:Rgbd", "depth camera, 16-bit millimeters"),
     _entry("kitti-eigen", "depth", "train val test", "test", "depth:KittiEigen", "streets, the Eigen split"),
-    _entry("sintel-depth", "depth", "train", "train", "depth:SintelDepth", "an animated film, 436x1024"),
+    _entry("sintel-depth", "depth", "train", "train", "depth:SintelDepth", "animated short, 436x1024"),
     _entry("vkitti2-depth", "depth", "all", "all", "depth:Vkitti2Depth", "rendered streets, 375x1242"),
     _entry("own-depth", "depth", "all", "all", "manifest:ManifestDepth", "your images and depths, listed in a file"),
-    _entry("lasot", "track", "train test", "test", "tracking:Lasot", "1,400 long clips of 70 classes"),
+    _entry("lasot", "track", "train test", "test", "tracking:Lasot", "1,400 long clips, 70 classes"),
     _entry("trackingnet", "track", "train test", "test", "tracking:TrackingNet", "30,000 clips from the web"),
     _entry("otb", "track", "all", "all", "tracking:Otb", "100 short clips"),
     _entry("vot", "track", "all", "all", "tracking:Vot", "short clips of the yearly challenge"),
@@ -93,15 +110,17 @@ _ENTRIES = (
 )
 
 DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
-"""Datasets by their names, by task."""
+"""Datasets by name, grouped by task."""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a dataset on disk is worth.
+    """Result of `check_dataset`.
 
-    found: samples that it lists. read: those that could be read. broken: (name, sentence) of each that could not,
-    because a file of it is missing or damaged.
+    Attributes:
+        found: Number of samples.
+        read: Number of samples that could be read.
+        broken: (name, error message) of each sample with a missing or damaged file.
     """
 
     found: int
@@ -111,41 +130,58 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class OpenedSplits:
-    """The splits of a dataset that are on the disk, and for each of the others a sentence on what is missing."""
+    """Result of `open_splits`.
+
+    Attributes:
+        there: Opened splits by name.
+        missing: Error message of each split that could not be opened, by name.
+    """
 
     there: dict[str, Dataset[Any]]
     missing: dict[str, str]
 
 
 def open_splits(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> OpenedSplits:
-    """Open one split, or without a name all of them: "all" where a dataset has it. Fails where there is none."""
+    """Open one split of a dataset, or all of its splits.
+
+    Args:
+        name: A key of `DATASETS`.
+        root: Folder of the dataset.
+        split: Name of the split; None opens "all" if the dataset has it, otherwise every split.
+        **options: Options of the dataset.
+
+    Raises:
+        InputError: If no split can be opened.
+    """
     if split is None and name in DATASETS:
-        known = DATASETS[name].splits
-        wanted: tuple[str | None, ...] = ("all",) if "all" in known else known
+        splits = DATASETS[name].splits
+        requested: tuple[str | None, ...] = ("all",) if "all" in splits else splits
     else:
-        wanted = (split,)
-    there, missing, first = {}, {}, None
-    for each in wanted:
+        requested = (split,)
+    opened, missing, first_error = {}, {}, None
+    for split_name in requested:
         try:
-            dataset = open_dataset(name, root, each, **options)
-            there[dataset.split] = dataset
+            dataset = open_dataset(name, root, split_name, **options)
+            opened[dataset.split] = dataset
         except InputError as error:
-            first = first or error
-            missing[str(each)] = str(error)
-    if first is not None and not there:
-        raise first
-    return OpenedSplits(there, missing)
+            first_error = first_error or error
+            missing[str(split_name)] = str(error)
+    if first_error is not None and not opened:
+        raise first_error
+    return OpenedSplits(opened, missing)
 
 
 def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Read every sample with all its frames, going on after one that is broken.
+    """Read every sample with all its frames, continuing after errors.
 
-    `progress` is called with (done, total) after each.
+    Args:
+        dataset: The dataset.
+        progress: Called with (done, total) after each sample.
     """
     broken = []
     for index, name in enumerate(dataset.names):
         try:
-            _read_whole(dataset, index)
+            _read_all_frames(dataset, index)
         except InputError as error:
             broken.append((name, str(error)))
         if progress is not None:
@@ -153,16 +189,16 @@ def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] 
     return CheckReport(len(dataset), len(dataset) - len(broken), tuple(broken))
 
 
-def _read_whole(dataset: Dataset[Any], index: int) -> None:
-    """Read one sample, and the images that it only names; fails at the first that is broken."""
-    # Imported here, as knowing the datasets should not import those who read them.
+def _read_all_frames(dataset: Dataset[Any], index: int) -> None:
+    """Read one sample, including the frames that it refers to by path."""
+    # Imported here, so that the registry does not import the dataset readers.
     from protoformer.datasets.stabilization import count_frames
 
     sample = dataset[index]
     if isinstance(sample, TrackSequence):
         for frame in sample.frames:
             read_image(frame)
-    # A length that was not taken from a header has been counted by decoding every frame.
+    # Without trust_headers the frames were counted by decoding all of them.
     if isinstance(sample, StabilityPair) and getattr(dataset, "trust_headers", False):
         for video in (sample.unstable, sample.stable):
             if video is not None and (decoded := count_frames(video)) < sample.frames:

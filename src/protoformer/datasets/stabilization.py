@@ -1,11 +1,11 @@
-"""Shaky videos beside stable ones of the same scene: DeepStab."""
+"""Video stabilization dataset: DeepStab, pairs of shaky and stable videos of the same scene."""
 
 import os
 from pathlib import Path
 
 import cv2
 
-from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, yes_or_no
+from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
 from protoformer.io.files import check_input
 from protoformer.synthetic.samples import StabilityPair
@@ -13,11 +13,11 @@ from protoformer.video.mjpeg import grab_frame
 
 
 class DeepStab(Dataset[StabilityPair]):
-    """DeepStab: `stable/<n>.avi` and `unstable/<n>.avi`, in the order of n; other files are not looked at.
+    """DeepStab: `stable/<n>.avi` and `unstable/<n>.avi`, sorted by n; other files are ignored.
 
-    The only split is "all". A pair is as long as the shorter of its videos. Their frames are counted when a pair is
-    first asked for, by decoding every one, since headers may declare frames that cannot be read. `trust_headers` takes
-    the declared number instead: quick, and right for most files.
+    The only split is "all". The length of a pair is that of its shorter video. Frames are counted by decoding all of
+    them when a pair is first read, since headers may declare frames that cannot be decoded. `trust_headers` uses the
+    declared number instead, which is fast and correct for most files.
     """
 
     name = "deepstab"
@@ -26,10 +26,12 @@ class DeepStab(Dataset[StabilityPair]):
     def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
         choose("the split", split, ("all",))
-        self.trust_headers = yes_or_no("trust_headers", trust_headers)
+        self.trust_headers = parse_bool("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}
-        self._stable = _numbered(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
-        self._unstable = _numbered(expect_folder(self.root / "unstable", "the folder of shaky videos", self.root))
+        self._stable = _videos_by_number(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
+        self._unstable = _videos_by_number(
+            expect_folder(self.root / "unstable", "the folder of shaky videos", self.root)
+        )
         expect_files(len(self._stable) + len(self._unstable), "videos stable/<n>.avi and unstable/<n>.avi", self.root)
         self._check_partners()
         self._numbers = sorted(self._stable)
@@ -43,21 +45,29 @@ class DeepStab(Dataset[StabilityPair]):
         return StabilityPair(name=self.names[index], unstable=unstable, stable=stable, frames=self._lengths[index])
 
     def _check_partners(self) -> None:
-        for here, there, folder in (
+        for videos, partners, folder in (
             (self._stable, self._unstable, "unstable"),
             (self._unstable, self._stable, "stable"),
         ):
-            for number in sorted(here.keys() - there.keys()):
-                missing = self.root / folder / here[number].name
+            for number in sorted(videos.keys() - partners.keys()):
+                missing = self.root / folder / videos[number].name
                 raise InputError(
-                    f"{missing} does not exist, but {here[number]} needs it as its partner; "
+                    f"{missing} does not exist, but {videos[number]} needs it as its partner; "
                     "copy the missing video there, or remove the other."
                 )
 
 
 def count_frames(path: Path, trust_header: bool = False) -> int:
-    """Count the frames of a video by decoding them; `trust_header` takes the number it declares, where it does."""
-    video = cv2.VideoCapture(str(check_input(path).absolute()))  # no name is taken for an address
+    """Count the frames of a video.
+
+    Args:
+        path: The video.
+        trust_header: Use the number of frames that the header declares, if any, instead of decoding all frames.
+
+    Raises:
+        InputError: If no frame can be decoded.
+    """
+    video = cv2.VideoCapture(str(check_input(path).absolute()))  # absolute, so that no name is parsed as a URL
     try:
         count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)) if trust_header and video.isOpened() else 0
         if count <= 0:
@@ -71,6 +81,6 @@ def count_frames(path: Path, trust_header: bool = False) -> int:
     return count
 
 
-def _numbered(folder: Path) -> dict[int, Path]:
-    """The videos of a folder by their number."""
+def _videos_by_number(folder: Path) -> dict[int, Path]:
+    """Map the number of each video in a folder to its path."""
     return {int(path.stem): path for path in files_in(folder, "*.avi") if path.stem.isdecimal()}

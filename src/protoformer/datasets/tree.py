@@ -1,7 +1,7 @@
-"""What every dataset on disk is, and how a folder is listed and checked.
+"""Base class of datasets on disk, and helpers that list and check their folders.
 
-A dataset lists its files when it is opened and reads them when they are asked for. Opening fails with one sentence
-where a folder that the layout promises is not there; a file that is missing or damaged fails when it is read.
+A dataset lists its files when it is opened and reads a sample when it is indexed. A missing folder raises `InputError`
+when the dataset is opened; a missing or damaged file does so when its sample is read.
 """
 
 import dataclasses
@@ -22,11 +22,18 @@ from protoformer.io.files import natural_key, open_input, system_reason
 S = TypeVar("S", covariant=True)
 
 IMAGES = (".png", ".jpg", ".jpeg", ".ppm", ".bmp", ".webp")
-"""How the names of images end."""
+"""Suffixes of image files."""
 
 
 class Dataset(ABC, Generic[S]):
-    """Samples of one split of a dataset under `root`; a constructor lists them and fills `names`, one per sample."""
+    """Samples of one split of a dataset on disk. The constructor of a subclass lists them and sets `names`.
+
+    Attributes:
+        name: Name of the dataset.
+        root: Folder (or file) of the dataset.
+        split: Name of the split.
+        names: Name of each sample.
+    """
 
     name: ClassVar[str]
     root: Path
@@ -43,7 +50,7 @@ class Dataset(ABC, Generic[S]):
 
     def __getitem__(self, index: int) -> S:
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} samples; there is no number {index}.")
+            raise IndexError(f"{self.name} has {len(self)} samples; index {index} is out of range.")
         return self._read(index)
 
     def __iter__(self) -> Iterator[S]:
@@ -55,76 +62,85 @@ class Dataset(ABC, Generic[S]):
 
 
 def files_in(folder: Path, pattern: str = "*") -> list[Path]:
-    """The files of a folder that match a pattern, in natural order; hidden ones are left out."""
-    return _listed(path for path in folder.glob(pattern) if path.is_file())
+    """List the files of a folder that match a glob pattern, in natural order, without dotfiles."""
+    return _sort_visible(path for path in folder.glob(pattern) if path.is_file())
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders in a folder, in natural order; hidden ones are left out."""
+    """List the folders in a folder, in natural order, without dotfiles."""
     try:
-        return _listed(path for path in folder.iterdir() if path.is_dir())
+        return _sort_visible(path for path in folder.iterdir() if path.is_dir())
     except OSError as error:
         raise InputError(f"{folder} cannot be listed ({system_reason(error)}); check its permissions.") from None
 
 
 def numbered_files(folder: Path, suffixes: Collection[str] = IMAGES) -> dict[int, Path]:
-    """The files of a folder by the last number in their names (frame_0002.png is 2), in order of the numbers."""
-    found = {}
+    """Map the last number in each file name (2 for frame_0002.png) to its path, in ascending order."""
+    files = {}
     for path in files_in(folder):
         numbers = re.findall(r"[0-9]+", path.stem)
         if numbers and path.suffix.lower() in suffixes:
-            found[int(numbers[-1])] = path
-    return dict(sorted(found.items()))
+            files[int(numbers[-1])] = path
+    return dict(sorted(files.items()))
 
 
-def named_files(folders: list[Path], names: str | Sequence[str] | None, where: Path) -> list[Path]:
-    """The folders of these names, also given as one string with commas, or all where `names` is None."""
+def select_folders(folders: list[Path], names: str | Sequence[str] | None, parent: Path) -> list[Path]:
+    """Select folders by name.
+
+    Args:
+        folders: Folders to select from.
+        names: Names, or one comma-separated string; None selects all folders.
+        parent: Parent folder, named in the error message.
+
+    Raises:
+        InputError: If a name is not among the folders.
+    """
     if names is None:
         return folders
-    wanted = _words(names)
-    there = [folder.name for folder in folders]
-    for name in wanted:
-        if name not in there:
-            raise InputError(f"{where} holds no {name}; choose among {', '.join(there)}.")
-    return [folder for folder in folders if folder.name in wanted]
+    requested = _split_commas(names)
+    available = [folder.name for folder in folders]
+    for name in requested:
+        if name not in available:
+            raise InputError(f"{parent} holds no {name}; choose among {', '.join(available)}.")
+    return [folder for folder in folders if folder.name in requested]
 
 
 def read_text(path: Path) -> str:
-    """Read a text file; one with a byte order mark or with letters of another encoding is still read."""
+    """Read a UTF-8 text file, dropping a byte order mark and replacing bytes that cannot be decoded."""
     with open_input(path) as file:
         return file.read().decode("utf-8-sig", errors="replace")
 
 
 def choose(option: str, value: str, choices: Sequence[str]) -> str:
-    """Return a value that is among the choices, or raise `InputError` that lists them."""
+    """Return `value` if it is one of `choices`; otherwise raise an `InputError` that lists them."""
     if value not in choices:
         raise InputError(f"{option} is {value!r}; choose one of {', '.join(choices)}.")
     return value
 
 
-def whole_numbers(option: str, value: str | int | Sequence[str | int]) -> list[int]:
-    """The numbers, from 0 on, that an option gives as one string with commas, or one by one."""
-    words = [str(value)] if isinstance(value, int) else _words(value)
+def parse_integers(option: str, value: str | int | Sequence[str | int]) -> list[int]:
+    """Parse non-negative integers from a comma-separated string, a single number or a sequence."""
+    words = [str(value)] if isinstance(value, int) else _split_commas(value)
     if not words or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise InputError(f"{option} is {value!r}; give whole numbers with commas between them, such as 0,3.")
     return [int(word) for word in words]
 
 
-def yes_or_no(option: str, value: str | bool) -> bool:
-    """The truth that an option gives, also as a word."""
+def parse_bool(option: str, value: str | bool) -> bool:
+    """Parse a boolean option that may be given as "true", "false", "1" or "0"."""
     return choose(option, str(value).strip().lower(), ("true", "false", "1", "0")) in ("true", "1")
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder at a path; there is none where the system does not take the path."""
+    """Return whether a path is a folder; False if the system rejects the path."""
     try:
         return path.is_dir()
-    except OSError:  # such as a name that is too long, which `Path` does not pass over
+    except OSError:  # for example a name that is too long
         return False
 
 
-def is_regular(path: Path) -> bool:
-    """Whether there is a file at a path; there is none where the system does not take the path."""
+def is_file(path: Path) -> bool:
+    """Return whether a path is a regular file; False if the system rejects the path."""
     try:
         return path.is_file()
     except OSError:
@@ -132,40 +148,53 @@ def is_regular(path: Path) -> bool:
 
 
 def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
-    """Return the path of a folder, or raise `InputError` that says `what` was expected there."""
+    """Return the path of an existing folder, or raise `InputError`.
+
+    Args:
+        path: The folder.
+        what: What the folder holds, for the error message.
+        root: Root of the dataset, for the hint in the error message.
+    """
     folder = Path(path)
     if not is_folder(folder):
-        _expect_root(root, f"{_below(folder, root)}/", what)
-        found = "is a file" if is_regular(folder) else "does not exist"
-        raise InputError(f"{folder} {found}, but {what} was expected there as a folder; {_advice(folder, root, '/')}.")
+        _expect_root(root, f"{_relative_path(folder, root)}/", what)
+        state = "is a file" if is_file(folder) else "does not exist"
+        raise InputError(
+            f"{folder} {state}, but {what} was expected there as a folder; {_root_hint(folder, root, '/')}."
+        )
     return folder
 
 
 def expect_file(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
-    """Return the path of a file, or raise `InputError` that says `what` was expected there."""
+    """Return the path of an existing file, or raise `InputError`; arguments as in `expect_folder`."""
     file = Path(path)
-    if not is_regular(file):
-        _expect_root(root, str(_below(file, root)), what)
-        found = "is a folder" if is_folder(file) else "does not exist"
+    if not is_file(file):
+        _expect_root(root, str(_relative_path(file, root)), what)
+        state = "is a folder" if is_folder(file) else "does not exist"
         raise InputError(
-            f"{file} {found}, but {what} was expected there as a file; put it there, or {_advice(file, root)}."
+            f"{file} {state}, but {what} was expected there as a file; put it there, or {_root_hint(file, root)}."
         )
     return file
 
 
 def expect_equal_counts(counts: Mapping[str, int], where: Path) -> None:
-    """Raise `InputError` where things that belong together are not equally many: {"images": 10, "flows": 9}."""
+    """Raise `InputError` unless all counts, such as {"images": 10, "flows": 9}, are equal."""
     if len(set(counts.values())) > 1:
-        found = " but ".join(f"{count} {what}" for what, count in counts.items())
-        raise InputError(f"{where} holds {found}, which belong together one to one; download or copy it again.")
+        listing = " but ".join(f"{count} {what}" for what, count in counts.items())
+        raise InputError(f"{where} holds {listing}, which belong together one to one; download or copy it again.")
 
 
 def expect_matching_files(files: Mapping[str, Iterable[str]], where: Path) -> None:
-    """Raise `InputError` where a file lacks its partner: {"img1.ppm": stems, "img2.ppm": stems}, "_" between both."""
-    stems = {ending: set(found) for ending, found in files.items()}
+    """Raise `InputError` unless every stem exists with every ending.
+
+    Args:
+        files: Stems by ending, such as {"img1.ppm": stems, "img2.ppm": stems}; a file is named `<stem>_<ending>`.
+        where: The folder, for the error message.
+    """
+    stems = {ending: set(names) for ending, names in files.items()}
     for stem in sorted(set().union(*stems.values()), key=natural_key):
-        for ending, found in stems.items():
-            if stem not in found:
+        for ending, names in stems.items():
+            if stem not in names:
                 partner = next(other for other, others in stems.items() if stem in others)
                 counts = " but ".join(f"{len(each)} files *_{other}" for other, each in stems.items())
                 raise InputError(
@@ -174,95 +203,98 @@ def expect_matching_files(files: Mapping[str, Iterable[str]], where: Path) -> No
                 )
 
 
-def expect_files(found: int, what: str, where: Path) -> None:
-    """Raise `InputError` where a listing found nothing."""
-    if not found:
+def expect_files(count: int, what: str, where: Path) -> None:
+    """Raise `InputError` if a listing of `what` in `where` is empty."""
+    if not count:
         raise InputError(f"{where} holds no {what}; check that the whole dataset was unpacked there.")
 
 
 def _expect_root(root: Path | None, below: str, what: str) -> None:
-    """Where nothing is right below a root since it is not there itself, say so of what was given."""
+    """Raise `InputError` if a path below the root is missing because the root itself does not exist."""
     if root is not None and below not in (".", "./") and not root.is_dir():
-        found = "is a file" if root.is_file() else "does not exist"
+        state = "is a file" if root.is_file() else "does not exist"
         raise InputError(
-            f"{root} {found}; point --root at the folder where the dataset was unpacked, which holds {below} ({what})."
+            f"{root} {state}; point --root at the folder where the dataset was unpacked, which holds {below} ({what})."
         )
 
 
-def _advice(path: Path, root: Path | None, ending: str = "") -> str:
-    """Say what `--root` should hold for `path` to be found."""
-    below = _below(path, root)
+def _root_hint(path: Path, root: Path | None, ending: str = "") -> str:
+    """Return a hint on which folder to pass as `--root`."""
+    below = _relative_path(path, root)
     if below == Path():
         return "point --root at the folder where it was unpacked"
     return f"point --root, which is {root}, at the folder that holds {below}{ending}"
 
 
-def _below(path: Path, root: Path | None) -> Path:
-    """Where a path lies below the root; the empty path where it is the root, or somewhere else."""
+def _relative_path(path: Path, root: Path | None) -> Path:
+    """Return a path relative to the root; the empty path if it is the root or lies outside it."""
     return path.relative_to(root) if root is not None and path.is_relative_to(root) else Path()
 
 
-def _words(value: str | Sequence[str | int]) -> list[str]:
+def _split_commas(value: str | Sequence[str | int]) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
     return [str(part).strip() for part in parts]
 
 
-def _listed(paths: Iterator[Path]) -> list[Path]:
+def _sort_visible(paths: Iterator[Path]) -> list[Path]:
     return sorted((path for path in paths if not path.name.startswith(".")), key=lambda path: natural_key(path.name))
 
 
 Names = str | Sequence[str] | None
-"""Names to take, also as one string with commas; None takes all that are there."""
+"""Names to select, or one comma-separated string; None selects all."""
 
 
 def variant_folders(root: str | os.PathLike[str], scenes: Names, variants: Names) -> list[Path]:
-    """The folders `Scene01/<variant>`, scene by scene."""
+    """List the folders `Scene01/<variant>` of Virtual KITTI 2, scene by scene."""
     base = expect_folder(root, "the folder of Scene01, Scene02 and others")
-    found = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
-    expect_files(len(found), "folders Scene01, Scene02 and so on", base)
+    folders = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]
+    expect_files(len(folders), "folders Scene01, Scene02 and so on", base)
     return [
         variant
-        for scene in named_files(found, scenes, base)
-        for variant in named_files(folders_in(scene), variants, scene)
+        for scene in select_folders(folders, scenes, base)
+        for variant in select_folders(folders_in(scene), variants, scene)
     ]
 
 
 Sample = TypeVar("Sample")
-READERS = 8
-"""Samples that are decoded at once."""
+NUM_READERS = 8
+"""Number of threads that decode samples in parallel."""
 
 
 class InMemory(Dataset[Sample]):
-    """The samples of another dataset, decoded when it is made and the same to the last bit.
+    """A dataset whose samples are decoded once and kept in memory, bit-identical to the original.
 
-    Samples lie one after another in one tensor for each of their fields, which processes that are started later share;
-    8-bit images stay 8-bit there. A sample that cannot be read, or is of another size than the first one, is left where
-    it is, and asked for from the dataset each time.
+    Each field of the samples is stored in one tensor, which worker processes started later share; 8-bit images are
+    stored as uint8. A sample that cannot be read, or differs in size from the first one, is read from the original
+    dataset each time.
+
+    Args:
+        dataset: The original dataset.
+        first: A sample of it, which defines the fields and their shapes.
     """
 
     def __init__(self, dataset: Dataset[Sample], first: Sample) -> None:
         super().__init__(dataset.root, dataset.split)
         self.name = dataset.name  # type: ignore[misc]
-        self.dataset, self.names, self._like = dataset, dataset.names, first
+        self.dataset, self.names, self._template = dataset, dataset.names, first
         self._fields = {
-            name: torch.zeros(len(dataset), *packed.shape, dtype=packed.dtype)
-            for name, packed in _packed(first).items()
+            name: torch.zeros(len(dataset), *packed.shape, dtype=packed.dtype) for name, packed in _pack(first).items()
         }
-        with ThreadPoolExecutor(READERS) as readers:
-            self._here: Sequence[bool] = tuple(readers.map(self._kept, range(len(dataset))))
+        with ThreadPoolExecutor(NUM_READERS) as executor:
+            self._in_memory: Sequence[bool] = tuple(executor.map(self._store, range(len(dataset))))
 
     def _read(self, index: int) -> Sample:
-        if not self._here[index]:
+        if not self._in_memory[index]:
             return self.dataset[index]
-        fields = {name: _unpacked(stored[index]) for name, stored in self._fields.items()}
-        sample: Sample = dataclasses.replace(self._like, **fields, names=(self.names[index],))  # type: ignore[type-var]
+        fields = {name: _unpack(stored[index]) for name, stored in self._fields.items()}
+        sample: Sample = dataclasses.replace(self._template, **fields, names=(self.names[index],))  # type: ignore[type-var]
         return sample
 
-    def _kept(self, index: int) -> bool:
-        """Whether a sample could be read and laid down."""
+    def _store(self, index: int) -> bool:
+        """Read a sample into memory; return False if it cannot be read or has a different layout."""
         try:
-            packed = _packed(self.dataset[index])
-        except (OSError, ValueError):  # an InputError is a ValueError; whoever asks for it later is told
+            packed = _pack(self.dataset[index])
+        except (OSError, ValueError):  # InputError is a ValueError; indexing raises it again
             return False
         layout = {name: (part.shape, part.dtype) for name, part in packed.items()}
         if layout != {name: (stored.shape[1:], stored.dtype) for name, stored in self._fields.items()}:
@@ -273,16 +305,16 @@ class InMemory(Dataset[Sample]):
 
 
 def in_memory(dataset: Dataset[Sample], budget: int) -> Dataset[Sample]:
-    """The dataset kept in memory, if that takes no more than so many bytes; else the dataset itself."""
-    first = _first(dataset) if budget else None
+    """Return an in-memory copy of a dataset if it takes at most `budget` bytes; otherwise the dataset itself."""
+    first = _first_readable(dataset) if budget else None
     if first is None:
         return dataset
-    each = sum(part.numel() * part.element_size() for part in _packed(first).values())
-    return InMemory(dataset, first) if each * len(dataset) <= budget else dataset
+    sample_bytes = sum(part.numel() * part.element_size() for part in _pack(first).values())
+    return InMemory(dataset, first) if sample_bytes * len(dataset) <= budget else dataset
 
 
-def _first(dataset: Dataset[Sample]) -> Sample | None:
-    """The first sample that can be read."""
+def _first_readable(dataset: Dataset[Sample]) -> Sample | None:
+    """Return the first sample that can be read, or None."""
     for index in range(len(dataset)):
         try:
             return dataset[index]
@@ -291,17 +323,17 @@ def _first(dataset: Dataset[Sample]) -> Sample | None:
     return None
 
 
-def _packed(sample: Any) -> dict[str, Tensor]:
-    """The tensors of a sample by field, images in [0, 1] as 8 bits where these hold all of them."""
-    found = {}
+def _pack(sample: Any) -> dict[str, Tensor]:
+    """Return the tensors of a sample by field; images in [0, 1] become uint8 where that is lossless."""
+    packed = {}
     for field in dataclasses.fields(sample):
         value = getattr(sample, field.name)
         if isinstance(value, Tensor):
             steps = (value * 255).round().clamp(0, 255).to(torch.uint8) if field.name == "image" else value
-            found[field.name] = steps if field.name != "image" or torch.equal(_unpacked(steps), value) else value
-    return found
+            packed[field.name] = steps if field.name != "image" or torch.equal(_unpack(steps), value) else value
+    return packed
 
 
-def _unpacked(stored: Tensor) -> Tensor:
-    """The inverse for one field; only images are of 8 bits."""
+def _unpack(stored: Tensor) -> Tensor:
+    """Invert `_pack` for one field; only images are uint8."""
     return stored.float() / 255 if stored.dtype == torch.uint8 else stored.clone()

@@ -1,1 +1,1 @@
-"""Image, flow and depth formats, and files that are written whole or not at all."""
+"""Image, flow and depth formats, and atomic file writes."""

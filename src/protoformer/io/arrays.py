@@ -1,4 +1,4 @@
-"""What counts as a flow array, and which of its values are known."""
+"""Conversion and validation of flow, depth and disparity arrays."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,15 @@ from protoformer.errors import InputError
 
 
 def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
-    """Return a real HxW array as contiguous float32, or raise `InputError`; `what` names it in messages ("a depth")."""
+    """Convert a real HxW array to contiguous float32.
+
+    Args:
+        values: The array.
+        what: Name of the array in error messages, such as "a depth".
+
+    Raises:
+        InputError: If the shape is not HxW or the values are not real numbers.
+    """
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
         raise InputError(f"{what} has shape HxW with at least one pixel, not {array.shape}; reshape it first.")
@@ -17,9 +25,9 @@ def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
 
 
 def as_float32(array: npt.NDArray[np.generic], what: str) -> npt.NDArray[np.float32]:
-    """Convert real numbers to contiguous float32, or raise `InputError` for others.
+    """Convert real numbers to contiguous float32, or raise `InputError` for other types.
 
-    Non-finite values pass, and a float64 too large for float32 becomes infinite.
+    Non-finite values are kept, and a float64 too large for float32 becomes infinite.
     """
     if array.dtype.kind not in "fiu":
         raise InputError(f"{what} holds real numbers, not {array.dtype}; convert it first.")
@@ -28,13 +36,13 @@ def as_float32(array: npt.NDArray[np.generic], what: str) -> npt.NDArray[np.floa
 
 
 UNKNOWN_FLOW_THRESHOLD = 1e9
-"""Middlebury's mark: a component whose size exceeds this (pixels) means the motion there is unknown."""
+"""Flow is unknown where the magnitude of a component exceeds this, in pixels (Middlebury convention)."""
 
 
 def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Return a real HxWx2 array, (u right, v down) in pixels, as contiguous float32, or raise `InputError`.
+    """Convert a flow, real HxWx2, (u right, v down) in pixels, to contiguous float32, or raise `InputError`.
 
-    Non-finite values pass; a float64 too large for float32 becomes infinite, which is unknown either way.
+    Non-finite values are kept; a float64 too large for float32 becomes infinite, which is unknown as well.
     """
     array = np.asarray(flow)
     if array.ndim != 3 or array.shape[2] != 2 or array.size == 0:
@@ -43,16 +51,18 @@ def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def valid_flow(flow: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Say where an HxWx2 flow is known: bool HxW, False where a component is NaN, infinite or beyond 1e9 pixels."""
-    known: npt.NDArray[np.bool_] = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
-    return known
+    """Return the valid mask of an HxWx2 flow: bool HxW, False where a component is NaN, infinite or beyond 1e9."""
+    valid: npt.NDArray[np.bool_] = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
+    return valid
 
 
 @dataclass(frozen=True)
 class SparseFlow:
-    """A flow known at some pixels.
+    """Sparse flow.
 
-    `flow`: float32 HxWx2, (u right, v down) in pixels, 0 where not valid. `valid`: bool HxW.
+    Attributes:
+        flow: float32 HxWx2, (u right, v down) in pixels, 0 where not valid.
+        valid: bool HxW.
     """
 
     flow: npt.NDArray[np.float32]
@@ -61,9 +71,11 @@ class SparseFlow:
 
 @dataclass(frozen=True)
 class SparseValues:
-    """A depth (meters) or disparity (pixels) known at some pixels.
+    """Sparse depth (meters) or disparity (pixels).
 
-    `values`: float32 HxW, 0 where not valid. `valid`: bool HxW.
+    Attributes:
+        values: float32 HxW, 0 where not valid.
+        valid: bool HxW.
     """
 
     values: npt.NDArray[np.float32]
@@ -71,7 +83,16 @@ class SparseValues:
 
 
 def as_valid(valid: npt.NDArray[np.bool_] | None, size: tuple[int, ...], what: str) -> npt.NDArray[np.bool_]:
-    """Return the bool mask of a HxW `size`, all True for None, or raise `InputError`; `what` is "flow" or alike."""
+    """Check a valid mask.
+
+    Args:
+        valid: bool HxW; None means that all pixels are valid.
+        size: Expected (height, width).
+        what: Name of the masked array in error messages, such as "flow".
+
+    Raises:
+        InputError: If the mask is not bool or has another size.
+    """
     mask = np.ones(size, dtype=np.bool_) if valid is None else np.asarray(valid)
     if mask.shape != size or mask.dtype != np.bool_:
         raise InputError(

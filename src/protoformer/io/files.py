@@ -1,4 +1,4 @@
-"""Opening files that come from outside: every failure is one sentence that names the path."""
+"""Checked reading and atomic writing of files; errors are one sentence that names the path."""
 
 import csv
 import hashlib
@@ -18,9 +18,9 @@ from typing import BinaryIO, Self
 from protoformer.errors import InputError, shortened
 
 MAX_PIXELS = 2**27
-"""The most pixels (width x height) of an image or a video frame that is decoded, unless a caller sets another limit."""
+"""Maximum number of pixels (width x height) of an image or video frame that is decoded."""
 
-# Four channels of four bytes is the widest pixel any supported format stores uncompressed.
+# Four channels of four bytes are the largest uncompressed pixel of all supported formats.
 MAX_IMAGE_BYTES = 16 * MAX_PIXELS
 
 
@@ -28,7 +28,7 @@ class PixelLimitError(InputError):
     """An image or a video has more pixels than the caller allows.
 
     Attributes:
-        size: (height, width) in pixels as far as they are known, else None.
+        size: (height, width) in pixels, or None if unknown.
     """
 
     def __init__(self, message: str, size: tuple[int, int] | None = None) -> None:
@@ -37,12 +37,12 @@ class PixelLimitError(InputError):
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of a folder; False, not an error, for a name that the system refuses."""
+    """Return whether a path is a folder; False if the system rejects the name."""
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises for names that are too long
 
 
 def path_exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is something at a path; False, not an error, for a name that the system refuses."""
+    """Return whether a path exists; False if the system rejects the name."""
     return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for names that are too long
 
 
@@ -66,7 +66,7 @@ def check_input(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a checked file for reading; a failure to open or read it becomes `InputError`."""
+    """Open a file for reading after `check_input`; errors while opening or reading it become `InputError`."""
     source = check_input(path)
     try:
         with source.open("rb") as file:
@@ -78,7 +78,7 @@ def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Read a whole image file, refusing one too large to be an image of `MAX_PIXELS`."""
+    """Read a whole image file, or raise `InputError` if it is too large for an image of `MAX_PIXELS`."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > MAX_IMAGE_BYTES:
@@ -87,7 +87,7 @@ def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> bytes:
-    """Read the next `count` bytes, all of them; a file checked a moment ago may have shrunk since."""
+    """Read exactly `count` bytes, or raise `InputError` if the file has become shorter since it was checked."""
     data = file.read(count)
     if len(data) != count:
         raise InputError(f"{path} became shorter while it was read; wait until it is written and try again.")
@@ -95,7 +95,7 @@ def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> by
 
 
 def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` where a header declares a size without pixels."""
+    """Raise `InputError` if a header declares a width or height below 1."""
     if width < 1 or height < 1:
         raise InputError(f"{path} has a damaged header (its size is {width}x{height}); make or download it again.")
 
@@ -103,39 +103,46 @@ def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> N
 def wrong_length(
     path: str | os.PathLike[str], size: int, expected: int, dimensions: tuple[int, int] | None = None
 ) -> InputError:
-    """Say that a file is `size` bytes long where its format, or the (width, height) of its header, needs `expected`."""
+    """Return the error for a file of the wrong length.
+
+    Args:
+        path: The file.
+        size: Its length in bytes.
+        expected: Expected length in bytes.
+        dimensions: (width, height) from its header, if the expected length depends on them.
+    """
     source = "its format" if dimensions is None else "its header ({}x{})".format(*dimensions)
-    return InputError(f"{path} is {size} bytes long but {source} calls for {expected}; make or download it again.")
+    return InputError(f"{path} is {size} bytes long but {source} requires {expected}; make or download it again.")
 
 
 def check_pixel_count(width: int, height: int, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
-    """Raise `PixelLimitError` where a header declares more than `max_pixels` pixels (None: `MAX_PIXELS`)."""
-    most = pixel_limit(max_pixels)
-    if width * height > most:
+    """Raise `PixelLimitError` if a header declares more than `max_pixels` pixels (None: `MAX_PIXELS`)."""
+    limit = pixel_limit(max_pixels)
+    if width * height > limit:
         raise PixelLimitError(
-            f"{path} is {width}x{height}, over the limit of {most} pixels; scale it down first.", (height, width)
+            f"{path} is {width}x{height}, over the limit of {limit} pixels; scale it down first.", (height, width)
         )
 
 
 def pixel_limit(max_pixels: int | None) -> int:
-    """The most pixels to decode: what a caller sets, but never more than `MAX_PIXELS`."""
+    """Return the pixel limit of a caller, capped at `MAX_PIXELS`."""
     return MAX_PIXELS if max_pixels is None else min(max_pixels, MAX_PIXELS)
 
 
 def system_reason(error: Exception) -> str:
-    """Give the system's own words for an error, without the path it repeats."""
+    """Return the message of the system for an error, without the path."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
     """Return `path` if a file can be written there, or raise `InputError`.
 
-    Nothing is created, so a program can ask before an expensive computation.
+    Nothing is created, so the path can be checked before an expensive computation.
     """
     target = Path(path)
     try:
-        _check_folder(_destination(target).parent)
-        _check_place(target)
+        _check_folder(_resolve_link(target).parent)
+        _check_replaceable(target)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -144,21 +151,24 @@ def check_output(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all, as `opened_whole` does."""
+    """Write `data` to `path` atomically; see `open_atomic`."""
     with open_atomic(path) as file:
         file.write(data)
 
 
 @contextmanager
 def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open `path` to write bytes that appear there whole or not at all.
+    """Open `path` for an atomic binary write.
 
-    They go to a temporary file in the same folder, reach the disk, and then take the name. A symbolic link is followed.
-    A new file gets the permissions of the process (umask); a replaced one keeps its own. Whatever goes wrong, even an
-    interrupt, leaves the old file as it was and no other behind; what the system refuses is an `InputError`.
+    The data is written to a temporary file in the same folder, synced to disk and then renamed. A symbolic link is
+    followed. A new file gets the permissions of the process (umask); a replaced file keeps its own. After an error or
+    an interrupt the old file is unchanged and the temporary file is removed.
+
+    Raises:
+        InputError: If the file cannot be written.
     """
     target = check_output(path)
-    destination = _destination(target)
+    destination = _resolve_link(target)
     temporary = destination.with_name(f".{secrets.token_hex(8)}.part")
     try:
         # Mode "x" creates the file with 0666 less the umask; the tempfile module would make it 0600.
@@ -179,18 +189,18 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def staged_folder(temporary: Path, path: Path) -> Path:
-    """Give the unfinished file for `path` a name of its own, NAME.partial.SUFFIX, or with a number if that is taken.
+    """Rename the unfinished temporary file of `path` to NAME.partial.SUFFIX, or NAME.partial-2.SUFFIX and so on.
 
-    What was written before an interruption is then there, and what stood under the final name is as it was.
+    This keeps what was written before an interruption, and leaves an existing file at `path` unchanged.
     """
     name, number = f"{path.stem}.partial{path.suffix}", 1
-    while temporary.with_name(name).exists():  # an earlier one, or even what is being read
+    while temporary.with_name(name).exists():  # left by an earlier run, or an input of this one
         number += 1
         name = f"{path.stem}.partial-{number}{path.suffix}"
     return temporary.replace(temporary.with_name(name))
 
 
-def _destination(target: Path) -> Path:
+def _resolve_link(target: Path) -> Path:
     """Follow symbolic links, so that the link stays a link and its target is replaced."""
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
@@ -200,13 +210,13 @@ def _check_folder(folder: Path) -> None:
     if not folder.exists():
         raise InputError(f"the folder {folder} does not exist; create it or choose another.")
     if not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder; choose another place for the output.")
+        raise InputError(f"{folder} is a file, not a folder; choose another folder for the output.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"the folder {folder} is not writable; change its permissions or choose another.")
 
 
-def _check_place(target: Path) -> None:
-    """Raise `InputError` where something that must not be replaced stands at `target`."""
+def _check_replaceable(target: Path) -> None:
+    """Raise `InputError` if `target` exists and is not a writable regular file."""
     try:
         mode = target.stat().st_mode
     except FileNotFoundError:
@@ -220,7 +230,7 @@ def _check_place(target: Path) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """The folder, made with those above it if need be."""
+    """Create a folder with its parents if necessary, and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -229,26 +239,33 @@ def make_folder(folder: Path) -> Path:
 
 
 def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
-    """A key that sorts frame_2 before frame_10; names equal as numbers (1, 01) go by their letters."""
+    """Return a sort key that puts frame_2 before frame_10; names with equal numbers (1, 01) are sorted as text."""
     parts = re.split(r"([0-9]+)", text)
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts)), text
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), text
 
 
 class TableWriter:
-    """Writes a csv file with a head. Use it in a `with`.
+    """Context manager that writes a csv file with a header atomically.
 
-    The file appears under its name when the `with` ends well. An exception leaves what was there as it was, and nothing
-    else. Ctrl-C leaves the rows so far beside it, as NAME.partial.csv for NAME.csv, and goes on its way.
+    The file appears when the context exits without an exception; otherwise an existing file is unchanged. After Ctrl-C
+    the rows so far are kept as NAME.partial.csv, and the KeyboardInterrupt propagates.
+
+    Args:
+        path: File to write; it must end in .csv.
+        head: Names of the columns.
+
+    Attributes:
+        path: File to write.
+        rows: Number of rows written, without the header.
+        kept: After Ctrl-C, the file that holds the rows so far.
     """
 
     def __init__(self, path: str | os.PathLike[str], head: Sequence[str]) -> None:
         self.path = check_output(path)
         if self.path.suffix.lower() != ".csv":
-            raise InputError(f"{self.path} does not end in .csv, as a table does; give such a name.")
+            raise InputError(f"{self.path} does not end in .csv; choose a name with this suffix.")
         self.rows = 0
-        """How many have been written, the head aside."""
         self.kept: Path | None = None
-        """After Ctrl-C: where what was written so far lies."""
         self._head = head
         self._file = ExitStack()
 
@@ -258,7 +275,7 @@ class TableWriter:
         return self
 
     def write(self, *cells: str | int) -> None:
-        """Add a row."""
+        """Write a row."""
         self._line(cells)
         self.rows += 1
 
@@ -278,19 +295,19 @@ class TableWriter:
 
 
 class UnfitFileError(OSError):
-    """A file is not one that the program wrote; the message is a clause that says why."""
+    """A file was not written by this program; the message is a clause with the reason."""
 
 
 def read_small_file(path: Path, limit: int) -> bytes:
-    """Read a whole regular file, without following a link and without waiting for a pipe or a device.
+    """Read a whole regular file without following links or blocking on a pipe or device.
 
     Args:
         path: The file.
-        limit: The most bytes it may have.
+        limit: Maximum length in bytes.
 
     Raises:
         UnfitFileError: If it is not a regular file, or longer than `limit`.
-        OSError: If the system refuses to read it.
+        OSError: If it cannot be read.
     """
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
@@ -303,11 +320,11 @@ def read_small_file(path: Path, limit: int) -> bytes:
 
 
 LONGEST_SHOWN = 120
-"""Characters of a value in a message; the middle of what is longer is left out."""
+"""Maximum number of characters of a value in a message; longer values are shortened in the middle."""
 
 
-class _Short(reprlib.Repr):
-    """Looks at a few items of each list and mapping, so that it is quick however large a value is."""
+class _ShortRepr(reprlib.Repr):
+    """Formats only a few items of each collection, so that it is fast for values of any size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -316,34 +333,34 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_SHOWN
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write numbers of more than 4300 digits, and takes long for those of fewer.
+        # Python does not format integers of more than 4300 digits, and is slow below that.
         return repr(x) if x.bit_length() < 128 else f"a whole number of {x.bit_length()} bits"
 
 
-_SHORT = _Short()
+_SHORT_REPR = _ShortRepr()
 
 
 def shown(value: object) -> str:
-    """Return `repr(value)`, or as much of it as a message can bear."""
-    return shortened(_SHORT.repr(value), LONGEST_SHOWN)
+    """Return `repr(value)`, shortened to `LONGEST_SHOWN` characters."""
+    return shortened(_SHORT_REPR.repr(value), LONGEST_SHOWN)
 
 
 MAX_NAME_BYTES = 200
-"""Of a name that others are made from by adding a suffix; file systems take 255 in all."""
+"""Maximum length of a file name before suffixes are added; file systems allow 255 bytes in total."""
 
 
 def short_name(name: str, limit: int = MAX_NAME_BYTES) -> str:
     """Shorten a file name to at most `limit` bytes.
 
-    What is cut off is replaced by a hash of the whole name, so a name gives the same result in every run, and names
-    that differ in their last characters stay different.
+    The end of a long name is replaced by a hash of the whole name, so the result is deterministic, and names that
+    differ only in their last characters stay different.
 
     Args:
         name: One component of a path, without its suffix.
-        limit: The most bytes of the result, over 9.
+        limit: Maximum length of the result in bytes, over 9.
 
     Returns:
-        The name itself where it is short enough.
+        The name, unchanged if it is short enough.
     """
     data = os.fsencode(name)
     if len(data) <= limit:
@@ -353,7 +370,7 @@ def short_name(name: str, limit: int = MAX_NAME_BYTES) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return a key that is equal for names that some file system takes for one.
+    """Return a key that is equal for names that some file systems treat as the same.
 
     Windows and macOS usually ignore case, and macOS ignores how accents are composed (NFC or NFD).
     """
@@ -361,6 +378,6 @@ def name_key(name: str) -> str:
 
 
 def leads_out(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
-    """Whether the folder that holds `path` lies outside `folder` once links and '..' are followed."""
-    # Path.resolve() raises at a loop of links, which realpath leaves as it is.
+    """Return whether the parent of `path` lies outside `folder` after resolving links and '..'."""
+    # Path.resolve() raises on a loop of links, realpath does not.
     return not Path(os.path.realpath(Path(path).parent)).is_relative_to(os.path.realpath(folder))

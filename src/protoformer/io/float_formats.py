@@ -1,4 +1,8 @@
-"""The Middlebury `.flo` format: magic 202021.25, width, height, then rows of (u, v), all little-endian."""
+"""Float formats: Middlebury `.flo` flow, Sintel `.dpt` depth and `.cam` cameras, and `.pfm`.
+
+The first three start with the tag 202021.25 and are little-endian. `.flo` and `.dpt` continue with width, height and
+rows of pixels.
+"""
 
 import os
 import re
@@ -18,13 +22,13 @@ _SIZE = struct.Struct("<ii")
 
 
 def read_tag(file: BinaryIO, suffix: str, path: str | os.PathLike[str]) -> None:
-    """Read the first four bytes, or raise `InputError` where they are not the tag of a file named `suffix`."""
+    """Read the tag, or raise `InputError` if the file does not start with it."""
     if file.read(len(TAG)) != TAG:
         raise InputError(f"{path} is not a {suffix} file (it does not start with 202021.25); give a {suffix} file.")
 
 
 def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -> npt.NDArray[np.float32]:
-    """Read tag, width, height and rows of pixels as float32 HxWxC, values as stored."""
+    """Read a file of tag, width, height and rows of pixels as float32 HxWxC, values as stored."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         read_tag(file, suffix, path)
@@ -33,7 +37,7 @@ def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -
             raise InputError(f"{path} is cut short inside its header; make or download it again.")
         width, height = _SIZE.unpack(header)
         check_dimensions(width, height, path)
-        # A damaged header may ask for terabytes; the file's real size is known before anything is allocated.
+        # A damaged header may declare terabytes, so the file size is checked before anything is allocated.
         body = 4 * channels * width * height
         if size != file.tell() + body:
             raise wrong_length(path, size, file.tell() + body, (width, height))
@@ -41,8 +45,8 @@ def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -
     return np.frombuffer(data, "<f4").reshape(height, width, channels).astype(np.float32)
 
 
-def tagged_grid(values: npt.NDArray[np.float32]) -> bytes:
-    """Lay out float32 HxW or HxWxC values as tag, width, height and rows."""
+def encode_tagged_grid(values: npt.NDArray[np.float32]) -> bytes:
+    """Encode float32 HxW or HxWxC values as tag, width, height and rows of pixels."""
     height, width = values.shape[:2]
     return TAG + _SIZE.pack(width, height) + values.astype("<f4").tobytes()
 
@@ -50,26 +54,27 @@ def tagged_grid(values: npt.NDArray[np.float32]) -> bytes:
 def read_flo(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     """Read a flow: float32 HxWx2, (u right, v down) in pixels.
 
-    Values are as stored; `known_flow` says which are real motion (Middlebury marks the unknown with values over 1e9).
+    Values are as stored, including unknown flow, which Middlebury marks by values over 1e9; see `valid_flow`.
     """
     return read_tagged_grid(path, ".flo", channels=2)
 
 
 def write_flo(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
     """Write a flow, HxWx2 (u right, v down) in pixels, as float32; non-finite values are kept as they are."""
-    write_atomically(path, tagged_grid(as_flow(flow)))
+    write_atomically(path, encode_tagged_grid(as_flow(flow)))
 
 
-_CAMERA_NUMBERS = 9 + 12
-_CAMERA_BYTES = len(TAG) + 8 * _CAMERA_NUMBERS
+_CAMERA_VALUES = 9 + 12
+_CAMERA_BYTES = len(TAG) + 8 * _CAMERA_VALUES
 
 
 @dataclass(frozen=True)
 class Camera:
     """A pinhole camera: `intrinsics @ extrinsics @ (x, y, z, 1)` is the pixel (u, v, 1) times its depth.
 
-    `intrinsics`: float64 3x3, focal lengths and center in pixels. `extrinsics`: float64 3x4, [R | t] from world to
-    camera, in meters.
+    Attributes:
+        intrinsics: float64 3x3, focal lengths and principal point in pixels.
+        extrinsics: float64 3x4, [R | t] from world to camera, in meters.
     """
 
     intrinsics: npt.NDArray[np.float64]
@@ -83,31 +88,31 @@ def read_dpt(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
 
 def write_dpt(path: str | os.PathLike[str], depth: npt.ArrayLike) -> None:
     """Write a depth, HxW in meters, as float32; non-finite values are kept as they are."""
-    write_atomically(path, tagged_grid(as_values(depth, "a depth")))
+    write_atomically(path, encode_tagged_grid(as_values(depth, "a depth")))
 
 
 def read_cam(path: str | os.PathLike[str]) -> Camera:
-    """Read a camera; one whose numbers are not all finite is refused as damaged."""
+    """Read a camera, or raise `InputError` if the file is damaged or holds values that are not finite."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         read_tag(file, ".cam", path)
         if size != _CAMERA_BYTES:
             raise wrong_length(path, size, _CAMERA_BYTES)
-        data = read_exactly(file, 8 * _CAMERA_NUMBERS, path)
-    numbers = np.frombuffer(data, "<f8").astype(np.float64)
-    if not np.isfinite(numbers).all():
+        data = read_exactly(file, 8 * _CAMERA_VALUES, path)
+    values = np.frombuffer(data, "<f8").astype(np.float64)
+    if not np.isfinite(values).all():
         raise InputError(f"{path} is damaged (it holds NaN or infinite numbers); make or download it again.")
-    return Camera(numbers[:9].reshape(3, 3), numbers[9:].reshape(3, 4))
+    return Camera(values[:9].reshape(3, 3), values[9:].reshape(3, 4))
 
 
 def write_cam(path: str | os.PathLike[str], camera: Camera) -> None:
-    """Write a camera, exactly."""
-    intrinsics = _matrix(camera.intrinsics, (3, 3), "intrinsics")
-    extrinsics = _matrix(camera.extrinsics, (3, 4), "extrinsics")
+    """Write a camera as float64, without loss."""
+    intrinsics = _check_matrix(camera.intrinsics, (3, 3), "intrinsics")
+    extrinsics = _check_matrix(camera.extrinsics, (3, 4), "extrinsics")
     write_atomically(path, TAG + intrinsics.tobytes() + extrinsics.tobytes())
 
 
-def _matrix(matrix: npt.ArrayLike, shape: tuple[int, int], what: str) -> npt.NDArray[np.float64]:
+def _check_matrix(matrix: npt.ArrayLike, shape: tuple[int, int], what: str) -> npt.NDArray[np.float64]:
     """Return a finite real matrix as little-endian float64, or raise `InputError`."""
     array = np.asarray(matrix)
     if array.shape != shape or array.dtype.kind not in "fiu":
@@ -122,15 +127,23 @@ def _matrix(matrix: npt.ArrayLike, shape: tuple[int, int], what: str) -> npt.NDA
 
 _CHANNELS = {b"PF": 3, b"Pf": 1}
 _HEADER = re.compile(rb"(P[Ff])\s+(\S+)\s+(\S+)\s+(\S+)\s")
-# Four short words; what has not ended by here is no header.
-_LONGEST_HEADER = 256
+# A header has four short words.
+_MAX_HEADER_BYTES = 256
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_MOST_DIGITS = 10
+_MAX_DIGITS = 10
 
 
 @dataclass(frozen=True)
-class _Header:
-    """What the text says, and the byte at which it ends (the one blank after the scale not counted)."""
+class _PfmHeader:
+    """Header of a `.pfm` file.
+
+    Attributes:
+        width: Pixels.
+        height: Pixels.
+        channels: 1 or 3.
+        byte_order: "<" or ">".
+        end: Offset of the byte after the scale, which is a separator.
+    """
 
     width: int
     height: int
@@ -142,19 +155,19 @@ class _Header:
 def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     """Read float32 HxW (`Pf`) or HxWx3 (`PF`), top row first.
 
-    Values are as stored whatever the magnitude of the scale; NaN and infinity are data (stereo truth has infinity
-    where the disparity is unknown).
+    Values are as stored, whatever the magnitude of the scale. NaN and infinity are kept (stereo ground truth is
+    infinite where the disparity is unknown).
     """
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
-        start = file.read(_LONGEST_HEADER)
-        header = _parsed(start, path)
+        start = file.read(_MAX_HEADER_BYTES)
+        header = _parse_header(start, path)
         body = 4 * header.channels * header.width * header.height
-        # The size is known to the byte, so a line end of two characters cannot be mistaken for pixels.
-        blank = 2 if start.startswith(b"\r\n", header.end) and size == header.end + 2 + body else 1
-        if size != header.end + blank + body:
-            raise wrong_length(path, size, header.end + blank + body, (header.width, header.height))
-        file.seek(header.end + blank)
+        # The file size tells a separator of two characters (CRLF) from pixel data.
+        separator = 2 if start.startswith(b"\r\n", header.end) and size == header.end + 2 + body else 1
+        if size != header.end + separator + body:
+            raise wrong_length(path, size, header.end + separator + body, (header.width, header.height))
+        file.seek(header.end + separator)
         data = read_exactly(file, body, path)
     shape = (header.height, header.width, header.channels)[: 2 if header.channels == 1 else 3]
     stored = np.frombuffer(data, header.byte_order + "f4").reshape(shape)
@@ -176,7 +189,7 @@ def write_pfm(path: str | os.PathLike[str], values: npt.ArrayLike) -> None:
 def read_pfm_flow(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     """Read a flow, the first two channels of a `PF` file: float32 HxWx2, (u right, v down) in pixels.
 
-    Values are as stored; `known_flow` says which are real motion.
+    Values are as stored; see `valid_flow`.
     """
     values = read_pfm(path)
     if values.ndim == 2:
@@ -189,8 +202,8 @@ def write_pfm_flow(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
     write_pfm(path, np.pad(as_flow(flow), ((0, 0), (0, 0), (0, 1))))
 
 
-def _parsed(start: bytes, path: str | os.PathLike[str]) -> _Header:
-    """Read the header from the first bytes of a file."""
+def _parse_header(start: bytes, path: str | os.PathLike[str]) -> _PfmHeader:
+    """Parse the header in the first bytes of a file."""
     if start[:2] not in _CHANNELS:
         raise InputError(f"{path} is not a .pfm file (it starts with neither PF nor Pf); give a .pfm file.")
     match = _HEADER.match(start)
@@ -198,15 +211,15 @@ def _parsed(start: bytes, path: str | os.PathLike[str]) -> _Header:
         raise InputError(f"{path} has a damaged header (it does not end); make or download it again.")
     kind, width, height, scale = match.groups()
     for word in (width, height):
-        if not word.isdigit() or len(word) > _MOST_DIGITS:
-            raise _damaged_word(word, "a width or height", path)
+        if not word.isdigit() or len(word) > _MAX_DIGITS:
+            raise _header_error(word, "a width or height", path)
     check_dimensions(int(width), int(height), path)
     factor = float(scale) if _NUMBER.fullmatch(scale) else 0.0
     if factor == 0 or not np.isfinite(factor):
-        raise _damaged_word(scale, "a scale, whose sign is the byte order", path)
-    return _Header(int(width), int(height), _CHANNELS[kind], "<" if factor < 0 else ">", match.end(4))
+        raise _header_error(scale, "a scale, whose sign is the byte order", path)
+    return _PfmHeader(int(width), int(height), _CHANNELS[kind], "<" if factor < 0 else ">", match.end(4))
 
 
-def _damaged_word(word: bytes, what: str, path: str | os.PathLike[str]) -> InputError:
-    shown = ascii(word[:20].decode("latin-1"))
-    return InputError(f"{path} has a damaged header ({shown} is not {what}); make or download it again.")
+def _header_error(word: bytes, what: str, path: str | os.PathLike[str]) -> InputError:
+    text = ascii(word[:20].decode("latin-1"))
+    return InputError(f"{path} has a damaged header ({text} is not {what}); make or download it again.")

@@ -1,4 +1,4 @@
-"""The size an image's header declares, held against the bytes there are: decoders allocate whatever they are told."""
+"""Checks of image headers before decoding, since decoders allocate whatever size a header declares."""
 
 import os
 import re
@@ -12,70 +12,70 @@ from PIL import Image
 
 from protoformer.errors import InputError
 
-# Decoding at most this many pixels stays under 64 MB, so that smaller headers need not be doubted: with alpha or in
-# any format, and without alpha in the formats that have no bound, where the room is wanted for flat images.
-_SMALL = 2**20
-_SMALL_WITHOUT_BOUND = 2**21
+# Decoding this many pixels takes less than 64 MB, so that smaller images are not checked. The second limit is for
+# opaque images in formats without a bound, where uniform images compress to almost nothing.
+_SMALL_PIXELS = 2**20
+_SMALL_PIXELS_UNBOUNDED = 2**21
 
-# The most that one byte of a file can stand for. First where it is bytes of samples: stored plainly; in blocks of
-# 4x4 pixels; in runs of up to 256; by deflate (258 bytes in 2 bits); by LZW (fewer than 4096 bytes in 12 bits).
-_RUNS, _DEFLATE, _LZW = 128, 1032, 2731
-_SAMPLE_BYTES_A_BYTE = {
+# Maximum bytes of samples per byte of a file: uncompressed; in blocks of 4x4 pixels; in runs of up to 256; with
+# deflate (258 bytes in 2 bits); with LZW (fewer than 4096 bytes in 12 bits).
+_RUN_LENGTH, _DEFLATE, _LZW = 128, 1032, 2731
+_SAMPLE_BYTES_PER_BYTE = {
     **{"raw": 1, "ppm": 1, "ppm_plain": 1, "dds_rgb": 1, "bcn": 2},
-    **dict.fromkeys(("bmp_rle", "packbits", "pcx", "qoi", "sgi_rle", "SGI16", "sun_rle", "tga_rle"), _RUNS),
+    **dict.fromkeys(("bmp_rle", "packbits", "pcx", "qoi", "sgi_rle", "SGI16", "sun_rle", "tga_rle"), _RUN_LENGTH),
     **{"tiff_lzw": _LZW, "tiff_deflate": _DEFLATE, "tiff_adobe_deflate": _DEFLATE},
 }
-# Then where it is pixels: a jpeg spends a bit or more on each 8x8 block, and gif is LZW of a byte a pixel.
-_PIXELS_A_BYTE = {"jpeg": 512, "gif": _LZW}
-# The rest (webp, avif, jpeg 2000, fax and newer codecs in a tiff) can state a flat image of any size in a few dozen
-# bytes, which nothing tells from a damaged header. Photographs stay a hundred times under this.
-_PIXELS_A_BYTE_WITHOUT_BOUND = 2048
+# Maximum pixels per byte: a jpeg needs at least one bit per 8x8 block, and gif is LZW with one byte per pixel.
+_PIXELS_PER_BYTE = {"jpeg": 512, "gif": _LZW}
+# Other codecs (webp, avif, jpeg 2000, fax and newer codecs in a tiff) encode a uniform image of any size in a few
+# dozen bytes, which looks like a damaged header. Photographs stay a hundred times below this limit.
+_PIXELS_PER_BYTE_UNBOUNDED = 2048
 
 _ICO = b"\0\0\1\0"
 _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 322, 323
-# Width and height, or height and width, of the pngs and the jpeg 2000 files and streams inside an icon.
+# Width and height (in either order) of the png and jpeg 2000 images inside an icon.
 _SIZE_IN_ICON = re.compile(rb"(?:IHDR|ihdr|\xff\x4f\xff\x51.{4})(.{4})(.{4})", re.DOTALL)
 
 
 def check_icon(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` where `data` is an icon with a picture too large for one; others pass.
+    """Raise `InputError` if `data` is an icon with an image too large for an icon.
 
-    To identify a Windows icon is to decode it, so this comes first.
+    Pillow decodes a Windows icon to identify it, so this check must come first.
     """
-    if data.startswith((_ICO, b"icns")) and _largest_in_icon(data) > _SMALL:
-        raise InputError(f"{path} is a damaged icon (its picture is too large for one); make or download it again.")
+    if data.startswith((_ICO, b"icns")) and _max_icon_pixels(data) > _SMALL_PIXELS:
+        raise InputError(f"{path} is a damaged icon (its image is too large for one); make or download it again.")
 
 
 def check_declared_size(image: Image.Image, data: bytes, path: str | os.PathLike[str]) -> None:
-    """Raise `InputError` where `data`, identified as `image` but not decoded, is too short for the declared pixels."""
+    """Raise `InputError` if `data`, identified as `image` but not decoded, is too short for the declared size."""
     pixels = max(image.width * image.height, _tile_pixels(image))
-    most = _most_pixels(image)
-    small = _SMALL if most is not None or image.has_transparency_data else _SMALL_WITHOUT_BOUND
-    if pixels > max(small, (most or _PIXELS_A_BYTE_WITHOUT_BOUND) * len(data)):
+    max_per_byte = _max_pixels_per_byte(image)
+    min_suspect = _SMALL_PIXELS if max_per_byte is not None or image.has_transparency_data else _SMALL_PIXELS_UNBOUNDED
+    if pixels > max(min_suspect, (max_per_byte or _PIXELS_PER_BYTE_UNBOUNDED) * len(data)):
         raise InputError(
             f"{path} declares {image.width}x{image.height} pixels, more than its {len(data)} bytes can be trusted to "
             "hold; make or download it again, or save it as png."
         )
 
 
-def _most_pixels(image: Image.Image) -> int | None:
-    """Give the most pixels that a byte of the image's format can hold, None where there is no such bound."""
+def _max_pixels_per_byte(image: Image.Image) -> int | None:
+    """Return the maximum number of pixels per byte for the codec of an image, or None if it has no bound."""
     tiles = getattr(image, "tile", None)
-    if not tiles or image.format == "AVIF":  # the tile of an avif describes what its library has decoded
+    if not tiles or image.format == "AVIF":  # the tile of an avif describes the decoded image
         return None
     codec = tiles[0].codec_name
     if codec == "libtiff":
         codec = image.info.get("compression")
-    if codec in _PIXELS_A_BYTE:
-        return _PIXELS_A_BYTE[codec]
-    if codec not in _SAMPLE_BYTES_A_BYTE:
+    if codec in _PIXELS_PER_BYTE:
+        return _PIXELS_PER_BYTE[codec]
+    if codec not in _SAMPLE_BYTES_PER_BYTE:
         return None
-    # Gray and palette pixels may take a single bit, all others take a byte or more.
-    return _SAMPLE_BYTES_A_BYTE[codec] * (8 if image.mode in ("1", "L", "P") else 1)
+    # Gray and palette pixels may take a single bit, others take at least one byte.
+    return _SAMPLE_BYTES_PER_BYTE[codec] * (8 if image.mode in ("1", "L", "P") else 1)
 
 
 def _tile_pixels(image: Image.Image) -> int:
-    """Count the pixels in one tile of a TIFF, which is decoded whole even where the image is smaller."""
+    """Return the pixels of one tile of a TIFF, which is decoded completely even if the image is smaller."""
     if image.format != "TIFF":
         return 0
     tags = getattr(image, "tag_v2", {})
@@ -83,12 +83,12 @@ def _tile_pixels(image: Image.Image) -> int:
     return width * height if isinstance(width, int) and isinstance(height, int) else 0
 
 
-def _largest_in_icon(data: bytes) -> int:
-    """Count the pixels of the largest picture in an icon, whose own list of sizes binds no decoder."""
-    sizes = [struct.unpack(">II", b"".join(found)) for found in _SIZE_IN_ICON.findall(data)]
+def _max_icon_pixels(data: bytes) -> int:
+    """Return the pixels of the largest image in an icon; decoders ignore the size list of the icon itself."""
+    sizes = [struct.unpack(">II", b"".join(match)) for match in _SIZE_IN_ICON.findall(data)]
     entries = int.from_bytes(data[4:6], "little") if data.startswith(_ICO) else 0
     for entry in range(min(entries, len(data) // 16)):
-        # What is no png is a bitmap: its header's length, then its size, the height negative if stored downwards.
+        # Other entries are bitmaps: header length, width, height, where a negative height means top-down rows.
         offset = int.from_bytes(data[16 * entry + 18 : 16 * entry + 22], "little")
         start = data[offset : offset + 12]
         if len(start) == 12 and not start.startswith(b"\x89PNG"):
@@ -97,54 +97,55 @@ def _largest_in_icon(data: bytes) -> int:
     return max((width * height for width, height in sizes), default=0)
 
 
-_lock = threading.Lock()
-_scope = ExitStack()
-_depth = 0
+_scope_lock = threading.Lock()
+_filter_scope = ExitStack()
+_scope_depth = 0
 
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Silence Pillow's warnings (large image, odd metadata), which here end as an error or do not matter.
+    """Silence warnings of Pillow (large image, odd metadata), which either become errors here or do not matter.
 
-    The filters are global to the process, so threads that decode at once share one scope: the first sets it, the last
-    restores it. Only warnings raised inside Pillow are touched.
+    Warning filters are global to the process, so threads that decode at the same time share one scope: the first sets
+    it, the last restores it. Only warnings raised inside Pillow are affected.
     """
-    global _depth  # noqa: PLW0603 - the filters themselves are global
-    with _lock:
-        if _depth == 0:
-            _scope.enter_context(warnings.catch_warnings())
+    global _scope_depth  # noqa: PLW0603 - the filters themselves are global
+    with _scope_lock:
+        if _scope_depth == 0:
+            _filter_scope.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"PIL\.")
-        _depth += 1
+        _scope_depth += 1
     try:
         yield
     finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
-                _scope.close()
+        with _scope_lock:
+            _scope_depth -= 1
+            if _scope_depth == 0:
+                _filter_scope.close()
 
 
 MAX_JPEG_SCANS = 100
-"""Scans of a JPEG. Each one passes over the whole image; encoders write about ten, and libtiff allows as many."""
+"""Maximum scans of a JPEG. Each scan covers the whole image; encoders write about ten. libtiff has the same limit."""
 MAX_JPEG2000_TILES = 4096
-"""Tiles of a JPEG 2000 image. Its decoder allocates about 12 kB for each before it reads a pixel."""
+"""Maximum tiles of a JPEG 2000 image. The decoder allocates about 12 kB per tile before it reads a pixel."""
 MAX_JPEG2000_COMPONENTS = 4
-"""Color and alpha channels; each tile holds tables for every one of them."""
+"""Maximum color and alpha channels of a JPEG 2000 image; each tile has tables for each of them."""
 
 MAX_PNM_HEADER_BYTES = 2**16
-"""Bytes of the header of a PBM, PGM or PPM image with its comments, which Pillow reads one at a time."""
+"""Maximum header of a PBM, PGM or PPM image including comments, which Pillow reads byte by byte."""
 
 _JPEG = b"\xff\xd8"
-_END, _START_OF_SCAN = 0xD9, 0xDA
+_END_OF_IMAGE, _START_OF_SCAN = 0xD9, 0xDA
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without a segment: temporary use, restarts, start of the image."""
 _NEXT_MARKER = re.compile(rb"\xff+([^\x00\xff])")
 _ICNS = b"icns"
-_BLANK, _NUMBER = rb"(?:\s|#[^\r\n]*+)*+", rb"[0-9.eE+-]++"
+_PNM_BLANK, _PNM_NUMBER = rb"(?:\s|#[^\r\n]*+)*+", rb"[0-9.eE+-]++"
 _PNM_HEADER = re.compile(
     b"|".join(
-        # All numbers of the header, or as many as there are and what follows them.
-        rb"P[%b](?:(?:%b%b){%d}|(?:%b%b){0,%d}%b)" % (kinds, _BLANK, _NUMBER, count, _BLANK, _NUMBER, count - 1, _BLANK)
+        # All numbers of the header, or as many as exist and the blanks after them.
+        rb"P[%b](?:(?:%b%b){%d}|(?:%b%b){0,%d}%b)"
+        % (kinds, _PNM_BLANK, _PNM_NUMBER, count, _PNM_BLANK, _PNM_NUMBER, count - 1, _PNM_BLANK)
         for kinds, count in ((b"14", 2), (b"02356789fyx", 3))
     )
 )
@@ -153,11 +154,11 @@ _CODESTREAM, _SIZE_SEGMENT = b"\xff\x4f", b"\xff\x51"
 
 
 def check_decoder_limits(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Refuse an image whose header costs its decoder far more time or memory than its pixels do.
+    """Reject an image whose header costs the decoder far more time or memory than its pixels do.
 
     Args:
         data: The whole file, of any format.
-        path: Named in messages.
+        path: Name of the file in error messages.
 
     Raises:
         InputError: A JPEG has more than `MAX_JPEG_SCANS` scans, a JPEG 2000 image more than `MAX_JPEG2000_TILES`
@@ -173,18 +174,18 @@ def check_decoder_limits(data: bytes, path: str | os.PathLike[str]) -> None:
     if header is not None and header.end() > MAX_PNM_HEADER_BYTES:
         raise InputError(f"{path} has a header of more than {MAX_PNM_HEADER_BYTES} bytes; save it again.")
     if data.startswith(_ICNS):  # an icon may hold several
-        for found in re.finditer(re.escape(_CODESTREAM + _SIZE_SEGMENT), data):
-            _check_jpeg2000(data, found.start(), path)
+        for match in re.finditer(re.escape(_CODESTREAM + _SIZE_SEGMENT), data):
+            _check_jpeg2000(data, match.start(), path)
 
 
 def _count_scans(data: bytes) -> int:
-    """Count the scans up to the end mark, or up to one more than the limit."""
+    """Count the scans of a JPEG, up to one more than the limit."""
     scans, position = 0, len(_JPEG)
-    # Bytes between two segments, which include the data of a scan, are skipped as a decoder skips them.
+    # Bytes between two segments, such as the data of a scan, are skipped as in a decoder.
     while scans <= MAX_JPEG_SCANS and (marker := _NEXT_MARKER.search(data, position)) is not None:
         position = marker.end()
         kind = marker[1][0]
-        if kind == _END:
+        if kind == _END_OF_IMAGE:
             break
         if kind in _WITHOUT_LENGTH:
             continue
@@ -209,18 +210,18 @@ def _check_jpeg2000(data: bytes, start: int, path: str | os.PathLike[str]) -> No
 
 
 def _codestream_start(data: bytes) -> int:
-    """Find the first byte of the coded image, which a JP2 file holds in a box of its own."""
+    """Return the offset of the codestream, which a JP2 file holds in a box of its own."""
     if not data.startswith(_JP2):
         return 0
     position = 0
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
-        head = 8
+        header_length = 8
         if length == 1:  # the length follows in 64 bits
-            length, head = int.from_bytes(data[position + 8 : position + 16], "big"), 16
+            length, header_length = int.from_bytes(data[position + 8 : position + 16], "big"), 16
         if kind == b"jp2c":
-            return position + head
-        if length < head:  # 0 is a box up to the end of the file; all else is damaged
+            return position + header_length
+        if length < header_length:  # 0 means up to the end of the file; other values are damaged
             break
         position += length
     return len(data)

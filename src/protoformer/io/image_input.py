@@ -1,4 +1,4 @@
-"""Images as people hand them in: a path, an array or a tensor."""
+"""Conversion of image inputs (paths, arrays, tensors, Pillow images) to tensors."""
 
 import os
 
@@ -12,15 +12,24 @@ from protoformer.errors import InputError
 from protoformer.io.image import DecodedImage, read_image
 
 ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image | DecodedImage
-"""A path; an array H x W, H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; a picture of Pillow's; or an image
-that was read already. Integers span their type's range, floats are in [0, 1]. A fourth channel is opacity, over black.
+"""A path; an array H x W or H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; a Pillow image; or a decoded image.
+
+Integers span the range of their type, floats are in [0, 1]. A fourth channel is alpha, composited over black.
 """
-ROUNDING = 1e-3
-"""How far beyond [0, 1] floats may lie, as resizing leaves them; they are cut off."""
+RANGE_TOLERANCE = 1e-3
+"""How far floats may exceed [0, 1], for example after resizing; they are clamped."""
 
 
 def as_image(source: ImageLike, name: str = "the image") -> Tensor:
-    """Any of these as a float32 tensor 1 x 3 x H x W in [0, 1]; `name` is what errors call it."""
+    """Convert an image to a float32 tensor 1 x 3 x H x W in [0, 1].
+
+    Args:
+        source: The image.
+        name: Name of the image in error messages.
+
+    Raises:
+        InputError: If the type, shape or range is not supported.
+    """
     if isinstance(source, Tensor):
         return _from_tensor(source, name)
     if isinstance(source, np.ndarray):
@@ -30,19 +39,21 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
     if isinstance(source, Image.Image):
         return _from_array(np.asarray(source.convert("RGBA" if source.has_transparency_data else "RGB")), name)
     if not isinstance(source, (str, os.PathLike)):
-        raise InputError(f"{name} is of type {type(source).__name__}; give a path, an array, a tensor or a picture.")
+        raise InputError(
+            f"{name} is of type {type(source).__name__}; give a path, an array, a tensor or a Pillow image."
+        )
     return torch.from_numpy(read_image(source)).permute(2, 0, 1)[None]
 
 
 def as_frame(source: ImageLike, name: str) -> Tensor:
-    """Any of these as 3 x H x W: bytes in three channels as they are, uint8, and all else as float32 in [0, 1].
+    """Convert an image to 3 x H x W: uint8 RGB stays uint8, everything else becomes float32 in [0, 1].
 
-    Bytes are not copied where that can be helped, nor moved from their device.
+    uint8 data stays on its device and is copied only if necessary.
     """
     if isinstance(source, np.ndarray) and source.dtype == np.uint8 and source.ndim == 3 and source.shape[2] == 3:
-        # torch takes neither what is counted backwards, such as a camera's colors, nor what is locked.
-        plain = source.flags.writeable and min(source.strides) >= 0
-        source = torch.from_numpy(source if plain else source.copy()).permute(2, 0, 1)
+        # torch supports neither negative strides, such as those of BGR to RGB views, nor read-only arrays.
+        shareable = source.flags.writeable and min(source.strides) >= 0
+        source = torch.from_numpy(source if shareable else source.copy()).permute(2, 0, 1)
     if isinstance(source, Tensor) and source.dtype == torch.uint8 and source.numel():
         frame = source.detach()
         frame = frame[0] if frame.dim() == 4 and len(frame) == 1 else frame
@@ -52,28 +63,28 @@ def as_frame(source: ImageLike, name: str) -> Tensor:
 
 
 def to_float(frame: Tensor) -> Tensor:
-    """A frame, uint8 or float in [0, 1], as float32 in [0, 1]."""
+    """Convert a frame, uint8 or float in [0, 1], to float32 in [0, 1]."""
     return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
 
 
 def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:
-    """Two images of one size, 1 x 3 x H x W each."""
+    """Convert two images of the same size to tensors 1 x 3 x H x W, or raise `InputError`."""
     names = [
         str(source)
         if isinstance(source, (str, os.PathLike))
         else source.name
         if isinstance(source, DecodedImage)
-        else f"the {place} image"
-        for source, place in ((first, "first"), (second, "second"))
+        else f"the {position} image"
+        for source, position in ((first, "first"), (second, "second"))
     ]
-    one, two = as_image(first, names[0]), as_image(second, names[1])
-    if one.shape != two.shape:
-        sizes = [f"{image.shape[3]}x{image.shape[2]}" for image in (one, two)]
+    image1, image2 = as_image(first, names[0]), as_image(second, names[1])
+    if image1.shape != image2.shape:
+        sizes = [f"{image.shape[3]}x{image.shape[2]}" for image in (image1, image2)]
         raise InputError(
             f"{names[0]} is {sizes[0]} pixels and {names[1]} is {sizes[1]}; "
             "flow needs two images of the same size, so scale or crop one of them."
         )
-    return one, two
+    return image1, image2
 
 
 def _from_tensor(tensor: Tensor, name: str) -> Tensor:
@@ -84,7 +95,7 @@ def _from_tensor(tensor: Tensor, name: str) -> Tensor:
         raise InputError(f"{name} is a tensor of shape {tuple(tensor.shape)}; give 3 x H x W or 1 x 3 x H x W.")
     if tensor.is_floating_point():
         tensor = tensor.float()  # numpy has no bfloat16
-    return _in_range(tensor.cpu().numpy(), name)[None]
+    return _scale_to_unit(tensor.cpu().numpy(), name)[None]
 
 
 def _from_array(array: npt.NDArray[np.generic], name: str) -> Tensor:
@@ -92,26 +103,26 @@ def _from_array(array: npt.NDArray[np.generic], name: str) -> Tensor:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4):
         raise InputError(f"{name} is an array of shape {array.shape}; give H x W, or H x W x 1, 3 or 4.")
-    pixels = _in_range(array, name).permute(2, 0, 1)
+    pixels = _scale_to_unit(array, name).permute(2, 0, 1)
     if len(pixels) == 4:
         pixels = pixels[:3] * pixels[3:]
     return pixels.expand(3, -1, -1)[None]
 
 
-def _in_range(array: npt.NDArray[np.generic], name: str) -> Tensor:
-    """Scale integers by their type's largest value; let floats in [0, 1] pass."""
+def _scale_to_unit(array: npt.NDArray[np.generic], name: str) -> Tensor:
+    """Scale integers by the maximum of their type; return floats in [0, 1] unchanged."""
     if not array.size:
         raise InputError(f"{name} has no pixels (shape {array.shape}); give an image with at least one.")
     if array.dtype == np.bool_:
         return torch.from_numpy(array.astype(np.float32))
     if np.issubdtype(array.dtype, np.unsignedinteger):
-        largest = 2.0 ** (8 * array.dtype.itemsize) - 1
-        return torch.from_numpy((array.astype(np.float64) / largest).astype(np.float32))
+        max_value = 2.0 ** (8 * array.dtype.itemsize) - 1
+        return torch.from_numpy((array.astype(np.float64) / max_value).astype(np.float32))
     if not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"{name} has values of type {array.dtype}; give unsigned integers, or floats in [0, 1].")
     if not np.isfinite(array).all():
         raise InputError(f"{name} contains NaN or infinite values; replace them first.")
     low, high = float(array.min()), float(array.max())
-    if low < -ROUNDING or high > 1 + ROUNDING:
+    if low < -RANGE_TOLERANCE or high > 1 + RANGE_TOLERANCE:
         raise InputError(f"{name} has values from {low:g} to {high:g}; scale floats to [0, 1].")
     return torch.from_numpy(array.astype(np.float32)).clamp(0, 1)

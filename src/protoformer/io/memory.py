@@ -1,4 +1,4 @@
-"""What a computation will need, before it takes it."""
+"""Free memory of a device, and release of unused memory."""
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
@@ -11,36 +11,36 @@ import torch
 Item = TypeVar("Item")
 
 TRIM_EVERY = 50
-"""Frames of a clip after which unused memory goes back to the system."""
+"""Number of frames after which unused memory is returned to the system."""
 
 BYTES_PER_PIXEL = {"memory": 4000, "recurrent": 1600}
-"""Memory that flow takes in use for each pixel of a large image, by its decoder: what was seen, and some to spare."""
+"""Memory per pixel of a large image that flow inference needs, by decoder, measured with a safety margin."""
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device now, or None where that cannot be told."""
+    """Return the free memory of a device in bytes, or None if it cannot be determined."""
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch has it, and can use it
-        return int(torch.cuda.mem_get_info(device)[0]) + kept
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # reserved by torch, but free
+        return int(torch.cuda.mem_get_info(device)[0]) + cached
     if device.type != "cpu":
         return None
-    known = [free for free in (_machine_free(), _container_free()) if free is not None]
-    return min(known, default=None)
+    limits = [free for free in (_system_free_bytes(), _cgroup_free_bytes()) if free is not None]
+    return min(limits, default=None)
 
 
 def release_unused() -> None:
-    """Give memory that the process holds but does not use back to the system, where the C library can.
+    """Return unused memory of the process to the system, if the C library supports it.
 
-    Between what is kept for some frames, glibc collects free pieces that fit no later request: a few kilobytes a
-    frame, which add up over an hour.
+    Allocations that live for several frames fragment the heap of glibc by a few kilobytes per frame, which add up over
+    an hour of video.
     """
-    trim = _trim()
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 
 
 def trim_memory(frames: Iterable[Item]) -> Iterator[Item]:
-    """Yield frames, and release unused memory every `TRIM_EVERY` of them."""
+    """Yield frames, releasing unused memory after every `TRIM_EVERY` of them."""
     for number, frame in enumerate(frames, start=1):
         yield frame
         if number % TRIM_EVERY == 0:
@@ -48,27 +48,27 @@ def trim_memory(frames: Iterable[Item]) -> Iterator[Item]:
 
 
 @cache
-def _trim() -> Callable[[int], int] | None:
+def _malloc_trim() -> Callable[[int], int] | None:
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # not glibc
         return None
-    return found
+    return malloc_trim
 
 
 def describe_memory(amount: int) -> str:
-    """An amount of memory, bytes, as people say it."""
+    """Format an amount of memory, given in bytes, as MiB or GiB."""
     return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"
 
 
-def _machine_free() -> int | None:
+def _system_free_bytes() -> int | None:
     meminfo = Path("/proc/meminfo")
     lines = meminfo.read_text().splitlines() if meminfo.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _container_free() -> int | None:
-    """What a container's own limit leaves, which the machine's figures do not show; cached files can be dropped."""
+def _cgroup_free_bytes() -> int | None:
+    """Return what the memory limit of a container leaves, counting reclaimable file cache as free."""
     limit, used, details = (Path("/sys/fs/cgroup") / f"memory.{name}" for name in ("max", "current", "stat"))
     if not all(path.exists() for path in (limit, used, details)) or not limit.read_text().strip().isdigit():
         return None
@@ -78,6 +78,6 @@ def _container_free() -> int | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether this is what an allocation that failed raises."""
+    """Return whether an error was raised by a failed allocation."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text

@@ -1,11 +1,11 @@
-"""Augmentation of images with depth, by which the camera stays known.
+"""Augmentation of depth samples that keeps the intrinsics exact.
 
-A picture that is turned about its optical axis, scaled, mirrored and cut is that of another camera before another
-world: one with a longer lens and another center, before a world that is turned or mirrored as a whole. Depths along the
-axis stay as they are, exactly, as long as pixels are square; so pixels are never stretched.
+An image that is rotated about the optical axis, scaled, flipped and cropped is the image of a rotated or flipped scene
+taken by a camera with another focal length and principal point. Depth along the optical axis is unchanged as long as
+pixels stay square, so images are never stretched.
 
-A network knows things by the size at which it was shown them. So images are first shrunk as they are in use, and are
-then made smaller and larger than that: what it will see lies well inside of what it has seen.
+The apparent size of objects is a depth cue. Images are therefore first resized to the resolution used at inference, and
+then scaled down and up, so that inference lies well inside the range seen in training.
 """
 
 import math
@@ -33,32 +33,41 @@ from protoformer.datasets.augmentation.photometric import (
 from protoformer.errors import InputError
 from protoformer.geometry.resizing import limited_size, shrink, shrink_position
 from protoformer.geometry.warps import pixel_grid
-from protoformer.geometry.warps import sample as sampled
+from protoformer.geometry.warps import sample as sample_bilinear
 from protoformer.synthetic.samples import DepthSample
 
-STEEPEST = 1.0
-"""Radians: a picture that is turned farther than this has little left that a crop fits in."""
-LEAST_SCALE = -1.0
-"""Exponent of 2: bilinear sampling passes pixels over below half the size."""
-CAR_PIXELS = 376 * 1242
-"""Of the largest images of KITTI; those of Virtual KITTI 2 and of Sintel have fewer."""
+MAX_ROTATION = 1.0
+"""Maximum rotation, in radians; beyond it little of the image is left for a crop."""
+MIN_SCALE_EXPONENT = -1.0
+"""Minimum scale, as an exponent of 2; bilinear sampling skips pixels below half the size."""
+KITTI_PIXELS = 376 * 1242
+"""Pixels of the largest images of KITTI; those of Virtual KITTI 2 and Sintel have fewer."""
 
 
 @dataclass(frozen=True)
 class DepthAugmentation:
-    """How much images with depth are varied; the defaults are strong, for a few hundred photographs of rooms.
+    """Configuration of the depth augmentation; the defaults are strong, for a few hundred photographs of rooms.
 
-    crop: (height, width) of what comes out, pixels; never anything from beyond the image.
-    pixels: larger images are first shrunk to about so many, as in use; a model's `depth_pixels`.
-    min_scale, max_scale: exponents of 2 between which the scale of that lies; more where the crop would not fit into
-        less, so a crop of the use size would be one of enlarged images alone.
-    rotation: turn about the optical axis, either way, radians, at most 1. flip_horizontal: probability.
-    brightness, contrast, saturation: factors lie in 1 - strength .. 1 + strength. hue: turn either way, radians.
-    blur, blur_probability: most pixels that a Gaussian is wide. noise, noise_probability: most that gray is off by.
-    erase: probability that one or two boxes turn the image's mean color (their depths stay); erase_size: least and
-        most pixels a side.
+    Color jitter, blur, noise and erased boxes apply to the crop.
 
-    Colors, blur, noise and boxes are those of the crop.
+    Attributes:
+        crop: (height, width) of the output, in pixels; it never extends beyond the image.
+        pixels: Larger images are first shrunk to about this many pixels, as at inference (`depth_pixels` of a model).
+        min_scale: Lower bound of the scale relative to that size, as an exponent of 2. The scale is raised where the
+            crop would not fit, so a crop of the inference size only ever shows enlarged images.
+        max_scale: Upper bound of the scale, as an exponent of 2.
+        rotation: Maximum rotation about the optical axis, in radians, in both directions; at most 1.
+        flip_horizontal: Probability of a horizontal flip.
+        brightness: Strength; the factor lies in [1 - strength, 1 + strength].
+        contrast: Strength, as for brightness.
+        saturation: Strength, as for brightness.
+        hue: Maximum rotation of the hue, in radians, in both directions.
+        blur: Maximum standard deviation of the Gaussian blur, in pixels.
+        blur_probability: Probability of blur.
+        noise: Maximum standard deviation of the noise, for images in [0, 1].
+        noise_probability: Probability of noise.
+        erase: Probability that one or two boxes are filled with the mean color; the depth is unchanged.
+        erase_size: Minimum and maximum side of these boxes, in pixels.
     """
 
     crop: tuple[int, int] = (192, 256)
@@ -82,21 +91,23 @@ class DepthAugmentation:
         check_settings(self)
         if not isinstance(self.pixels, int) or self.pixels < 1:
             raise InputError(f"the augmentation's pixels is {self.pixels!r}, but it must be a whole number, 1 or more.")
-        if self.rotation > STEEPEST:
-            raise InputError(f"the augmentation's rotation is {self.rotation:g}, but it must be at most {STEEPEST:g}.")
-        if self.min_scale < LEAST_SCALE:
+        if self.rotation > MAX_ROTATION:
             raise InputError(
-                f"the augmentation's min_scale is {self.min_scale:g}, but it must be {LEAST_SCALE:g} or more: "
-                "sampling passes pixels over below half the size."
+                f"the augmentation's rotation is {self.rotation:g}, but it must be at most {MAX_ROTATION:g}."
+            )
+        if self.min_scale < MIN_SCALE_EXPONENT:
+            raise InputError(
+                f"the augmentation's min_scale is {self.min_scale:g}, but it must be {MIN_SCALE_EXPONENT:g} or more: "
+                "sampling skips pixels below half the size."
             )
 
 
 DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
     "rooms": DepthAugmentation(),
-    # From a car everything stands upright, and laser points lie in rows that a turn would tear.
+    # Cameras on cars are level, and a rotation would break up the scan lines of the laser.
     "streets": DepthAugmentation(
         crop=(320, 960),
-        pixels=CAR_PIXELS,
+        pixels=KITTI_PIXELS,
         min_scale=-0.22,
         max_scale=0.4,
         rotation=0.0,
@@ -106,39 +117,53 @@ DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
         erase=0.0,
     ),
     "film": DepthAugmentation(
-        crop=(352, 832), pixels=CAR_PIXELS, min_scale=-0.25, max_scale=0.6, rotation=0.05, erase_size=(50, 100)
+        crop=(352, 832), pixels=KITTI_PIXELS, min_scale=-0.25, max_scale=0.6, rotation=0.05, erase_size=(50, 100)
     ),
 }
 
 
 @dataclass(frozen=True)
 class CropPlan:
-    """Where a crop comes from: the image is turned about `center`, scaled, mirrored, and cut around it.
+    """Geometry of one crop: the image is rotated about `center`, scaled, flipped, and cropped around it.
 
-    center: (x, y) in the image, pixels. angle: radians, positive from x to y. crop: (height, width).
+    Attributes:
+        crop: (height, width), in pixels.
+        center: (x, y) in the image, in pixels.
+        scale: Factor.
+        angle: Radians, positive from x to y.
+        flipped: Whether the crop is flipped horizontally.
     """
 
     crop: tuple[int, int]
     center: tuple[float, float]
     scale: float = 1.0
     angle: float = 0.0
-    mirrored: bool = False
+    flipped: bool = False
 
     @property
     def matrix(self) -> Tensor:
-        """Image to crop, 3 x 3: positions (x, y, 1), the center of the first pixel being (0, 0), float64."""
+        """Map from image to crop, 3 x 3, float64, for (x, y, 1) with the center of the first pixel at (0, 0)."""
         height, width = self.crop
         cosine, sine = self.scale * math.cos(self.angle), self.scale * math.sin(self.angle)
-        side = -1.0 if self.mirrored else 1.0
-        turn = torch.tensor([[side * cosine, -side * sine], [sine, cosine]], dtype=torch.float64)
-        middle = torch.tensor([(width - 1) / 2, (height - 1) / 2], dtype=torch.float64)
-        shift = middle - turn @ torch.tensor(self.center, dtype=torch.float64)
-        return torch.cat((torch.cat((turn, shift[:, None]), dim=1), torch.tensor([[0.0, 0.0, 1.0]]).double()))
+        sign = -1.0 if self.flipped else 1.0
+        linear = torch.tensor([[sign * cosine, -sign * sine], [sine, cosine]], dtype=torch.float64)
+        crop_center = torch.tensor([(width - 1) / 2, (height - 1) / 2], dtype=torch.float64)
+        shift = crop_center - linear @ torch.tensor(self.center, dtype=torch.float64)
+        return torch.cat((torch.cat((linear, shift[:, None]), dim=1), torch.tensor([[0.0, 0.0, 1.0]]).double()))
 
 
 @dataclass(frozen=True)
 class DepthParameters:
-    """Everything random about one sample. erased: boxes (x, y, w, h) of the crop, pixels. seed: of the noise."""
+    """Augmentation parameters of one sample.
+
+    Attributes:
+        cutting: Geometry of the crop.
+        colors: Color jitter.
+        blur: Standard deviation of the blur, in pixels.
+        noise: Standard deviation of the noise.
+        seed: Seed of the noise.
+        erased: Boxes (x, y, w, h) erased from the crop, in pixels.
+    """
 
     cutting: CropPlan
     colors: Jitter = NEUTRAL
@@ -149,108 +174,121 @@ class DepthParameters:
 
 
 def sample_depth_parameters(config: DepthAugmentation, key: Key, size: tuple[int, int]) -> DepthParameters:
-    """The parameters of the sample with this key, (seed, epoch, index), whose image, shrunk, is (height, width)."""
+    """Sample the parameters of the sample with a key (seed, epoch, index) and a resized image of (height, width)."""
     draws = ParameterSampler(key)
     return DepthParameters(
-        cutting=_draw_cutting(config, draws, size),
+        cutting=_sample_crop(config, draws, size),
         colors=sample_jitter(config, draws, "first"),
-        blur=draws.between("blur", 0.0, config.blur) if draws.happens("blurred", config.blur_probability) else 0.0,
-        noise=draws.between("noise", 0.0, config.noise) if draws.happens("noisy", config.noise_probability) else 0.0,
-        seed=draws.whole("noise seed", 0, 2**31 - 1),
+        blur=draws.uniform("blur", 0.0, config.blur) if draws.bernoulli("blurred", config.blur_probability) else 0.0,
+        noise=draws.uniform("noise", 0.0, config.noise) if draws.bernoulli("noisy", config.noise_probability) else 0.0,
+        seed=draws.integer("noise seed", 0, 2**31 - 1),
         erased=sample_boxes(config, draws, config.crop),
     )
 
 
-def _draw_cutting(config: DepthAugmentation, draws: ParameterSampler, size: tuple[int, int]) -> CropPlan:
-    angle = draws.between("rotation", -config.rotation, config.rotation)
+def _sample_crop(config: DepthAugmentation, draws: ParameterSampler, size: tuple[int, int]) -> CropPlan:
+    angle = draws.uniform("rotation", -config.rotation, config.rotation)
     cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
-    high, wide = config.crop
-    # Sides of the upright box around the turned crop, in pixels of the scaled image.
-    around = (wide * cosine + high * sine, wide * sine + high * cosine)
-    covering = max(around[0] / size[1], around[1] / size[0])
-    scale = max(2 ** draws.between("scale", config.min_scale, config.max_scale), covering)
-    room_x, room_y = (max(0.0, side - part / scale) for side, part in zip((size[1], size[0]), around, strict=True))
+    crop_height, crop_width = config.crop
+    # (width, height) of the axis-aligned box around the rotated crop, in pixels of the scaled image.
+    extent = (crop_width * cosine + crop_height * sine, crop_width * sine + crop_height * cosine)
+    min_scale = max(extent[0] / size[1], extent[1] / size[0])
+    scale = max(2 ** draws.uniform("scale", config.min_scale, config.max_scale), min_scale)
+    slack_x, slack_y = (
+        max(0.0, length - needed / scale) for length, needed in zip((size[1], size[0]), extent, strict=True)
+    )
     return CropPlan(
         crop=config.crop,
         center=(
-            (size[1] - 1) / 2 + room_x * (draws.fraction("centre x") - 0.5),
-            (size[0] - 1) / 2 + room_y * (draws.fraction("centre y") - 0.5),
+            (size[1] - 1) / 2 + slack_x * (draws.random("centre x") - 0.5),
+            (size[0] - 1) / 2 + slack_y * (draws.random("centre y") - 0.5),
         ),
         scale=scale,
         angle=angle,
-        mirrored=draws.happens("flip horizontal", config.flip_horizontal),
+        flipped=draws.bernoulli("flip horizontal", config.flip_horizontal),
     )
 
 
 def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> DepthSample:
-    """A batch of N images by N parameters, cut to one size; depths are those of the nearest pixels, never mixed."""
+    """Apply augmentation parameters to a batch; depth is sampled at the nearest pixels, never interpolated.
+
+    Args:
+        sample: N images in [0, 1], with depth in meters.
+        parameters: One per image.
+
+    Returns:
+        N images of the size of the crop, with their intrinsics.
+
+    Raises:
+        ValueError: If the number of parameters does not match the batch.
+    """
     if len(parameters) != len(sample.image):
         raise ValueError(f"a batch of {len(sample.image)} needs as many parameters, not {len(parameters)}")
-    matrices = torch.stack([each.cutting.matrix for each in parameters])
-    positions = _positions(matrices, parameters[0].cutting.crop, sample.image)
-    image = jitter(sampled(sample.image, positions), [each.colors for each in parameters])
-    image = blur(image, [each.blur for each in parameters])
-    image = add_noise(image, [each.noise for each in parameters], [each.seed for each in parameters])
+    matrices = torch.stack([params.cutting.matrix for params in parameters])
+    positions = _sampling_positions(matrices, parameters[0].cutting.crop, sample.image)
+    image = jitter(sample_bilinear(sample.image, positions), [params.colors for params in parameters])
+    image = blur(image, [params.blur for params in parameters])
+    image = add_noise(image, [params.noise for params in parameters], [params.seed for params in parameters])
     return replace(
         sample,
-        image=erase(image, [each.erased for each in parameters]),
-        depth=_nearest(sample.depth, positions),
-        valid=_nearest(sample.valid, positions),
-        intrinsics=None if sample.intrinsics is None else _placed(sample.intrinsics, matrices),
+        image=erase(image, [params.erased for params in parameters]),
+        depth=_sample_nearest(sample.depth, positions),
+        valid=_sample_nearest(sample.valid, positions),
+        intrinsics=None if sample.intrinsics is None else _transform_intrinsics(sample.intrinsics, matrices),
     )
 
 
 def augment_depth(sample: DepthSample, config: DepthAugmentation, keys: Sequence[Key]) -> DepthSample:
-    """The batch augmented, a key (seed, epoch, index) a sample: N images of the crop's size."""
-    sample = _as_in_use(sample, config.pixels)
+    """Augment a batch of N images, with one key (seed, epoch, index) per image; returns crops."""
+    sample = _resize_to_inference(sample, config.pixels)
     height, width = sample.image.shape[-2:]
     return apply_depth(sample, [sample_depth_parameters(config, key, (height, width)) for key in keys])
 
 
-def _as_in_use(sample: DepthSample, pixels: int) -> DepthSample:
-    """The batch at the size at which a network is shown it: depths of the nearest pixels, the camera scaled alike."""
+def _resize_to_inference(sample: DepthSample, pixels: int) -> DepthSample:
+    """Resize a batch to the resolution used at inference, with nearest depth and scaled intrinsics."""
     height, width = sample.image.shape[-2:]
-    low, narrow = limited_size((height, width), pixels)
-    if (low, narrow) == (height, width):
+    new_height, new_width = limited_size((height, width), pixels)
+    if (new_height, new_width) == (height, width):
         return sample
-    camera = None if sample.intrinsics is None else sample.intrinsics.clone()
-    if camera is not None:
-        for row, before, after in ((0, width, narrow), (1, height, low)):
-            camera[:, row, :2] *= after / before
-            camera[:, row, 2] = shrink_position(camera[:, row, 2], before, after)
+    intrinsics = None if sample.intrinsics is None else sample.intrinsics.clone()
+    if intrinsics is not None:
+        for row, before, after in ((0, width, new_width), (1, height, new_height)):
+            intrinsics[:, row, :2] *= after / before
+            intrinsics[:, row, 2] = shrink_position(intrinsics[:, row, 2], before, after)
     return replace(
         sample,
-        image=shrink(sample.image, (low, narrow)),
-        depth=F.interpolate(sample.depth, (low, narrow), mode="nearest-exact"),
-        valid=F.interpolate(sample.valid.float(), (low, narrow), mode="nearest-exact") > 0,
-        intrinsics=camera,
+        image=shrink(sample.image, (new_height, new_width)),
+        depth=F.interpolate(sample.depth, (new_height, new_width), mode="nearest-exact"),
+        valid=F.interpolate(sample.valid.float(), (new_height, new_width), mode="nearest-exact") > 0,
+        intrinsics=intrinsics,
     )
 
 
-def _positions(matrices: Tensor, crop: tuple[int, int], images: Tensor) -> Tensor:
-    """Where in its image each pixel of a crop lies, on it: N x 2 x h x w."""
-    back = torch.linalg.inv(matrices).float().to(images.device)
+def _sampling_positions(matrices: Tensor, crop: tuple[int, int], images: Tensor) -> Tensor:
+    """Return the position of each crop pixel in its image, clamped to the image: N x 2 x h x w."""
+    inverse = torch.linalg.inv(matrices).float().to(images.device)
     grid = pixel_grid(*crop, images.device).flatten(1)
-    places = (back[:, :2, :2] @ grid + back[:, :2, 2:]).view(-1, 2, *crop)
-    x, y = places.split(1, dim=1)
+    positions = (inverse[:, :2, :2] @ grid + inverse[:, :2, 2:]).view(-1, 2, *crop)
+    x, y = positions.split(1, dim=1)
     return torch.cat((x.clamp(0, images.shape[3] - 1), y.clamp(0, images.shape[2] - 1)), dim=1)
 
 
-def _nearest(maps: Tensor, positions: Tensor) -> Tensor:
-    """N x 1 x H x W at the pixels nearest to positions: N x 1 x h x w."""
+def _sample_nearest(maps: Tensor, positions: Tensor) -> Tensor:
+    """Sample maps, N x 1 x H x W, at the pixels nearest to the positions: N x 1 x h x w."""
     x, y = (positions + 0.5).floor().long().split(1, dim=1)
     index = (y.clamp_max(maps.shape[2] - 1) * maps.shape[3] + x.clamp_max(maps.shape[3] - 1)).flatten(1)
     return maps.flatten(1).gather(1, index).view(len(maps), 1, *positions.shape[2:])
 
 
-def _placed(intrinsics: Tensor, matrices: Tensor) -> Tensor:
-    """N x 3 x 3 for the crops: the lens as much longer as the picture is larger, the center where it came to lie.
+def _transform_intrinsics(intrinsics: Tensor, matrices: Tensor) -> Tensor:
+    """Return the intrinsics, N x 3 x 3, of the crops: scaled focal lengths and the mapped principal point.
 
-    What is left of the map is a turn and a mirror, which are the world's.
+    The rest of the map, a rotation and a flip, is a transformation of the scene.
     """
-    placed = intrinsics.clone()
-    moved = (matrices.to(intrinsics.device) @ intrinsics.double())[:, :2, 2]
+    output = intrinsics.clone()
+    center = (matrices.to(intrinsics.device) @ intrinsics.double())[:, :2, 2]
     scale = torch.linalg.det(matrices[:, :2, :2]).abs().sqrt().to(intrinsics)
-    placed[:, :2, :2] = intrinsics[:, :2, :2] * scale.view(-1, 1, 1)
-    placed[:, :2, 2] = moved.to(intrinsics.dtype)
-    return placed
+    output[:, :2, :2] = intrinsics[:, :2, :2] * scale.view(-1, 1, 1)
+    output[:, :2, 2] = center.to(intrinsics.dtype)
+    return output

@@ -1,10 +1,10 @@
-"""Augmentation after RAFT: colors, erased patches, scale, stretch, flips and a crop.
+"""Augmentation of optical flow samples as in RAFT: color jitter, erased boxes, scale, stretch, flips and a crop.
 
-Two steps. `draw` takes the random numbers of one sample from its key alone (see augmentation_numbers); `apply_flow`
-uses them on a batch, on whatever device it is. `augment_flow` does both.
+`sample_flow_parameters` samples the parameters of one sample from its key alone, `apply_flow` applies them to a batch
+on any device, and `augment_flow` does both.
 
-Unlike RAFT: the order of the color changes is fixed, the picture is resampled once, and an image may be scaled to just
-the crop's size, without a margin of 8 pixels.
+Differences from RAFT: the order of the color changes is fixed, images are resampled once, and an image may be scaled to
+exactly the size of the crop, without a margin of 8 pixels.
 """
 
 import math
@@ -46,20 +46,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How much samples are varied; the defaults are RAFT's for FlyingChairs.
+    """Configuration of the flow augmentation; the defaults are those of RAFT for FlyingChairs.
 
-    crop: (height, width) of what comes out, pixels. An image too small for it is scaled up until it covers it.
-    min_scale, max_scale: exponents of 2 between which the scale lies. scale_probability: else the size stays.
-    stretch: exponent of 2, either way and each axis for itself, on top of the scale; stretch_probability.
-    flip_horizontal, flip_vertical: probabilities of left and right, of top and bottom changing places.
-    brightness, contrast, saturation: factors lie in 1 - strength .. 1 + strength. hue: turn either way, radians.
-    asymmetric: probability that the second image's colors change in a way of their own.
-    erase: probability that one or two boxes of the second image turn its mean color, as if hidden (the flow stays);
-        erase_size: least and most pixels a side.
-    sparse: the truth has gaps, so it is carried vector by vector; a dense truth is interpolated.
+    Bilinear sampling skips no pixel down to half the size, so there is no other anti-aliasing; smaller scales are
+    rejected.
 
-    Bilinear sampling passes no pixel over down to half the size, so there is no other guard against aliasing; smaller
-    scales are refused.
+    Attributes:
+        crop: (height, width) of the output, in pixels. Smaller images are scaled up to cover it.
+        min_scale: Lower bound of the scale, as an exponent of 2.
+        max_scale: Upper bound of the scale, as an exponent of 2.
+        scale_probability: Probability that the image is scaled.
+        stretch: Maximum additional scale per axis, as an exponent of 2, in both directions.
+        stretch_probability: Probability of a stretch if the image is scaled.
+        flip_horizontal: Probability of a horizontal flip.
+        flip_vertical: Probability of a vertical flip.
+        brightness: Strength; the factor lies in [1 - strength, 1 + strength].
+        contrast: Strength, as for brightness.
+        saturation: Strength, as for brightness.
+        hue: Maximum rotation of the hue, in radians, in both directions.
+        asymmetric: Probability that the second image has a color jitter of its own.
+        erase: Probability that one or two boxes of the second image are filled with its mean color, to simulate
+            occlusion; the flow is unchanged.
+        erase_size: Minimum and maximum side of these boxes, in pixels.
+        sparse: Whether the ground truth is sparse and is moved vector by vector; dense ground truth is interpolated.
     """
 
     crop: tuple[int, int] = (368, 496)
@@ -83,8 +92,8 @@ class Augmentation:
         check_settings(self)
         if self.min_scale - self.stretch < -1:
             raise InputError(
-                f"the augmentation's min_scale {self.min_scale} less its stretch {self.stretch} is below -1, half the"
-                " size, where pixels would be passed over; raise one or lower the other."
+                f"the augmentation's min_scale {self.min_scale} less its stretch {self.stretch} is below -1 (half the"
+                " size), where sampling would skip pixels; raise min_scale or lower stretch."
             )
 
 
@@ -111,7 +120,14 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """Everything random about one sample. erased: boxes (x, y, w, h) of the second image, in its own pixels."""
+    """Augmentation parameters of one sample.
+
+    Attributes:
+        placement: Geometry of the crop.
+        first: Color jitter of the first image.
+        second: Color jitter of the second image.
+        erased: Boxes (x, y, w, h) erased from the second image, in its pixels before resampling.
+    """
 
     placement: Placement
     first: Jitter = NEUTRAL
@@ -120,53 +136,65 @@ class Parameters:
 
 
 def sample_flow_parameters(config: Augmentation, key: Key, size: tuple[int, int]) -> Parameters:
-    """The parameters of the sample with this key, (seed, epoch, index), whose images have this (height, width)."""
+    """Sample the parameters of the sample with a key (seed, epoch, index) and images of size (height, width)."""
     draws = ParameterSampler(key)
     first = sample_jitter(config, draws, "first")
-    second = sample_jitter(config, draws, "second") if draws.happens("asymmetric", config.asymmetric) else first
-    return Parameters(_draw_placement(config, draws, size), first, second, sample_boxes(config, draws, size))
+    second = sample_jitter(config, draws, "second") if draws.bernoulli("asymmetric", config.asymmetric) else first
+    return Parameters(_sample_placement(config, draws, size), first, second, sample_boxes(config, draws, size))
 
 
-def _draw_placement(config: Augmentation, draws: ParameterSampler, size: tuple[int, int]) -> Placement:
-    across, down = 1.0, 1.0
-    if draws.happens("scaled", config.scale_probability):
-        across = down = 2 ** draws.between("scale", config.min_scale, config.max_scale)
-        if draws.happens("stretched", config.stretch_probability):
-            across *= 2 ** draws.between("stretch x", -config.stretch, config.stretch)
-            down *= 2 ** draws.between("stretch y", -config.stretch, config.stretch)
+def _sample_placement(config: Augmentation, draws: ParameterSampler, size: tuple[int, int]) -> Placement:
+    scale_x, scale_y = 1.0, 1.0
+    if draws.bernoulli("scaled", config.scale_probability):
+        scale_x = scale_y = 2 ** draws.uniform("scale", config.min_scale, config.max_scale)
+        if draws.bernoulli("stretched", config.stretch_probability):
+            scale_x *= 2 ** draws.uniform("stretch x", -config.stretch, config.stretch)
+            scale_y *= 2 ** draws.uniform("stretch y", -config.stretch, config.stretch)
     (height, width), (crop_height, crop_width) = size, config.crop
-    covering = max(crop_height / height, crop_width / width)
-    across, down = max(across, covering), max(down, covering)
-    # The slack keeps a rounding error of the covering scale from costing a pixel.
-    room_x = max(0, math.floor(across * width - crop_width + 1e-6))
-    room_y = max(0, math.floor(down * height - crop_height + 1e-6))
+    min_scale = max(crop_height / height, crop_width / width)
+    scale_x, scale_y = max(scale_x, min_scale), max(scale_y, min_scale)
+    # The tolerance keeps a rounding error of the minimum scale from costing a pixel.
+    max_x = max(0, math.floor(scale_x * width - crop_width + 1e-6))
+    max_y = max(0, math.floor(scale_y * height - crop_height + 1e-6))
     return Placement(
         size=size,
         crop=config.crop,
-        scale=(across, down),
+        scale=(scale_x, scale_y),
         flip=(
-            draws.happens("flip horizontal", config.flip_horizontal),
-            draws.happens("flip vertical", config.flip_vertical),
+            draws.bernoulli("flip horizontal", config.flip_horizontal),
+            draws.bernoulli("flip vertical", config.flip_vertical),
         ),
-        corner=(draws.whole("corner x", 0, room_x), draws.whole("corner y", 0, room_y)),
+        corner=(draws.integer("corner x", 0, max_x), draws.integer("corner y", 0, max_y)),
     )
 
 
 def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: bool) -> FlowSample:
-    """A batch of N pairs by N parameters; images in [0, 1] and flow in pixels, of the crop's size.
+    """Apply augmentation parameters to a batch.
 
-    A dense flow is valid where every vector it is interpolated from was; a sparse one is carried, and its occlusion
-    with it. Pixels whose flow leaves the crop join the occlusion, where that is known; erased ones do not.
+    Dense flow is valid where all vectors it is interpolated from are valid; sparse flow and its occlusion are moved
+    without interpolation. Pixels whose flow leaves the crop are added to the occlusion mask, if there is one; erased
+    pixels are not.
+
+    Args:
+        sample: N pairs of images in [0, 1], with flow in pixels.
+        parameters: One per pair.
+        sparse: Whether the flow is sparse.
+
+    Returns:
+        N pairs of the size of the crop.
+
+    Raises:
+        ValueError: If the number of parameters or their image size does not match the batch.
     """
-    resampling = _resampling(sample.first, parameters)
-    second = jitter(sample.second, [each.second for each in parameters])
-    second = erase(second, [each.erased for each in parameters])
+    resampling = _build_resampling(sample.first, parameters)
+    second = jitter(sample.second, [params.second for params in parameters])
+    second = erase(second, [params.erased for params in parameters])
     occlusion = None if sample.occlusion is None else resampling.nearest(sample.occlusion)
     if sparse:
         extra = () if sample.occlusion is None else (sample.occlusion,)
-        valid, flow, *hidden = resampling.carry(sample.valid, sample.flow, *extra)
+        valid, flow, *splatted_occlusion = resampling.splat(sample.valid, sample.flow, *extra)
         if occlusion is not None:
-            occlusion = torch.where(valid, hidden[0], occlusion)
+            occlusion = torch.where(valid, splatted_occlusion[0], occlusion)
     else:
         valid, flow = resampling.bilinear_valid(sample.valid), resampling.bilinear(sample.flow)
     flow = flow * resampling.slope.to(flow.dtype)[:, :, None, None]
@@ -176,7 +204,7 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
         occlusion = occlusion | ~inside_image(pixel_grid(height, width, flow.device) + flow, height, width)
     return replace(
         sample,
-        first=resampling.bilinear(jitter(sample.first, [each.first for each in parameters])),
+        first=resampling.bilinear(jitter(sample.first, [params.first for params in parameters])),
         second=resampling.bilinear(second),
         flow=flow,
         valid=valid,
@@ -184,16 +212,16 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
     )
 
 
-def _resampling(images: Tensor, parameters: Sequence[Parameters]) -> Resampling:
+def _build_resampling(images: Tensor, parameters: Sequence[Parameters]) -> Resampling:
     if len(parameters) != len(images):
         raise ValueError(f"a batch of {len(images)} needs as many parameters, not {len(parameters)}")
-    resampling = Resampling([each.placement for each in parameters], images.device)
+    resampling = Resampling([params.placement for params in parameters], images.device)
     if resampling.size != tuple(images.shape[-2:]):
         raise ValueError(f"the parameters are for images of {resampling.size}, not of {tuple(images.shape[-2:])}")
     return resampling
 
 
 def augment_flow(sample: FlowSample, config: Augmentation, keys: Sequence[Key]) -> FlowSample:
-    """The batch augmented, a key (seed, epoch, index) a sample: N pairs of the crop's size."""
+    """Augment a batch of N pairs, with one key (seed, epoch, index) per pair; returns pairs of the size of the crop."""
     height, width = sample.first.shape[-2:]
     return apply_flow(sample, [sample_flow_parameters(config, key, (height, width)) for key in keys], config.sparse)

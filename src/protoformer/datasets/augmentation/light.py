@@ -1,7 +1,8 @@
-"""Rendered samples in another light: colors, soft shadows that go their own way, and patches that are hidden.
+"""Photometric augmentation of rendered samples: color jitter, soft moving shadows and erased boxes.
 
-Scenes are lit well, and film is not: a learner must also have seen the dusk, a picture without color, and a shadow
-that moves over ground which does not. Numbers are those of the scene, by name (see `Draws`): the same in any batch.
+Rendered scenes are well lit. This adds dark and desaturated images, and shadows that move independently of the surface
+they fall on. Random numbers belong to the scene and are addressed by name (see `SceneRandom`), so a sample is the same
+in every batch.
 """
 
 import math
@@ -16,26 +17,31 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import DepthSample, FlowSample
 from protoformer.synthetic.scene import to_device
 
-WAVES = 3
-"""Of which the outline of a shadow is made."""
-LONGEST, SHORTEST = 2.5, 0.4
-"""Lengths of those waves, as shares of an image's width."""
-SOFT, SHARP = 2.0, 30.0
-"""How fast the light goes over into shadow."""
-PASSES_BY = 0.12
-"""How far a shadow goes between two images along each axis, at most, as a share of their width."""
+NUM_WAVES = 3
+"""Number of cosine waves that form the outline of a shadow."""
+MAX_WAVELENGTH, MIN_WAVELENGTH = 2.5, 0.4
+"""Range of the wavelength, as a fraction of the image width."""
+MIN_SHARPNESS, MAX_SHARPNESS = 2.0, 30.0
+"""Range of the slope of the sigmoid between light and shadow."""
+MAX_SHADOW_MOTION = 0.12
+"""Maximum motion of a shadow between two images along each axis, as a fraction of the image width."""
 
 
 @dataclass(frozen=True)
 class Light:
-    """How much the light of scenes is varied; by default not at all.
+    """Configuration of the lighting augmentation; the defaults change nothing.
 
-    brightness, contrast, saturation: factors lie in 1 - strength .. 1 + strength. hue: turn either way, radians.
-    gamma: exponent of 2, either way: colors in 0 .. 1 are raised to a power from 2^-gamma to 2^gamma.
-    asymmetric: probability that the second image of a pair has colors of its own.
-    shadow: probability of soft shadows, which have a motion of their own; shade: the most light that they take, 0 to 1.
-    erase: probability that two boxes of the second image turn its mean color, and count as hidden; erase_size: their
-        sides at least and at most, pixels.
+    Attributes:
+        brightness: Strength; the factor lies in [1 - strength, 1 + strength].
+        contrast: Strength, as for brightness.
+        saturation: Strength, as for brightness.
+        hue: Maximum rotation of the hue, in radians, in both directions.
+        gamma: Colors in [0, 1] are raised to a power between 2^-gamma and 2^gamma.
+        asymmetric: Probability that the second image of a pair has colors of its own.
+        shadow: Probability of soft shadows, which move independently of the scene.
+        shade: Maximum fraction of the light that a shadow removes, 0 to 1.
+        erase: Probability that two boxes of the second image are filled with its mean color and count as occluded.
+        erase_size: Minimum and maximum side of these boxes, in pixels.
     """
 
     brightness: float = 0.0
@@ -54,95 +60,119 @@ class Light:
 
 
 def relight_flow(sample: FlowSample, light: Light, draws: SceneRandom) -> FlowSample:
-    """A batch of pairs in another light. draws: of its scenes."""
+    """Apply the lighting augmentation to a batch of pairs.
+
+    Args:
+        sample: N pairs of images in [0, 1].
+        light: The configuration.
+        draws: Random numbers of the N scenes.
+
+    Returns:
+        The augmented pairs; boxes that were erased are added to the occlusion mask.
+    """
     size = (sample.first.shape[2], sample.first.shape[3])
-    numbers, own = _colors(light, draws, "first"), _colors(light, draws, "second")
-    others = torch.where(draws.whether("light.asymmetric", light.asymmetric, (1,)), own, numbers)
-    first, second = (recolor(image, of) for image, of in ((sample.first, numbers), (sample.second, others)))
+    colors1, independent = _sample_colors(light, draws, "first"), _sample_colors(light, draws, "second")
+    colors2 = torch.where(draws.whether("light.asymmetric", light.asymmetric, (1,)), independent, colors1)
+    first, second = (recolor(image, colors) for image, colors in ((sample.first, colors1), (sample.second, colors2)))
     if light.shadow:
-        shadow, passed = _shadow(light, draws, size)
-        first, second = add_shadows(first, shadow), add_shadows(second, passed)
+        shadow1, shadow2 = _sample_shadows(light, draws, size)
+        first, second = add_shadows(first, shadow1), add_shadows(second, shadow2)
     relit = replace(sample, first=first, second=second)
-    return _with_boxes(relit, _boxes(light, draws, size)) if light.erase else relit
+    return _erase_boxes(relit, _sample_boxes(light, draws, size)) if light.erase else relit
 
 
 def relight_depth(sample: DepthSample, light: Light, draws: SceneRandom) -> DepthSample:
-    """A batch of images in another light: what is erased and what is asymmetric is of pairs alone."""
-    image = recolor(sample.image, _colors(light, draws, "first"))
+    """Apply the lighting augmentation to a batch of single images; `asymmetric` and `erase` do not apply to them."""
+    image = recolor(sample.image, _sample_colors(light, draws, "first"))
     if light.shadow:
-        image = add_shadows(image, _shadow(light, draws, (image.shape[2], image.shape[3]))[0])
+        image = add_shadows(image, _sample_shadows(light, draws, (image.shape[2], image.shape[3]))[0])
     return replace(sample, image=image)
 
 
-def recolor(images: Tensor, numbers: Tensor) -> Tensor:
-    """images: N x 3 x H x W in [0, 1]; numbers: N x 5, a power of the colors, then those of `jitter_by`."""
-    power = to_device(numbers[:, :1].float(), images.device).view(-1, 1, 1, 1)
-    return jitter_by(images.clamp(0, 1) ** power, numbers[:, 1:])
+def recolor(images: Tensor, params: Tensor) -> Tensor:
+    """Apply gamma and color jitter.
+
+    Args:
+        images: N x 3 x H x W in [0, 1].
+        params: N x 5, the gamma followed by the parameters of `jitter_by`.
+
+    Returns:
+        N x 3 x H x W.
+    """
+    gamma = to_device(params[:, :1].float(), images.device).view(-1, 1, 1, 1)
+    return jitter_by(images.clamp(0, 1) ** gamma, params[:, 1:])
 
 
-def add_shadows(images: Tensor, shadow: Tensor) -> Tensor:
-    """Images with the shadow of some waves over them.
+def add_shadows(images: Tensor, shadows: Tensor) -> Tensor:
+    """Darken images by soft shadows whose outline is a sum of cosine waves.
 
-    images: N x 3 x H x W. shadow: N x (2 + 4 * WAVES), the share of light that is taken, how sharp the edge is, and of
-    the waves how much they turn along x and along y (radians a pixel), their phases and their heights.
+    Args:
+        images: N x 3 x H x W.
+        shadows: N x (2 + 4 * NUM_WAVES): the fraction of light that is removed, the sharpness of the edge, and the
+            frequency along x and y (radians per pixel), phase and amplitude of each wave.
+
+    Returns:
+        N x 3 x H x W.
     """
     count, _, height, width = images.shape
-    shadow = to_device(shadow.float(), images.device)
-    taken, sharp = shadow[:, :2].view(count, 2, 1, 1).unbind(dim=1)
-    across, down, phase, tall = shadow[:, 2:].view(count, 4, WAVES, 1, 1).unbind(dim=1)
+    shadows = to_device(shadows.float(), images.device)
+    strength, sharpness = shadows[:, :2].view(count, 2, 1, 1).unbind(dim=1)
+    freq_x, freq_y, phase, amplitude = shadows[:, 2:].view(count, 4, NUM_WAVES, 1, 1).unbind(dim=1)
     x = torch.arange(width, device=images.device, dtype=images.dtype)
     y = torch.arange(height, device=images.device, dtype=images.dtype)[:, None]
-    outline = (tall * (across * x + down * y + phase).cos()).sum(dim=1)
-    dark = taken * (sharp * outline).sigmoid()
-    return images * (1 - dark)[:, None]
+    wave = (amplitude * (freq_x * x + freq_y * y + phase).cos()).sum(dim=1)
+    attenuation = strength * (sharpness * wave).sigmoid()
+    return images * (1 - attenuation)[:, None]
 
 
-def _colors(light: Light, draws: SceneRandom, image: str) -> Tensor:
-    """What `recolored` takes."""
+def _sample_colors(light: Light, draws: SceneRandom, image: str) -> Tensor:
+    """Sample the parameters of `recolor` for one image of each pair, N x 5."""
 
     def factor(name: str, strength: float) -> Tensor:
         return draws.uniform(f"light.{image}.{name}", max(0.0, 1 - strength), 1 + strength)
 
-    power = draws.log_uniform(f"light.{image}.gamma", 2.0**-light.gamma, 2.0**light.gamma)
+    gamma = draws.log_uniform(f"light.{image}.gamma", 2.0**-light.gamma, 2.0**light.gamma)
     hue = draws.uniform(f"light.{image}.hue", -light.hue, light.hue)
     brightness, contrast = factor("brightness", light.brightness), factor("contrast", light.contrast)
-    return torch.stack((power, brightness, contrast, factor("saturation", light.saturation), hue), dim=1)
+    return torch.stack((gamma, brightness, contrast, factor("saturation", light.saturation), hue), dim=1)
 
 
-def _shadow(light: Light, draws: SceneRandom, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """What `shaded` takes, of the first image and of the second."""
+def _sample_shadows(light: Light, draws: SceneRandom, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Sample the parameters of `add_shadows` for the first and the second image."""
     width = size[1]
-    taken = draws.uniform("shadow.taken", 0.0, light.shade) * draws.whether("shadow.is", light.shadow)
-    sharp = draws.log_uniform("shadow.sharp", SOFT, SHARP)
-    length = draws.log_uniform("shadow.length", SHORTEST, LONGEST, (WAVES,)) * width
-    heading, phase = (draws.uniform(f"shadow.{name}", 0.0, 2 * math.pi, (WAVES,)) for name in ("heading", "phase"))
-    tall = draws.uniform("shadow.tall", 0.3, 1.0, (WAVES,))
-    across, down = (2 * math.pi / length * turned for turned in (heading.cos(), heading.sin()))
-    reach = PASSES_BY * width
-    passed = draws.uniform("shadow.passed", -reach, reach, (2, 1))
-    later = phase - across * passed[:, 0] - down * passed[:, 1]
-    of_both = torch.stack((taken, sharp), dim=1)
-    first, second = (torch.cat((of_both, across, down, each, tall), dim=1) for each in (phase, later))
+    strength = draws.uniform("shadow.taken", 0.0, light.shade) * draws.whether("shadow.is", light.shadow)
+    sharpness = draws.log_uniform("shadow.sharp", MIN_SHARPNESS, MAX_SHARPNESS)
+    wavelength = draws.log_uniform("shadow.length", MIN_WAVELENGTH, MAX_WAVELENGTH, (NUM_WAVES,)) * width
+    heading, phase = (draws.uniform(f"shadow.{name}", 0.0, 2 * math.pi, (NUM_WAVES,)) for name in ("heading", "phase"))
+    amplitude = draws.uniform("shadow.tall", 0.3, 1.0, (NUM_WAVES,))
+    freq_x, freq_y = (2 * math.pi / wavelength * component for component in (heading.cos(), heading.sin()))
+    max_motion = MAX_SHADOW_MOTION * width
+    motion = draws.uniform("shadow.passed", -max_motion, max_motion, (2, 1))
+    moved_phase = phase - freq_x * motion[:, 0] - freq_y * motion[:, 1]
+    shared = torch.stack((strength, sharpness), dim=1)
+    first, second = (torch.cat((shared, freq_x, freq_y, phases, amplitude), dim=1) for phases in (phase, moved_phase))
     return first, second
 
 
-def _boxes(light: Light, draws: SceneRandom, size: tuple[int, int]) -> Tensor:
-    """What to hide in each second image: x, y, w, h of two boxes, pixels, which may be empty: N x 2 x 4."""
-    (height, width), (least, most) = size, light.erase_size
-    sides = draws.integer("erase.sides", least, most + 1, (2, 2)) * draws.whether("erase.is", light.erase, (1, 1))
+def _sample_boxes(light: Light, draws: SceneRandom, size: tuple[int, int]) -> Tensor:
+    """Sample two boxes (x, y, w, h) to erase from each second image, in pixels, possibly empty: N x 2 x 4."""
+    (height, width), (min_side, max_side) = size, light.erase_size
+    sides = draws.integer("erase.sides", min_side, max_side + 1, (2, 2)) * draws.whether(
+        "erase.is", light.erase, (1, 1)
+    )
     x, y = draws.integer("erase.x", 0, width, (2,)), draws.integer("erase.y", 0, height, (2,))
     return torch.cat((torch.stack((x, y), dim=2), sides), dim=2)
 
 
-def _with_boxes(sample: FlowSample, boxes: Tensor) -> FlowSample:
-    """A batch whose second images lack what is in their boxes."""
+def _erase_boxes(sample: FlowSample, boxes: Tensor) -> FlowSample:
+    """Erase boxes from the second images and mark the pixels that move into them as occluded."""
     boxes = to_device(boxes, sample.second.device)
     second = erase_by(sample.second, boxes)
     if sample.occlusion is None:
         return replace(sample, second=second)
     height, width = sample.first.shape[-2:]
-    place = pixel_grid(height, width, sample.flow.device) + sample.flow
-    low = boxes[..., :2].reshape(*boxes.shape[:2], 2, 1, 1) - 0.5  # from the edge of the first pixel, not its center
+    target = pixel_grid(height, width, sample.flow.device) + sample.flow
+    low = boxes[..., :2].reshape(*boxes.shape[:2], 2, 1, 1) - 0.5  # the edge of the first pixel, not its center
     high = low + boxes[..., 2:].reshape(*boxes.shape[:2], 2, 1, 1)
-    within = ((place[:, None] >= low) & (place[:, None] < high)).all(dim=2).any(dim=1, keepdim=True)
-    return replace(sample, second=second, occlusion=sample.occlusion | (within & sample.valid))
+    covered = ((target[:, None] >= low) & (target[:, None] < high)).all(dim=2).any(dim=1, keepdim=True)
+    return replace(sample, second=second, occlusion=sample.occlusion | (covered & sample.valid))

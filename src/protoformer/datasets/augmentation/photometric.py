@@ -1,7 +1,7 @@
-"""Changes of color, blur, noise, and patches erased: batched, each sample by numbers of its own.
+"""Photometric augmentation of image batches: color jitter, blur, noise and erased boxes, with parameters per sample.
 
-Everything here is arithmetic pixel by pixel, and means are sums of whole numbers, which no order of summation changes:
-a sample comes out the same to the last bit whatever else is in its batch.
+All operations are element-wise, and means are integer sums, which do not depend on the order of summation. The result
+for a sample is therefore bit-identical whatever else is in its batch.
 """
 
 import math
@@ -17,14 +17,21 @@ from protoformer.errors import InputError
 from protoformer.synthetic.scene import to_device
 
 _LUMA = (0.299, 0.587, 0.114)
-_STEPS = 2**20  # of brightness between 0 and 1, when a mean is taken
+_MEAN_STEPS = 2**20  # quantization of [0, 1] when a mean is taken
 
 Box = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
 class Jitter:
-    """How the colors of one image change: three factors (1: as it was), and a turn of the hue, radians."""
+    """Color jitter of one image.
+
+    Attributes:
+        brightness: Factor; 1 leaves the image unchanged.
+        contrast: Factor; 1 leaves the image unchanged.
+        saturation: Factor; 1 leaves the image unchanged.
+        hue: Rotation of the hue, in radians.
+    """
 
     brightness: float = 1.0
     contrast: float = 1.0
@@ -35,18 +42,26 @@ class Jitter:
 NEUTRAL = Jitter()
 
 
-def jitter(images: Tensor, changes: Sequence[Jitter]) -> Tensor:
-    """Brightness, contrast, saturation and hue, in this order, each kept to [0, 1].
+def jitter(images: Tensor, jitters: Sequence[Jitter]) -> Tensor:
+    """Change brightness, contrast, saturation and hue, in this order, clamping to [0, 1] after each.
 
-    images: N x 3 x H x W, RGB in [0, 1]; changes: N of them. A neutral change leaves its image as it is.
+    Args:
+        images: N x 3 x H x W, RGB in [0, 1].
+        jitters: N parameters; `NEUTRAL` leaves an image unchanged.
+
+    Returns:
+        N x 3 x H x W.
     """
-    numbers = [(change.brightness, change.contrast, change.saturation, change.hue) for change in changes]
-    return jitter_by(images, torch.tensor(numbers, dtype=torch.float64).view(len(numbers), 4))
+    rows = [
+        (jitter_params.brightness, jitter_params.contrast, jitter_params.saturation, jitter_params.hue)
+        for jitter_params in jitters
+    ]
+    return jitter_by(images, torch.tensor(rows, dtype=torch.float64).view(len(rows), 4))
 
 
-def jitter_by(images: Tensor, numbers: Tensor) -> Tensor:
-    """As `jitter`; numbers: N x 4, brightness, contrast, saturation and hue."""
-    table = to_device(numbers.to(images.dtype).view(len(numbers), 4, 1, 1, 1), images.device)
+def jitter_by(images: Tensor, params: Tensor) -> Tensor:
+    """Apply `jitter` with parameters N x 4: brightness, contrast, saturation and hue."""
+    table = to_device(params.to(images.dtype).view(len(params), 4, 1, 1, 1), images.device)
     brightness, contrast, saturation, hue = table.unbind(dim=1)
     images = (images * brightness).clamp(0, 1)
     images = _blend(images, mean(_gray(images)), contrast)
@@ -55,9 +70,14 @@ def jitter_by(images: Tensor, numbers: Tensor) -> Tensor:
 
 
 def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
-    """Turn every hue of the HSV wheel, value and saturation kept, so colors stay in [0, 1] and gray stays gray.
+    """Rotate the hue in HSV space; value and saturation are preserved, so colors stay in [0, 1] and gray stays gray.
 
-    images: N x 3 x H x W, RGB in [0, 1]; angle: N x 1 x 1 x 1, radians, positive from red to green.
+    Args:
+        images: N x 3 x H x W, RGB in [0, 1].
+        angle: N x 1 x 1 x 1, radians, positive from red to green.
+
+    Returns:
+        N x 3 x H x W.
     """
     red, green, blue = images.split(1, dim=1)
     value, chroma = (
@@ -73,63 +93,86 @@ def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
     )
     hue = hue + angle * (3 / torch.pi)
     offset = to_device(torch.tensor((5.0, 3.0, 1.0), dtype=images.dtype).view(1, 3, 1, 1), images.device)
-    place = (hue + offset) % 6
-    turned = value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
-    return torch.where(angle == 0, images, turned.clamp(0, 1))
+    sector = (hue + offset) % 6
+    rotated = value - chroma * torch.minimum(sector, 4 - sector).clamp(0, 1)
+    return torch.where(angle == 0, images, rotated.clamp(0, 1))
 
 
 def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
-    """Fill boxes (x, y, w, h; pixels; those of each image) with the image's mean color. images: N x 3 x H x W."""
-    most = max((len(own) for own in boxes), default=0)
-    if most == 0:
+    """Fill boxes with the mean color of the image.
+
+    Args:
+        images: N x 3 x H x W.
+        boxes: For each image its boxes (x, y, w, h), in pixels.
+
+    Returns:
+        N x 3 x H x W.
+    """
+    max_boxes = max((len(image_boxes) for image_boxes in boxes), default=0)
+    if max_boxes == 0:
         return images
-    padded = [[*own, *[(0, 0, 0, 0)] * (most - len(own))] for own in boxes]
+    padded = [[*image_boxes, *[(0, 0, 0, 0)] * (max_boxes - len(image_boxes))] for image_boxes in boxes]
     return erase_by(images, to_device(torch.tensor(padded), images.device))
 
 
 def erase_by(images: Tensor, boxes: Tensor) -> Tensor:
-    """As `erase`; boxes: N x M x 4, whole numbers, where the images are; those without width hide nothing."""
+    """Apply `erase` with boxes N x M x 4, integers on the device of the images; empty boxes have no effect."""
     height, width = images.shape[-2:]
-    left, top, wide, high = boxes[..., None].unbind(dim=2)
+    left, top, box_width, box_height = boxes[..., None].unbind(dim=2)
     x, y = torch.arange(width, device=images.device), torch.arange(height, device=images.device)
-    columns, rows = (x >= left) & (x < left + wide), (y >= top) & (y < top + high)
+    columns, rows = (x >= left) & (x < left + box_width), (y >= top) & (y < top + box_height)
     erased = (rows[..., :, None] & columns[..., None, :]).any(dim=1, keepdim=True)
     return torch.where(erased, mean(images), images)
 
 
 def blur(images: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """As out of focus: a Gaussian of so many pixels, one an image, cut at 3 of them; 0 leaves an image as it is.
+    """Blur each image with a Gaussian that is truncated at 3 sigma.
 
-    images: N x 3 x H x W, repeated beyond their borders.
+    Args:
+        images: N x 3 x H x W; borders are replicated.
+        sigmas: Standard deviation per image, in pixels; 0 leaves an image unchanged.
+
+    Returns:
+        N x 3 x H x W.
     """
-    reach = math.ceil(3 * max(sigmas, default=0.0))
-    if not reach:
+    radius = math.ceil(3 * max(sigmas, default=0.0))
+    if not radius:
         return images
-    away = range(-reach, reach + 1)
-    shares = [images.new_tensor([_gaussian(step, sigma) for sigma in sigmas]).view(-1, 1, 1, 1) for step in away]
-    whole = sum(shares[1:], shares[0])
+    offsets = range(-radius, radius + 1)
+    weights = [
+        images.new_tensor([_gaussian_weight(offset, sigma) for sigma in sigmas]).view(-1, 1, 1, 1) for offset in offsets
+    ]
+    total_weight = sum(weights[1:], weights[0])
     for dim in (2, 3):
         length = images.shape[dim]
-        place = torch.arange(length, device=images.device)
-        parts = [
-            share * images.index_select(dim, (place + step).clamp(0, length - 1))
-            for share, step in zip(shares, away, strict=True)
+        position = torch.arange(length, device=images.device)
+        terms = [
+            weight * images.index_select(dim, (position + offset).clamp(0, length - 1))
+            for weight, offset in zip(weights, offsets, strict=True)
         ]
-        images = sum(parts[1:], parts[0]) / whole
+        images = sum(terms[1:], terms[0]) / total_weight
     return images
 
 
-def _gaussian(step: int, sigma: float) -> float:
-    """How much a pixel so many steps away counts beside the one in the middle, which counts 1."""
-    if abs(step) > math.ceil(3 * sigma):
+def _gaussian_weight(offset: int, sigma: float) -> float:
+    """Return the weight of a pixel at an offset, relative to that of the center pixel."""
+    if abs(offset) > math.ceil(3 * sigma):
         return 0.0
-    return math.exp(-0.5 * (step / sigma) ** 2) if step else 1.0
+    return math.exp(-0.5 * (offset / sigma) ** 2) if offset else 1.0
 
 
 def add_noise(images: Tensor, strengths: Sequence[float], seeds: Sequence[int]) -> Tensor:
-    """Gaussian noise of a standard deviation, one an image, from a seed of its own; kept to [0, 1].
+    """Add Gaussian noise and clamp to [0, 1].
 
-    images: N x 3 x H x W in [0, 1]. The noise is drawn on the CPU, so that it is the same on any device.
+    The noise is drawn on the CPU, so that it is the same on every device.
+
+    Args:
+        images: N x 3 x H x W in [0, 1].
+        strengths: Standard deviation per image.
+        seeds: Seed per image.
+
+    Returns:
+        N x 3 x H x W.
     """
     if not any(strengths):
         return images
@@ -139,10 +182,10 @@ def add_noise(images: Tensor, strengths: Sequence[float], seeds: Sequence[int]) 
 
 
 def mean(images: Tensor) -> Tensor:
-    """The mean of every channel, to a millionth: N x C x H x W in [0, 1] to N x C x 1 x 1."""
-    total = (images * _STEPS).round().long().sum(dim=(2, 3), keepdim=True)
+    """Return the mean of every channel to a precision of 1e-6: N x C x H x W in [0, 1] to N x C x 1 x 1."""
+    total = (images * _MEAN_STEPS).round().long().sum(dim=(2, 3), keepdim=True)
     pixels = images.shape[2] * images.shape[3]
-    return (total.double() / (_STEPS * pixels)).to(images.dtype)
+    return (total.double() / (_MEAN_STEPS * pixels)).to(images.dtype)
 
 
 def _gray(images: Tensor) -> Tensor:
@@ -151,12 +194,13 @@ def _gray(images: Tensor) -> Tensor:
     return gray
 
 
-def _blend(images: Tensor, towards: Tensor, factor: Tensor) -> Tensor:
-    """The images at factor 1, `towards` at factor 0, and further away from it beyond 1."""
-    return (images * factor + towards * (1 - factor)).clamp(0, 1)
+def _blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
+    """Interpolate from `target` (factor 0) to the images (factor 1), extrapolating beyond 1."""
+    return (images * factor + target * (1 - factor)).clamp(0, 1)
 
 
 Key = tuple[int, int, int]
+"""(seed, epoch, index) of a sample."""
 
 _SIZES = {"crop", "erase_size"}
 _SWITCHES = {"sparse"}
@@ -172,11 +216,11 @@ _PROBABILITIES = {
     "erase",
     "shadow",
 }
-_SHARES = {"shade"}
+_FRACTIONS = {"shade"}
 
 
 class Colors(Protocol):
-    """The settings of an augmentation that say how colors change and what is erased."""
+    """Photometric settings that all augmentation configurations share."""
 
     @property
     def brightness(self) -> float: ...
@@ -193,91 +237,96 @@ class Colors(Protocol):
 
 
 class ParameterSampler:
-    """The random numbers of one key, by name."""
+    """Random numbers of one sample, addressed by name, so that adding a parameter does not change the others."""
 
     def __init__(self, key: Key) -> None:
         self.key = " ".join(str(int(part)) for part in key)
 
-    def fraction(self, name: str) -> float:
-        """From 0 to below 1."""
+    def random(self, name: str) -> float:
+        """Return a uniform number in [0, 1)."""
         digest = blake2b(f"{self.key} {name}".encode(), digest_size=8).digest()
         return (int.from_bytes(digest, "little") >> 11) / 2**53
 
-    def between(self, name: str, low: float, high: float) -> float:
-        """From low to high."""
-        return low + (high - low) * self.fraction(name)
+    def uniform(self, name: str, low: float, high: float) -> float:
+        """Return a uniform number in [low, high)."""
+        return low + (high - low) * self.random(name)
 
-    def whole(self, name: str, low: int, high: int) -> int:
-        """From low to high, both included."""
-        return low + int(self.fraction(name) * (high - low + 1))
+    def integer(self, name: str, low: int, high: int) -> int:
+        """Return a uniform integer in [low, high], both included."""
+        return low + int(self.random(name) * (high - low + 1))
 
-    def happens(self, name: str, probability: float) -> bool:
-        """Whether something of this probability does."""
-        return self.fraction(name) < probability
+    def bernoulli(self, name: str, probability: float) -> bool:
+        """Return True with the given probability."""
+        return self.random(name) < probability
 
 
 def check_settings(config: Any) -> None:
-    """Raise `InputError` for the first field of an augmentation that is not what its name demands."""
+    """Raise `InputError` if a field of an augmentation is out of range."""
     check_numbers(config, "augmentation")
     if not config.min_scale <= config.max_scale:
         raise InputError(f"the augmentation's min_scale {config.min_scale} is above its max_scale {config.max_scale}.")
 
 
 def check_numbers(config: Any, what: str) -> None:
-    """As `check_settings`, of any record with an `erase_size`. what: the word for such settings."""
+    """Raise `InputError` if a field of a dataclass with an `erase_size` is out of range.
+
+    Args:
+        config: The dataclass.
+        what: Name of the settings in the error message.
+    """
     for field in fields(config):
         value = getattr(config, field.name)
-        wanted = _wanted(field.name, value)
-        if wanted:
-            raise InputError(f"the {what}'s {field.name} is {value!r}, but it must be {wanted}.")
+        requirement = _requirement(field.name, value)
+        if requirement:
+            raise InputError(f"the {what}'s {field.name} is {value!r}, but it must be {requirement}.")
     if not config.erase_size[0] <= config.erase_size[1]:
-        raise InputError(f"the {what}'s erase_size {config.erase_size} must go from the least to the most.")
+        raise InputError(f"the {what}'s erase_size {config.erase_size} must be (minimum, maximum).")
 
 
-def _wanted(name: str, value: object) -> str:
-    """What a field's value must be, if it is not; else nothing."""
+def _requirement(name: str, value: object) -> str:
+    """Return the requirement that a value violates, or an empty string."""
     if name in _SWITCHES:
         return "" if isinstance(value, bool) else "true or false"
     if name in _SIZES:
-        sides = value if isinstance(value, tuple) else ()
-        right = len(sides) == 2 and all(isinstance(side, int) and side >= 1 for side in sides)
-        return "" if right else "two whole numbers, 1 or more"
+        values = value if isinstance(value, tuple) else ()
+        is_valid = len(values) == 2 and all(isinstance(item, int) and item >= 1 for item in values)
+        return "" if is_valid else "two whole numbers, 1 or more"
     if not isinstance(value, int | float) or not math.isfinite(value):
         return "a number"
     if name in _PROBABILITIES:
         return "" if 0 <= value <= 1 else "a probability, 0 to 1"
-    if name in _SHARES:
-        return "" if 0 <= value <= 1 else "a share, 0 to 1"
+    if name in _FRACTIONS:
+        return "" if 0 <= value <= 1 else "a fraction, 0 to 1"
     if name in _EXPONENTS:
         return ""
     return "" if value >= 0 else "0 or more"
 
 
 def sample_jitter(config: Colors, draws: ParameterSampler, image: str) -> Jitter:
-    """How the colors of an image change; image: what its numbers are called after."""
+    """Sample the color jitter of an image; `image` is the prefix of the names of its random numbers."""
 
     def factor(name: str, strength: float) -> float:
-        return draws.between(f"{image} {name}", max(0.0, 1 - strength), 1 + strength)
+        return draws.uniform(f"{image} {name}", max(0.0, 1 - strength), 1 + strength)
 
     return Jitter(
         brightness=factor("brightness", config.brightness),
         contrast=factor("contrast", config.contrast),
         saturation=factor("saturation", config.saturation),
-        hue=draws.between(f"{image} hue", -config.hue, config.hue),
+        hue=draws.uniform(f"{image} hue", -config.hue, config.hue),
     )
 
 
 def sample_boxes(config: Colors, draws: ParameterSampler, size: tuple[int, int]) -> tuple[Box, ...]:
-    """Boxes to erase from an image of (height, width), one or two of them or none."""
-    if not draws.happens("erase", config.erase):
+    """Sample zero, one or two boxes (x, y, w, h) to erase from an image of size (height, width)."""
+    if not draws.bernoulli("erase", config.erase):
         return ()
-    (height, width), (least, most) = size, config.erase_size
+    (height, width), (min_side, max_side) = size, config.erase_size
     return tuple(
         (
-            draws.whole(f"box {box} x", 0, width - 1),
-            draws.whole(f"box {box} y", 0, height - 1),
-            draws.whole(f"box {box} width", least, most),
-            draws.whole(f"box {box} height", least, most),
+            draws.integer(f"box {index} x", 0, width - 1),
+            draws.integer(f"box {index} y", 0, height - 1),
+            draws.integer(f"box {index} width", min_side, max_side),
+            draws.integer(f"box {index} height", min_side, max_side),
         )
-        for box in range(draws.whole("boxes", 1, 2))
+        for index in range(draws.integer("boxes", 1, 2))
     )
