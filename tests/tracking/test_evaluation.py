@@ -200,7 +200,7 @@ def test_a_box_that_is_not_finite_is_named(otb: Path) -> None:
 def test_a_sequence_without_a_first_box_is_refused(otb: Path) -> None:
     path = otb / "Moving/groundtruth_rect.txt"
     path.write_text(path.read_text().replace("21,31,24,24", "nan,nan,nan,nan"))
-    with pytest.raises(InputError, match="the first box of Moving is not known"):
+    with pytest.raises(InputError, match="the first box of Moving is not annotated"):
         run_sequence(open_dataset("otb", otb)[0], PERFECT)
 
 

@@ -14,7 +14,7 @@ import protoformer as pf
 from protoformer.geometry.boxes import Crops, box_iou
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.baselines import BaselineTracker
-from protoformer.tracking.engine import _piece
+from protoformer.tracking.engine import _cut_patch
 
 BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
 
@@ -191,7 +191,7 @@ def test_a_piece_is_cut_from_a_part_of_the_frame_as_from_the_whole(corner: tuple
     crop = Crops(torch.tensor([corner]), torch.tensor([33.3]), 24)
     fill = torch.tensor([[10.0, 20.0, 30.0]])
     assert torch.allclose(
-        _piece(pixels, crop, fill, torch.device("cpu")), crop.cut(pixels[None].float(), fill), atol=1e-2
+        _cut_patch(pixels, crop, fill, torch.device("cpu")), crop.cut(pixels[None].float(), fill), atol=1e-2
     )
 
 
