@@ -54,7 +54,7 @@ class TrackFrame(SummaryRepr):
 
 
 def track_frames(
-    movie: Video,
+    video: Video,
     boxes: Boxes,
     method: TrackMethod,
     start: float | None = None,
@@ -64,7 +64,7 @@ def track_frames(
     """Track targets through a video; in the first frame they are at the given boxes.
 
     Args:
-        movie: Video to read.
+        video: Video to read.
         boxes: Boxes in the first selected frame, (x, y, w, h) in pixels.
         method: Tracker to run.
         start: Start of the span, seconds.
@@ -77,8 +77,8 @@ def track_frames(
     Raises:
         InputError: If a box is not valid, or, after the first frame, if the span has fewer than two frames.
     """
-    checked = check_boxes(boxes, movie.info.size)
-    frames, name = trim_memory(movie.frames(start, end, every)), str(movie.info.paths[0])
+    checked = check_boxes(boxes, video.info.size)
+    frames, name = trim_memory(video.frames(start, end, every)), str(video.info.paths[0])
     for frame, targets, seconds in track_targets(frames, lambda frame: frame.image, checked, method, name):
         yield TrackFrame(frame.image, frame.number, frame.time, targets, seconds)
 
