@@ -1,4 +1,4 @@
-"""What stabilization learns from."""
+"""Training windows for stabilization."""
 
 import dataclasses
 

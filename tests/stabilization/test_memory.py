@@ -1,4 +1,4 @@
-"""What a clip leaves behind in memory does not grow with its length by more than a few numbers a frame."""
+"""Memory grows with the length of a clip by only a few numbers per frame."""
 
 import errno
 import gc
@@ -85,7 +85,7 @@ def test_fields_are_kept_in_a_file_and_are_the_same(
     assert all(np.array_equal(one, other) for one, other in zip(again.local, result.local, strict=True))
 
 
-def test_scores_keep_numbers_alone() -> None:
+def test_the_meter_keeps_only_numbers() -> None:
     points = np.random.default_rng(3).uniform(0, 60, (40, 2)).astype(np.float32)
     marks = np.random.default_rng(4).normal(size=(40, 128)).astype(np.float32)
     meter = StabilityMeter()
@@ -123,7 +123,7 @@ def test_more_than_a_little_is_on_the_disk_and_gone_with_its_object(
     assert np.array_equal(file.read(12), given[0]) and np.array_equal(file.read(11), given[2])
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -148,7 +148,7 @@ def test_thousands_of_frames_are_planned_at_once() -> None:
     assert np.abs(np.diff(path_of(stabilized_motions(motions, found))) - 1.5).max() < 0.5
 
 
-def test_the_motion_of_the_ground_is_found_beside_what_moves_by_itself() -> None:
+def test_camera_motion_is_estimated_despite_independent_motion() -> None:
     places = centered_cells(12, 16, (96, 128)).ravel()
     turn, shift = 1.01 * np.exp(0.02j), 3 - 2j
     shifts = turn * places + shift - places

@@ -1,4 +1,4 @@
-"""Trackers without weights, behind the interface of the model's."""
+"""Baseline trackers behind the interface of the network's tracker."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How targets looked lately, beside how they looked first."""
+"""Template memory: means of the first and the latest embedding."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A pair of crops, drawn."""
+"""Drawing of a pair of crops."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Targets followed through frames: online and through clips, alone and together."""
+"""Tracking online and through clips, with one target and with several."""
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -218,7 +218,7 @@ def test_a_textured_square_is_followed_by_the_weights_of_the_package() -> None:
     assert box_iou(result.boxes, truth).min() > 0.8 and not result.lost.any()
 
 
-def test_a_textured_square_is_found_again_after_it_was_hidden() -> None:
+def test_a_textured_square_is_detected_again_after_occlusion() -> None:
     clip, truth = textured_square(150, hidden=range(100, 120))
     (result,) = pf.load("track", device="cpu").track(clip, truth[0])
     overlap = box_iou(result.boxes, truth)

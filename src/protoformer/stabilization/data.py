@@ -49,7 +49,7 @@ class SyntheticWindows:
 
         Args:
             renderer: Renderer of the scenes.
-            look: Name of the image style.
+            look: Render pass, "clean" or "final".
         """
         scenes, (past, future) = renderer.scenes, window_of(self.config)
         draws = SceneRandom(SALT, scenes.film.key)

@@ -45,8 +45,8 @@ def plot_path(result: StabilizationResult) -> tuple[Figure, ...]:
     """Plot each signal over time, before and after stabilization; curves are interrupted at cuts."""
     step = -(-len(result.times) // MAX_POINTS)
     seconds = [float(time) for time in result.times[::step]]
-    both = (("before", result.path_before), ("after", subsample_path(result)))
-    paths = [(label, path_in_pixels(path)[::step]) for label, path in both]
+    both = (("before", result.path_before), ("after", align_stabilized_path(result)))
+    paths = [(label, to_camera_motion(path)[::step]) for label, path in both]
     breaks = tuple(sorted({-(-cut // step) for cut in result.cuts if cut <= (len(seconds) - 1) * step}))
     figures = []
     for index, signal in enumerate(SIGNALS):
@@ -58,7 +58,7 @@ def plot_path(result: StabilizationResult) -> tuple[Figure, ...]:
     return tuple(figures)
 
 
-def subsample_path(result: StabilizationResult) -> CameraPath:
+def align_stabilized_path(result: StabilizationResult) -> CameraPath:
     """Return the stabilized path in the coordinates of the input path: T x 4, as `path_before`.
 
     A stabilized frame is sampled from the input by a similarity, so its content moves by the inverse. The crop, which
@@ -70,7 +70,7 @@ def subsample_path(result: StabilizationResult) -> CameraPath:
     return result.path_before + offset
 
 
-def path_in_pixels(path: CameraPath) -> CameraPath:
+def to_camera_motion(path: CameraPath) -> CameraPath:
     """Convert image motion to camera motion: pixels to the right and up, degrees clockwise, percent of zoom."""
     x, y, angle, scale = path.T
     return np.stack((-x, y, -np.degrees(angle), 100 * np.expm1(scale)), axis=1)

@@ -255,7 +255,7 @@ class SyntheticPairs:
 
         Args:
             renderer: Renderer of the scenes.
-            look: Name of the image style.
+            look: Render pass, "clean" or "final".
         """
         scenes = renderer.scenes
         draws = SceneRandom(SALT, scenes.film.key)
