@@ -50,7 +50,7 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
     outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "-o", "o.mp4"))
     assert outcome.out.startswith("8 frames of 128x96 pixels; 8") and "wrote o.mp4, o.html\n" in outcome.out
-    assert "<h1>clip.mp4, made steady</h1>" in Path("o.html").read_text()
+    assert "<h1>clip.mp4, stabilized</h1>" in Path("o.html").read_text()
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out
     too_short = "too short to score: 8 frames, and it takes 101"
     assert outcome.out.count(f", stability {too_short}") == 2
@@ -58,7 +58,7 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     assert (movie.info.size, movie.info.sound, movie.info.rate) == ((96, 256), True, 25)
     assert [frame.time for frame in movie.frames()] == [Fraction(n, 25) for n in range(8)]
     page = Path("o.html").read_text()
-    assert "path from left to right" in page and "degrees clockwise" in page and page.count(too_short) == 2
+    assert "horizontal camera path" in page and "degrees clockwise" in page and page.count(too_short) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.mp4"]
 
 
@@ -99,11 +99,11 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--strength", "3"), "a strength of 3 cannot be"),
+        (("--strength", "3"), "a strength of 3 is out of range"),
         (("--crop", "wide"), "a crop is auto, none"),
         (("--crop", "0.2"), "a crop is auto, none"),
         (("--crop", "0.99999"), "from 0.5 to 0.999, not 0.99999"),
-        (("--online", "5", "--tripod"), "leave out the delay or the tripod"),
+        (("--online", "5", "--tripod"), "tripod mode needs the whole clip and cannot be combined with a delay"),
         (("--regressor", "spline"), "there is no regressor"),
         (("--rate", "3"), "--rate is for images"),
     ],

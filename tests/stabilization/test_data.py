@@ -1,4 +1,4 @@
-"""What stabilization learns from."""
+"""Training windows for stabilization."""
 
 import dataclasses
 
@@ -66,7 +66,7 @@ def still(count: int, frames: int) -> Trajectories:
 
 def test_errors_grow_with_the_distance_in_time_and_are_shared_by_neighboring_windows(scenes: Scenes) -> None:
     off = EstimationErrors(SceneRandom(1, range(3)), scenes, 20, 42, torch.device("cpu"))
-    first, second = off.added(still(3, 41), 0, 20), off.added(still(3, 41), 1, 20)
+    first, second = off.apply(still(3, 41), 0, 20), off.apply(still(3, 41), 1, 20)
     assert first.places[:, 20].abs().max() == 0
     assert first.places[:, 0].abs().mean() > 2 * first.places[:, 19].abs().mean()
     # What one window says of two frames, the other says too: both come from the same motions.
@@ -80,14 +80,14 @@ def test_clips_begin_and_end(scenes: Scenes, monkeypatch: pytest.MonkeyPatch) ->
     many = world().scenes([0] * 12)
     off = EstimationErrors(SceneRandom(1, range(12)), many, 20, 42, torch.device("cpu"))
     for number in (0, 1):
-        known = off.added(still(12, 41), number, 20).trust.amax(dim=(2, 3, 4)) > 0
+        known = off.apply(still(12, 41), number, 20).trust.amax(dim=(2, 3, 4)) > 0
         assert known[:, 20].all() and not known.all()
         assert (known.int().diff(dim=1).abs().sum(dim=1) <= 2).all()  # what is known is in one piece
 
 
 def test_some_scenes_stand_still_and_others_shake_more(scenes: Scenes) -> None:
     many = world().scenes(range(60))
-    shaken = stabilize_sources._shaken(many, SceneRandom(stabilize_sources.SALT, many.film.key))
+    shaken = stabilize_sources._scale_shake(many, SceneRandom(stabilize_sources.SALT, many.film.key))
     before, after = (each.camera.shake_turn.amplitude.abs().sum(dim=(1, 2)) for each in (many, shaken))
     ratio = after / before
     assert (ratio == 0).any() and ratio[ratio > 0].min() >= 0.39 and 1.5 < ratio.max() <= 3.01

@@ -1,4 +1,4 @@
-"""The path of a camera as it is drawn: where it truly lies, in words of a person with a video."""
+"""Plots of the camera path, in camera units."""
 
 import re
 from dataclasses import replace
@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 import protoformer as pf
-from protoformer.stabilization.drawing import describe_too_short, path_in_pixels, path_page, plot_path, subsample_path
+from protoformer.stabilization.drawing import (
+    align_stabilized_path,
+    describe_too_short,
+    path_page,
+    plot_path,
+    to_camera_motion,
+)
 from protoformer.stabilization.metrics import StabilityScores
 from protoformer.stabilization.planner import Corrections
 
@@ -33,7 +39,10 @@ def test_a_sway_that_is_taken_away_leaves_a_line_through_its_middle() -> None:
     before = swaying(20) + 3.0 * np.eye(4)[0]
     before -= before[0]
     steady = result_of(before, np.ones(20), before[:, 0] - 3)
-    assert subsample_path(steady)[:, 0] == pytest.approx(np.full(20, 3.0)) and not subsample_path(steady)[:, 1:].any()
+    assert (
+        align_stabilized_path(steady)[:, 0] == pytest.approx(np.full(20, 3.0))
+        and not align_stabilized_path(steady)[:, 1:].any()
+    )
 
 
 def test_the_steady_path_lies_where_the_warp_shows_the_middle_of_a_frame() -> None:
@@ -42,14 +51,14 @@ def test_the_steady_path_lies_where_the_warp_shows_the_middle_of_a_frame() -> No
     matrix = result.view(0).matrix(result.size)
     center = np.array([(300 - 1) / 2, (200 - 1) / 2])
     seen_at = np.linalg.solve(matrix[:, :2], center - matrix[:, 2])
-    x, y, angle, scale = subsample_path(result)[0]
+    x, y, angle, scale = align_stabilized_path(result)[0]
     assert (x, y) == pytest.approx(tuple(result.share * (seen_at - center)))
     assert angle == pytest.approx(-0.03) and scale == pytest.approx(-np.log(0.98))
 
 
 def test_what_is_seen_goes_left_and_down_where_the_camera_goes_right_and_up() -> None:
     path = np.array([[-4.0, 3.0, np.radians(-2), np.log(1.25)]])
-    assert path_in_pixels(path)[0] == pytest.approx((4, 3, 2, 25))
+    assert to_camera_motion(path)[0] == pytest.approx((4, 3, 2, 25))
 
 
 def test_plots_have_units_of_people_and_round_marks() -> None:

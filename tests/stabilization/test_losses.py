@@ -1,4 +1,4 @@
-"""What stabilization makes small, against sums done by hand."""
+"""Stabilization losses, compared with values computed by hand."""
 
 import dataclasses
 
@@ -89,7 +89,7 @@ def test_corners_may_be_moved_by_a_tenth_of_the_frame() -> None:
     assert loss_of(constant(-6.8, 3.2)).borders.item() == pytest.approx(2 / 2, abs=1e-5)
 
 
-def test_cells_whose_warp_is_not_known_teach_nothing() -> None:
+def test_cells_without_a_valid_warp_have_no_gradient() -> None:
     given = windows()
     given.valid[..., 2:] = False
     warp = torch.zeros(1, 2, 2, *CELLS)

@@ -1,4 +1,4 @@
-"""What a clip leaves behind in memory does not grow with its length by more than a few numbers a frame."""
+"""Memory grows with the length of a clip by only a few numbers per frame."""
 
 import errno
 import gc
@@ -24,7 +24,7 @@ from protoformer.models.heads.flow import build_flow
 from protoformer.stabilization.analysis import MotionAnalyzer
 from protoformer.stabilization.camera_motion import Features
 from protoformer.stabilization.metrics import StabilityMeter
-from protoformer.stabilization.result import IN_MEMORY, FieldFile, StoredField, StoredFields
+from protoformer.stabilization.result import MAX_MEMORY, FieldFile, StoredField, StoredFields
 
 Frames = Callable[[int], Iterator[np.ndarray]]
 
@@ -68,14 +68,14 @@ def test_fields_are_kept_in_a_file_and_are_the_same(
     model: pf.StabilizationPredictor, frames: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[tuple[StoredField, weakref.ref[StoredField]]] = []
-    local = MotionAnalyzer.local
+    local = MotionAnalyzer.local_warps
 
     def watched(*given: object) -> list[StoredField]:
         made = local(*given)  # type: ignore[arg-type]
         found.extend((each.copy(), weakref.ref(each)) for each in made)
         return made
 
-    monkeypatch.setattr(MotionAnalyzer, "local", watched)
+    monkeypatch.setattr(MotionAnalyzer, "local_warps", watched)
     result = model.stabilize(frames(12), strength=0.5, crop=0.9)
     assert len(found) == len(result.local) == 12
     assert all(kept() is None for _, kept in found)
@@ -85,7 +85,7 @@ def test_fields_are_kept_in_a_file_and_are_the_same(
     assert all(np.array_equal(one, other) for one, other in zip(again.local, result.local, strict=True))
 
 
-def test_scores_keep_numbers_alone() -> None:
+def test_the_meter_keeps_only_numbers() -> None:
     points = np.random.default_rng(3).uniform(0, 60, (40, 2)).astype(np.float32)
     marks = np.random.default_rng(4).normal(size=(40, 128)).astype(np.float32)
     meter = StabilityMeter()
@@ -116,14 +116,14 @@ def test_more_than_a_little_is_on_the_disk_and_gone_with_its_object(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file, given = FieldFile(), fields(3, (2, 256, 256))
     file.extend(itertools.islice(itertools.cycle(given), 12))
-    assert 12 * given[0].nbytes > IN_MEMORY
+    assert 12 * given[0].nbytes > MAX_MEMORY
     assert np.array_equal(file.read(10), given[1])
     assert not list(tmp_path.iterdir())  # it has no name, so nothing can leave it behind
     file.extend(given)  # after a reading it goes on at the end
     assert np.array_equal(file.read(12), given[0]) and np.array_equal(file.read(11), given[2])
 
 
-def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 

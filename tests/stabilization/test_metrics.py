@@ -1,4 +1,4 @@
-"""Paths of known shape, and views of known scale."""
+"""Stability metrics of camera paths and crops with exact expectations."""
 
 import math
 from dataclasses import asdict

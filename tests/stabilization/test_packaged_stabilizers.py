@@ -1,4 +1,4 @@
-"""The stabilizers that the package brings, on scenes they have not seen."""
+"""The packaged stabilization networks on unseen scenes."""
 
 import numpy as np
 import pytest

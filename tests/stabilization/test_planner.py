@@ -1,4 +1,4 @@
-"""Paths of a camera: shake goes, what is meant stays, and the crop never leaves a frame."""
+"""Camera path planning: shake is removed, intended motion stays, and the crop never leaves a frame."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.planner import (
-    LEAST_SCALE,
+    MIN_SCALE,
     Corrections,
     Frame,
     OnlinePlanner,
-    hold_still,
     largest_crop,
     plan_online,
     plan_path,
+    position_terms,
     stabilized_motions,
     static_path,
 )
@@ -40,9 +40,11 @@ def shake(count: int, seed: int = 0) -> np.ndarray:
 
 def corners_inside(corrections: Corrections, frame: Frame) -> bool:
     """Whether the crop, moved and turned, lies inside every frame."""
-    corners = np.array([x + 1j * y for x in (-frame.wide, frame.wide) for y in (-frame.high, frame.high)])
-    places = corrections.turns[:, None] * frame.share * corners + corrections.shifts[:, None]
-    return bool((np.abs(places.real) <= frame.wide).all() and (np.abs(places.imag) <= frame.high).all())
+    corners = np.array(
+        [x + 1j * y for x in (-frame.half_width, frame.half_width) for y in (-frame.half_height, frame.half_height)]
+    )
+    places = corrections.turns[:, None] * frame.crop * corners + corrections.shifts[:, None]
+    return bool((np.abs(places.real) <= frame.half_width).all() and (np.abs(places.imag) <= frame.half_height).all())
 
 
 def test_shake_is_flattened() -> None:
@@ -110,14 +112,14 @@ def test_the_crop_never_leaves_a_frame(
 def test_where_the_crop_leaves_no_room_frames_stay_as_they_are(share: float) -> None:
     motions, frame = motions_of(shake(12)), Frame.of((48, 64), share)
     for found in (plan_path(motions, frame), plan_path(motions, frame, tripod=True), plan_online(motions, frame, 3)):
-        assert corners_inside(found, frame) and np.abs(found.turns).min() > LEAST_SCALE - 1e-9
+        assert corners_inside(found, frame) and np.abs(found.turns).min() > MIN_SCALE - 1e-9
         assert (share < 0.9998) == bool(found.shifts.any())
 
 
 def test_a_chain_that_begins_beyond_its_bounds_is_refused() -> None:
     frame = Frame.of((48, 64), 0.9)
     program = QuadraticProgram(
-        (hold_still(static_path(3, frame), 1.0),), np.ones((3, 1, 4)), np.full((3, 1), frame.radius)
+        (position_terms(static_path(3, frame), 1.0),), np.ones((3, 1, 4)), np.full((3, 1), frame.radius)
     )
     with pytest.raises(ValueError, match="strictly within every bound"):
         solve(program, static_path(3, frame))
@@ -146,7 +148,7 @@ def test_thousands_of_frames_are_planned_at_once() -> None:
     assert np.abs(np.diff(path_of(stabilized_motions(motions, found))) - 1.5).max() < 0.5
 
 
-def test_the_motion_of_the_ground_is_found_beside_what_moves_by_itself() -> None:
+def test_camera_motion_is_estimated_despite_independent_motion() -> None:
     places = centered_cells(12, 16, (96, 128)).ravel()
     turn, shift = 1.01 * np.exp(0.02j), 3 - 2j
     shifts = turn * places + shift - places
@@ -158,7 +160,7 @@ def test_the_motion_of_the_ground_is_found_beside_what_moves_by_itself() -> None
 
 def test_a_motion_is_shared_among_steps_that_make_it_up() -> None:
     whole = Motion(1.1 * np.exp(0.3j), 5 - 3j, 1.0)
-    part, place = whole.shared(4), 7 + 2j
+    part, place = whole.split(4), 7 + 2j
     for _ in range(4):
         place = part.turn * place + part.shift
     assert place == pytest.approx(whole.turn * (7 + 2j) + whole.shift)

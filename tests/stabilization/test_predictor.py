@@ -1,4 +1,4 @@
-"""Clips made steady: what is still stays, what shakes rests, and odd clips are taken for what they are."""
+"""Stabilization of clips: static clips stay as they are, shake is removed, and unusual clips are handled."""
 
 import itertools
 import weakref
@@ -12,10 +12,10 @@ import torch
 
 import protoformer as pf
 from protoformer.models.pretrained import packaged_weights
-from protoformer.stabilization.analysis import AT_ONCE, FramePair, FrameView, MotionAnalyzer
+from protoformer.stabilization.analysis import BATCH_SIZE, FramePair, FrameView, MotionAnalyzer
 from protoformer.stabilization.camera_motion import FeatureFinder, homography
 from protoformer.stabilization.metrics import StabilityMeter
-from protoformer.stabilization.predictor import STEADY
+from protoformer.stabilization.predictor import MAX_ACCELERATION
 from protoformer.stabilization.rendering import View, render_stabilized, sample_field
 from protoformer.synthetic.textures import noise
 
@@ -85,7 +85,7 @@ def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizationPredi
 
 def test_the_auto_crop_is_no_smaller_than_a_clip_needs(model: pf.StabilizationPredictor, clip: Clip) -> None:
     result = model.stabilize(clip(0.1 * shaky(8)))
-    assert 0.96 <= result.share < 1 and result.acceleration[1] <= STEADY * SIZE[1]
+    assert 0.96 <= result.share < 1 and result.acceleration[1] <= MAX_ACCELERATION * SIZE[1]
     middling, free = (model.stabilize(clip(shaky(8)), crop=crop) for crop in ("auto", 0.7))
     assert 0.88 < middling.share < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
 
@@ -202,18 +202,18 @@ def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypa
         model = pf.load("tiny", device="cpu", task="stabilize", stab_window=1)
     found, kept = [], []
 
-    def watched(surveyor: MotionAnalyzer, before: FrameView, after: FrameView) -> FramePair | None:
+    def watched(analyzer: MotionAnalyzer, before: FrameView, after: FrameView) -> FramePair | None:
         kept.append([place for place, flows in enumerate(found) if flows() is not None])
-        link = link_of(surveyor, before, after)
+        link = link_of(analyzer, before, after)
         assert link is not None
         found.append(weakref.ref(link.flows))
         return link
 
-    link_of = MotionAnalyzer.link
-    monkeypatch.setattr(MotionAnalyzer, "link", watched)
+    link_of = MotionAnalyzer.match_frames
+    monkeypatch.setattr(MotionAnalyzer, "match_frames", watched)
     result = model.stabilize(clip(0.5 * np.arange(14)))
     assert len(result.local) == 14 and np.abs(np.diff(result.path_before[:, 0]) + 0.5).max() < 0.3
-    assert kept[3] == [0, 1, 2] and min(kept[-1]) >= 12 - (1 + AT_ONCE + 1 + AT_ONCE)
+    assert kept[3] == [0, 1, 2] and min(kept[-1]) >= 12 - (1 + BATCH_SIZE + 1 + BATCH_SIZE)
 
 
 @pytest.mark.parametrize("regressor", ["field", "grid"])

@@ -1,4 +1,4 @@
-"""Stabilization as a task of the loop."""
+"""Training and validation of the stabilization network."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""vid.stab beside us: run for real where there is an ffmpeg that has it."""
+"""vid.stab as a baseline, run if ffmpeg supports it."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -27,7 +27,7 @@ def shaky(tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Pa
     return make_movie(tmp_path_factory.mktemp("shaky") / "shaky.mkv", frames, codec="ffv1")
 
 
-def test_without_ffmpeg_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_ffmpeg_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert vidstab_missing() == "there is no ffmpeg on this machine"
 
@@ -47,12 +47,12 @@ def test_every_frame_comes_as_it_was_and_steadier(shaky: Path) -> None:
 
 
 @needs_vidstab
-def test_some_frames_are_as_many_as_were_asked_for(shaky: Path) -> None:
+def test_the_number_of_frames_is_limited(shaky: Path) -> None:
     assert len(list(run_vidstab(open_video(shaky), 10))) == 10
 
 
 @needs_vidstab
-def test_what_it_cannot_read_is_told_in_a_sentence(shaky: Path, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_input_error(shaky: Path, tmp_path: Path) -> None:
     movie = open_video(shaky)
     shaky.rename(tmp_path / "gone.mkv")
     try:

@@ -1,4 +1,4 @@
-"""Trackers without weights, behind the interface of the model's."""
+"""Baseline trackers behind the interface of the network's tracker."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,7 @@ def test_what_opencv_cannot_follow_is_a_sentence(moving_pattern: Clip) -> None:
     for box in ((60, 50, 4, 30), (125, 40, 30, 30)):
         with pytest.raises(InputError, match="need boxes of 5 pixels or more a side in the frame; give a larger one"):
             BaselineTracker("mil", frame, [box])
-    with pytest.raises(InputError, match="mil cannot follow this box in frames of 128x96 pixels; give another one"):
+    with pytest.raises(InputError, match="mil cannot track this box in frames of 128x96 pixels; give another one"):
         BaselineTracker("mil", frame, [(0, 0, 128, 96)])
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("boxes", "sentence"),
     [
-        ([], "there is no box to follow"),
+        ([], "there is no box to track"),
         (5, "a box is four numbers, x, y, width and height in pixels, not 5"),
         (torch.tensor(5.0), "a box is four numbers, x, y, width and height in pixels, not 5.0"),
         ([(1, 2, 3)], "four numbers, x, y, width and height, and not 3"),

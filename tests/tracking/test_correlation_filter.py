@@ -1,4 +1,4 @@
-"""The correlation filter follows what moves, grows and hides, by itself."""
+"""The correlation filter tracks moving, growing and occluded targets."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""Pairs of the world and of clips on disk, decided by the numbers of their batches."""
+"""Training pairs of synthetic scenes and clips on disk, determined by their batch numbers."""
 
 import itertools
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Boxes on frames: one color a target, readable anywhere, broken where it is lost."""
+"""Drawing of boxes: one color per target, readable on any background, dashed if lost."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_a_target_has_one_color_whoever_else_is_there() -> None:
 
 
 @pytest.mark.parametrize("gray", [0, 128, 255])
-def test_a_box_can_be_told_from_any_ground(gray: int) -> None:
+def test_a_box_contrasts_with_any_background(gray: int) -> None:
     for index in range(6):
         frame = draw_targets(blank(gray), [seen(-900, 0, 5, 5)] * index + [seen(100, 80, 60, 40)])
         across = frame[100, 95:106].astype(int)

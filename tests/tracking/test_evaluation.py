@@ -1,4 +1,4 @@
-"""Trackers on sequences of which the truth is known by hand."""
+"""Evaluation of trackers on sequences with exact ground truth."""
 
 import io
 import json
@@ -200,7 +200,7 @@ def test_a_box_that_is_not_finite_is_named(otb: Path) -> None:
 def test_a_sequence_without_a_first_box_is_refused(otb: Path) -> None:
     path = otb / "Moving/groundtruth_rect.txt"
     path.write_text(path.read_text().replace("21,31,24,24", "nan,nan,nan,nan"))
-    with pytest.raises(InputError, match="the first box of Moving is not known"):
+    with pytest.raises(InputError, match="the first box of Moving is not annotated"):
         run_sequence(open_dataset("otb", otb)[0], PERFECT)
 
 
@@ -271,7 +271,7 @@ def test_the_filter_follows_a_walker_of_otb(real_otb: Path, tmp_path: Path) -> N
     assert scores.precision == 1.0 and scores.success > 0.7
 
 
-def test_csrt_scores_what_it_is_known_to(real_otb: Path, tmp_path: Path) -> None:
+def test_csrt_reproduces_its_reference_scores(real_otb: Path, tmp_path: Path) -> None:
     """Within a few percent of the row of peers.json, which others measured."""
     try:
         check_tracker("csrt")

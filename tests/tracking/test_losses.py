@@ -1,4 +1,4 @@
-"""What tracking makes small, against sums done by hand."""
+"""Tracking losses, compared with values computed by hand."""
 
 import math
 

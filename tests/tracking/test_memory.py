@@ -1,4 +1,4 @@
-"""How targets looked lately, beside how they looked first."""
+"""Template memory: means of the first and the latest embedding."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import protoformer as pf
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.engine import TrackingEngine
-from protoformer.tracking.target import EVERY, LATELY, SURE, Target, TemplateMemory
+from protoformer.tracking.target import EVERY, LATEST_WEIGHT, MIN_UPDATE_SCORE, Target, TemplateMemory
 
 TARGETS = (Target((20.0, 12.0, 16.0, 14.0)), Target((50.0, 30.0, 10.0, 18.0)))
 
@@ -27,7 +27,7 @@ def frames() -> tuple[torch.Tensor, torch.Tensor]:
 
 def seen_often(memory: TemplateMemory, frame: torch.Tensor, targets: tuple[Target, ...], score: float) -> None:
     for _ in range(EVERY):
-        memory.saw(frame, targets, [score] * len(targets))
+        memory.update(frame, targets, [score] * len(targets))
 
 
 def test_what_is_sought_is_the_mean_of_the_first_look_and_the_latest(
@@ -38,8 +38,8 @@ def test_what_is_sought_is_the_mean_of_the_first_look_and_the_latest(
     memory = TemplateMemory(engine, frames[0], TARGETS)
     seen_often(memory, frames[1], TARGETS, 1.0)
     tokens, parts, summary = memory.template
-    assert torch.allclose(tokens, (1 - LATELY) * first[0] + LATELY * latest[0], atol=1e-5)
-    assert torch.allclose(summary, (1 - LATELY) * first[2] + LATELY * latest[2], atol=1e-5)
+    assert torch.allclose(tokens, (1 - LATEST_WEIGHT) * first[0] + LATEST_WEIGHT * latest[0], atol=1e-5)
+    assert torch.allclose(summary, (1 - LATEST_WEIGHT) * first[2] + LATEST_WEIGHT * latest[2], atol=1e-5)
     assert torch.allclose(parts.norm(dim=2), torch.ones_like(parts[..., 0]), atol=1e-5)
     seen_often(memory, frames[0], TARGETS, 1.0)  # looks as it first did again: what came between is forgotten
     assert all(torch.allclose(now, then, atol=1e-5) for now, then in zip(memory.template, first, strict=True))
@@ -50,7 +50,7 @@ def test_only_what_is_surely_there_is_looked_at_again(
 ) -> None:
     memory = TemplateMemory(engine, frames[0], TARGETS)
     before = memory.template
-    seen_often(memory, frames[1], TARGETS, SURE - 0.01)
+    seen_often(memory, frames[1], TARGETS, MIN_UPDATE_SCORE - 0.01)
     assert memory.template is before
     gone = Target(TARGETS[0].box, lost_for=1)
     seen_often(memory, frames[1], (gone, TARGETS[1]), 1.0)
@@ -62,7 +62,7 @@ def test_a_look_is_taken_every_few_frames(engine: TrackingEngine, frames: tuple[
     memory = TemplateMemory(engine, frames[0], TARGETS)
     before = memory.template
     for _ in range(EVERY - 1):
-        memory.saw(frames[1], TARGETS, [1.0, 1.0])
+        memory.update(frames[1], TARGETS, [1.0, 1.0])
     assert memory.template is before
-    memory.saw(frames[1], TARGETS, [1.0, 1.0])
+    memory.update(frames[1], TARGETS, [1.0, 1.0])
     assert memory.template is not before

@@ -1,4 +1,4 @@
-"""Boxes that follow, lag and lose an object."""
+"""Tracking metrics of boxes that match, lag behind or lose an object."""
 
 import math
 from dataclasses import asdict

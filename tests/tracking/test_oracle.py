@@ -1,4 +1,4 @@
-"""Trackers with a network that cannot err: it finds a colored rectangle on gray, so every answer is known."""
+"""Trackers with an oracle network, which locates a colored rectangle on gray exactly."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_a_target_that_leaves_is_followed_to_the_border_and_taken_up_when_it_ret
     assert not found.lost[-5:].any() and (found.boxes[-1] - shown[-1]).abs().max() < 1
 
 
-def test_a_hidden_target_stays_where_it_was_and_is_found_again_near_and_far(model: TrackingPredictor) -> None:
+def test_an_occluded_target_keeps_its_box_and_is_detected_again_near_and_far(model: TrackingPredictor) -> None:
     tracker = model.tracker(picture((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
     for number in range(1, 6):
         (target,) = tracker.update(picture())

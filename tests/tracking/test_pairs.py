@@ -1,4 +1,4 @@
-"""Crops that are learned from: where the target is said to be, it is."""
+"""Training crops for tracking: the target lies inside its box."""
 
 import math
 
@@ -69,7 +69,9 @@ def test_most_searches_have_the_target_near_their_middle() -> None:
 def test_searches_beside_the_target_show_the_frame(box: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track_pairs, "ELSEWHERE", 1.0)
     found = sights(256, box)
-    crops = track_pairs._searched(found.on_image(), found.on_image(), (96, 128), SceneRandom(0, range(256)), CONFIG)
+    crops = track_pairs._sample_search_crops(
+        found.on_image(), found.on_image(), (96, 128), SceneRandom(0, range(256)), CONFIG
+    )
     apart = crops.corners + crops.sides[:, None] / 2 - box_centers(found.boxes)
     moved = apart.abs().amax(dim=1) > 0.6 * crops.sides
     assert moved.float().mean() > 0.4  # where the frame is large enough for it

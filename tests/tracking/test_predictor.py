@@ -1,4 +1,4 @@
-"""Targets followed through frames: online and through clips, alone and together."""
+"""Tracking online and through clips, with one target and with several."""
 
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ import protoformer as pf
 from protoformer.geometry.boxes import Crops, box_iou
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.baselines import BaselineTracker
-from protoformer.tracking.engine import _piece
+from protoformer.tracking.engine import _cut_patch
 
 BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
 
@@ -191,7 +191,7 @@ def test_a_piece_is_cut_from_a_part_of_the_frame_as_from_the_whole(corner: tuple
     crop = Crops(torch.tensor([corner]), torch.tensor([33.3]), 24)
     fill = torch.tensor([[10.0, 20.0, 30.0]])
     assert torch.allclose(
-        _piece(pixels, crop, fill, torch.device("cpu")), crop.cut(pixels[None].float(), fill), atol=1e-2
+        _cut_patch(pixels, crop, fill, torch.device("cpu")), crop.cut(pixels[None].float(), fill), atol=1e-2
     )
 
 
@@ -218,7 +218,7 @@ def test_a_textured_square_is_followed_by_the_weights_of_the_package() -> None:
     assert box_iou(result.boxes, truth).min() > 0.8 and not result.lost.any()
 
 
-def test_a_textured_square_is_found_again_after_it_was_hidden() -> None:
+def test_a_textured_square_is_detected_again_after_occlusion() -> None:
     clip, truth = textured_square(150, hidden=range(100, 120))
     (result,) = pf.load("track", device="cpu").track(clip, truth[0])
     overlap = box_iou(result.boxes, truth)

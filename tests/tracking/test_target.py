@@ -1,10 +1,10 @@
-"""What is believed of a target, and where it is looked for."""
+"""State of a target: search region, score thresholds and size smoothing."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.tracking.target import FOUND, FOUND_AFAR, LOST, PATIENCE, Target
+from protoformer.tracking.target import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
 
 SIZE = (240, 320)
 BOX = (100.0, 80.0, 40.0, 30.0)
@@ -17,10 +17,10 @@ def lost(frames: int) -> Target:
     return target
 
 
-def test_a_target_is_looked_for_around_its_last_box() -> None:
-    window = Target(BOX).window(4.0, SIZE)
-    assert (window.x, window.y, window.afar) == (120, 95, False)
-    assert window.side == pytest.approx(4 * (40 * 30) ** 0.5)
+def test_a_target_is_searched_around_its_last_box() -> None:
+    region = Target(BOX).search_region(4.0, SIZE)
+    assert (region.x, region.y, region.remote) == (120, 95, False)
+    assert region.side == pytest.approx(4 * (40 * 30) ** 0.5)
 
 
 def test_a_sure_box_is_taken_over_and_its_size_changes_a_little_less_than_it_was_seen_to() -> None:
@@ -30,25 +30,25 @@ def test_a_sure_box_is_taken_over_and_its_size_changes_a_little_less_than_it_was
     assert 40 < width < 44 and height == pytest.approx(30) and not target.lost
 
 
-def test_an_unsure_box_is_not_believed_and_the_last_sure_one_stays() -> None:
-    target = Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST - 0.01, False, SIZE)
+def test_a_low_score_is_ignored_and_the_last_sure_one_stays() -> None:
+    target = Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE - 0.01, False, SIZE)
     assert target.lost and target.box == BOX and target.firmness == 0
-    assert Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST + 0.01, False, SIZE).lost is False
+    assert Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE + 0.01, False, SIZE).lost is False
 
 
-def test_a_lost_target_is_found_again_from_a_higher_score_on_and_a_still_higher_one_afar() -> None:
+def test_a_lost_target_is_detected_again_from_a_higher_score_on_and_a_still_higher_one_far_away() -> None:
     found = (200.0, 100.0, 50.0, 20.0)
-    assert lost(3).after(found, FOUND - 0.01, False, SIZE).lost_for == 4
-    assert lost(3).after(found, FOUND, False, SIZE) == Target(found)
-    assert lost(30).after(found, FOUND_AFAR - 0.01, True, SIZE).lost
-    assert lost(30).after(found, FOUND_AFAR, True, SIZE) == Target(found)
+    assert lost(3).after(found, REDETECT_SCORE - 0.01, False, SIZE).lost_for == 4
+    assert lost(3).after(found, REDETECT_SCORE, False, SIZE) == Target(found)
+    assert lost(30).after(found, REDETECT_SCORE_REMOTE - 0.01, True, SIZE).lost
+    assert lost(30).after(found, REDETECT_SCORE_REMOTE, True, SIZE) == Target(found)
 
 
 def test_a_window_grows_while_the_target_is_lost_and_not_without_end() -> None:
-    sides = [lost(frames).window(4.0, SIZE).side for frames in range(40)]
+    sides = [lost(frames).search_region(4.0, SIZE).side for frames in range(40)]
     assert sides == sorted(sides) and sides[PATIENCE] == pytest.approx(2 * sides[0])
     assert sides[-1] == sides[-2] == pytest.approx(2 * sides[0])
-    assert Target(BOX, lost_for=10**6).window(4.0, SIZE).side == sides[-1]
+    assert Target(BOX, lost_for=10**6).search_region(4.0, SIZE).side == sides[-1]
 
 
 def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_of_the_first() -> None:
@@ -61,7 +61,7 @@ def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_
     assert target.box[2:] == pytest.approx((40 * 0.75**4, 30 * 0.75**4))
     for _ in range(20):
         target = target.after((110.0, 90.0, 2.0, 2.0), 0.9, False, SIZE)
-    assert target.window(4.0, SIZE).side == pytest.approx(0.25 * Target(BOX).window(4.0, SIZE).side)
+    assert target.search_region(4.0, SIZE).side == pytest.approx(0.25 * Target(BOX).search_region(4.0, SIZE).side)
     grown = Target(BOX).after((0.0, 0.0, 200.0, 200.0), 0.9, False, SIZE)
     assert grown.box[2:] == pytest.approx((40 * 4 / 3, 30 * 4 / 3))
 
@@ -71,25 +71,25 @@ def test_a_lost_target_is_looked_for_at_its_usual_size() -> None:
     for _ in range(3):  # as it vanishes behind something, a sliver is seen
         target = target.after((115.0, 90.0, 10.0, 10.0), 0.9, False, SIZE)
     assert target.box[2] < 0.45 * BOX[2]
-    seen, gone = target.window(4.0, SIZE), target.after(BOX, 0.0, False, SIZE).window(4.0, SIZE)
-    assert gone.side > 1.6 * seen.side and gone.side < 1.08 * Target(BOX).window(4.0, SIZE).side
+    seen, gone = target.search_region(4.0, SIZE), target.after(BOX, 0.0, False, SIZE).search_region(4.0, SIZE)
+    assert gone.side > 1.6 * seen.side and gone.side < 1.08 * Target(BOX).search_region(4.0, SIZE).side
 
 
 @given(st.integers(20, 400), st.integers(20, 400), st.floats(4, 60))
 def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, side: float) -> None:
     target, seen = Target((1.0, 2.0, side, side), lost_for=PATIENCE), set()
     for _ in range(2 * 40 * 40):
-        window = target.window(4.0, (height, width))
-        reach = window.side / 2
+        region = target.search_region(4.0, (height, width))
+        reach = region.side / 2
         seen |= {
             (row, column)
             for row in range(0, height, 10)
             for column in range(0, width, 10)
-            if abs(window.x - column) <= reach and abs(window.y - row) <= reach
+            if abs(region.x - column) <= reach and abs(region.y - row) <= reach
         }
         if len(seen) == len(range(0, height, 10)) * len(range(0, width, 10)):
             return
-        target = target.after((0.0, 0.0, 9.0, 9.0), 0.0, window.afar, (height, width))
+        target = target.after((0.0, 0.0, 9.0, 9.0), 0.0, region.remote, (height, width))
     raise AssertionError("some places were never looked at")
 
 

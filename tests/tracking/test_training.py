@@ -1,4 +1,4 @@
-"""Tracking as a task of the loop."""
+"""Training and validation of the tracking network."""
 
 import shutil
 from pathlib import Path

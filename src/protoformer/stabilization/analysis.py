@@ -1,6 +1,7 @@
-"""The first reading of a clip: how its camera moves, where it is cut, and what no single motion explains.
+"""Analysis pass over a clip: camera motion, cuts, and local warps beyond the camera motion.
 
-Frames are looked at small, one after the other; what is kept of each is its motion, and a few kilobytes in a file.
+Frames are processed one after the other at a reduced size. Only the motion of each frame stays in memory; local warps
+go to a temporary file of a few kilobytes per frame.
 """
 
 from collections import deque
@@ -25,27 +26,33 @@ from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_
 from protoformer.stabilization.result import FieldFile, StoredField
 from protoformer.video.clip import ClipFrame
 
-UPDATES = 4
-"""Refinements of a flow: the camera's motion is a mean of many vectors, and needs no finer ones."""
+NUM_UPDATES = 4
+"""Flow refinement iterations; the camera motion averages many vectors and needs no more."""
 TEXTURE = 100.0
-"""Least eigenvalue of the gradients' products, gray levels squared, at which a cell's flow is believed by half."""
-BLANK = 3.0
-"""Gray levels: the deviation of a frame that shows nothing."""
-CUT_TRUST, CUT_DISTANCE = 0.5, 0.35
-"""Two frames are of two shots if less than this share of what has texture moves as one, and more colors differ."""
-BLUR_TEXTURE, BLUR_TRUST = 0.1, 0.1
-"""A frame is blurred if it keeps less than this share of the texture of one before, and less of it moves as one."""
-MOST_BLURRED = 3
-"""Frames that are blurred for a moment; more of them are how the clip looks."""
-AT_ONCE = 4
-"""Windows that the network sees at a time."""
-LOCAL = 0.02
-"""Share of a frame's width that a place may be moved by itself."""
+"""Smaller eigenvalue of the structure tensor, gray levels squared, at which the flow of a cell has a weight of 0.5."""
+BLANK_STD = 3.0
+"""Standard deviation below which a frame counts as blank, gray levels."""
+CUT_INLIERS, CUT_COLOR_DISTANCE = 0.5, 0.35
+"""There is a cut if a smaller fraction of the textured area fits one motion, and the color histograms differ more."""
+BLUR_TEXTURE, BLUR_INLIERS = 0.1, 0.1
+"""A frame is blurred if it has a smaller fraction of the texture of an earlier one, and a smaller fraction fits one
+motion."""
+MAX_BLURRED = 3
+"""Longest run of frames that counts as a short blur; a longer one is analyzed as it is."""
+BATCH_SIZE = 4
+"""Windows in a batch of the network."""
+MAX_LOCAL = 0.02
+"""Largest local displacement, as a fraction of the width of a frame."""
 
 
 @dataclass(frozen=True, eq=False)
 class FramePair:
-    """From one frame to the next. flows: 2 x 3 x h x w, there and back: pixels of the working frame, and trust."""
+    """Motion from one frame to the next.
+
+    Attributes:
+        motion: Camera motion, in pixels of the full frame.
+        flows: 2 x 3 x h x w, forward and backward: flow in pixels of the working frame, and confidence.
+    """
 
     motion: Motion
     flows: Tensor
@@ -55,8 +62,9 @@ class FramePair:
 class Shot:
     """Frames between two cuts.
 
-    first: the number of its first frame among those that were read. motions: from each frame to the next, pixels from
-    the center of the full frame.
+    Attributes:
+        first: Index of its first frame in the clip.
+        motions: Motion from each frame to the next, in pixels from the center of the full frame.
     """
 
     first: int
@@ -64,16 +72,20 @@ class Shot:
 
     @property
     def frames(self) -> int:
-        """How many."""
+        """Number of frames."""
         return len(self.motions) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class ClipAnalysis:
-    """All of a clip: (height, width) of its frames, its shots, and the frames that were bridged.
+    """Analysis of a clip.
 
-    local: one a frame, 2 x h x w, pixels of the full frame: what the network's warp adds, at the centers of cells, to
-    the similarity that is nearest to it; none where it was not asked.
+    Attributes:
+        size: (height, width) of the frames, pixels.
+        shots: Shots.
+        bridged: Indices of frames whose motion was interpolated.
+        local: One field per frame, 2 x h x w, pixels of the full frame: the predicted warp at the centers of cells
+            minus the nearest similarity; empty if the network was not run.
     """
 
     size: tuple[int, int]
@@ -84,7 +96,14 @@ class ClipAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class FrameView:
-    """A frame, small: 3 x h x w in [0, 1], with its features, colors and texture (h/8 x w/8, 0 to 1)."""
+    """A frame prepared for comparison.
+
+    Attributes:
+        small: 3 x h x w in [0, 1], the frame at working size.
+        encoded: Features of the flow network.
+        colors: Color histogram.
+        texture: h / 8 x w / 8, 0 to 1.
+    """
 
     small: Tensor
     encoded: EncodedFrame
@@ -93,17 +112,26 @@ class FrameView:
 
 
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """The (height, width), in whole cells, at which frames of a size are looked at: at most about so many pixels."""
+    """Return the (height, width), in whole cells, at which frames are analyzed.
+
+    Args:
+        size: (height, width) of the frames, pixels.
+        pixels: Approximate upper bound of the number of pixels.
+    """
     scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
     height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
     return height, width
 
 
 class MotionAnalyzer:
-    """Two networks made ready for frames of one (height, width).
+    """Flow and stabilization networks prepared for frames of one size.
 
-    delay: how many frames after one are known when it is decided, None if all are. What the network says of a frame is
-    left out if it would have to see more.
+    Attributes:
+        size: (height, width) of the frames, pixels.
+        fields: Local warps of all frames so far.
+        live: Whether frames are decided with a delay.
+        warps: Whether the stabilization network runs; its window must not exceed the delay.
+        working: (height, width) at which frames are analyzed, pixels.
     """
 
     def __init__(
@@ -115,238 +143,273 @@ class MotionAnalyzer:
         half: bool,
         delay: int | None = None,
     ) -> None:
+        """Prepare the networks.
+
+        Args:
+            network: Stabilization network.
+            flow: Flow network.
+            device: Device of both networks.
+            size: (height, width) of the frames, pixels.
+            half: Whether to compute products in bfloat16.
+            delay: Number of later frames that are known when a frame is decided; None if all are.
+        """
         self.size = size
         self.fields = FieldFile()
-        """What the network's warps add to similarities, of every frame so far."""
         self.live = delay is not None
         self.warps = delay is None or network.window[1] <= delay
         self.working = working_size(size, network.config.stab_pixels)
         self._network, self._device, self._half = network, device, half
         plan = FlowPlan(self.working, self.working, tile=None, batch=2, low_memory=False)
-        self._flow = TiledFlow(flow, device, plan, UPDATES, half)
+        self._flow = TiledFlow(flow, device, plan, NUM_UPDATES, half)
         self._centers = centered_cells(self.working[0] // CELL, self.working[1] // CELL, size)
-        self._grow = np.array([size[1] / self.working[1], size[0] / self.working[0]])
+        self._upscale = np.array([size[1] / self.working[1], size[0] / self.working[0]])
 
     @property
     def window(self) -> tuple[int, int]:
-        """Frames before and after one that the network sees with it."""
+        """Numbers of frames before and after a frame in the window of the network."""
         return self._network.window
 
-    def look(self, frame: ClipFrame) -> FrameView | None:
-        """A frame as it is compared with others; None if it shows nothing."""
-        small = _at(to_float(frame.pixels)[None], self.working)[0]
-        picture = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
-        gray = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY), np.uint8)
-        if gray.std() < BLANK:
+    def encode_frame(self, frame: ClipFrame) -> FrameView | None:
+        """Prepare a frame for comparison; None if it is blank."""
+        small = _resize(to_float(frame.pixels)[None], self.working)[0]
+        image = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
+        gray = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
+        if gray.std() < BLANK_STD:
             return None
         (encoded,) = self._flow.encode([small])
-        return FrameView(small, encoded, _colors(picture), _texture(gray))
+        return FrameView(small, encoded, _color_histogram(image), _texture(gray))
 
-    def link(self, before: FrameView, after: FrameView) -> FramePair | None:
-        """The motion from a frame to another; None where they are of two shots."""
+    def match_frames(self, before: FrameView, after: FrameView) -> FramePair | None:
+        """Estimate the motion from a frame to another; None if there is a cut between them."""
         pairs = [(before.encoded, after.encoded), (after.encoded, before.encoded)]
-        flows = torch.stack([F.avg_pool2d(found[None], CELL)[0] for found in self._flow.flows(pairs)])
+        flows = torch.stack([F.avg_pool2d(flow[None], CELL)[0] for flow in self._flow.flows(pairs)])
         flows[:, 2] *= torch.from_numpy(np.stack((before.texture, after.texture)))
-        there = flows[0].double().numpy()
-        shifts = there[0] * self._grow[0] + 1j * there[1] * self._grow[1]
-        motion = fit_motion(self._centers.ravel(), shifts.ravel(), there[2].ravel())
-        # Where little has texture, little can be known to move at all, which is no sign of a cut.
-        alone = motion.trust < CUT_TRUST * float(before.texture.mean())
-        if alone and float(np.abs(before.colors - after.colors).sum()) / 2 > CUT_DISTANCE:
+        forward = flows[0].double().numpy()
+        shifts = forward[0] * self._upscale[0] + 1j * forward[1] * self._upscale[1]
+        motion = fit_motion(self._centers.ravel(), shifts.ravel(), forward[2].ravel())
+        # Without much texture only a small area can fit any motion, which is no sign of a cut.
+        unmatched = motion.trust < CUT_INLIERS * float(before.texture.mean())
+        if unmatched and float(np.abs(before.colors - after.colors).sum()) / 2 > CUT_COLOR_DISTANCE:
             return None
         return FramePair(motion, flows)
 
-    def blurred(self, before: FrameView, after: FrameView) -> bool:
-        """Whether a frame is so much less sharp than one before it that its motion cannot be told."""
+    def is_blurred(self, before: FrameView, after: FrameView) -> bool:
+        """Return whether a frame is too blurred, compared to an earlier one, for its motion to be estimated."""
         if after.texture.mean() >= BLUR_TEXTURE * before.texture.mean():
             return False
-        link = self.link(before, after)
-        return link is None or link.motion.trust < BLUR_TRUST
+        pair = self.match_frames(before, after)
+        return pair is None or pair.motion.trust < BLUR_INLIERS
 
-    def local(self, smalls: list[Tensor], flows: Mapping[int, Tensor], places: list[int]) -> list[StoredField]:
-        """What the network's warps of some frames add to similarities.
+    def local_warps(self, smalls: list[Tensor], flows: Mapping[int, Tensor], indices: list[int]) -> list[StoredField]:
+        """Predict warps and subtract the nearest similarities.
 
         Args:
-            smalls: The frames.
-            flows: Those of the links around them, by their places in the shot.
-            places: Those of the frames in the shot.
+            smalls: Frames at working size, 3 x h x w each.
+            flows: Flows around them, as in `FramePair`, by index of their first frame in the shot.
+            indices: Indices of the frames in the shot.
+
+        Returns:
+            One field per frame, 2 x h x w, pixels of the full frame.
         """
         past, future = self.window
-        windows = torch.stack([self._window(flows, place, past, future) for place in places]).to(self._device)
-        there, back = windows[:, :, 0], windows[:, :, 1]
-        trails = chain_flows(there[:, :, :2], back[:, :, :2], there[:, :, 2:], back[:, :, 2:], past)
+        windows = torch.stack([self._window_flows(flows, index, past, future) for index in indices]).to(self._device)
+        forward, backward = windows[:, :, 0], windows[:, :, 1]
+        trajectories = chain_flows(forward[:, :, :2], backward[:, :, :2], forward[:, :, 2:], backward[:, :, 2:], past)
         images = normalize_images(torch.stack(smalls)).to(self._device)
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            warps = self._network(images, trails).warps[-1].float().cpu().double().numpy()
-        return [self._beyond_similarity(warp) for warp in warps]
+            warps = self._network(images, trajectories).warps[-1].float().cpu().double().numpy()
+        return [self._subtract_similarity(warp) for warp in warps]
 
-    def _window(self, flows: Mapping[int, Tensor], place: int, past: int, future: int) -> Tensor:
-        """Flows around a frame, T - 1 x 2 x 3 x h x w; zero beyond the shot."""
-        nothing = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)
-        return torch.stack([flows.get(at, nothing) for at in range(place - past, place + future)])
+    def _window_flows(self, flows: Mapping[int, Tensor], index: int, past: int, future: int) -> Tensor:
+        """Stack the flows around a frame, T - 1 x 2 x 3 x h x w; zero outside the shot."""
+        zeros = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)
+        return torch.stack([flows.get(number, zeros) for number in range(index - past, index + future)])
 
-    def _beyond_similarity(self, warp: npt.NDArray[np.float64]) -> StoredField:
-        shifts = warp[0] * self._grow[0] + 1j * warp[1] * self._grow[1]
-        away = self._centers - self._centers.mean()
-        turn = (away.conj() * shifts).sum() / (np.abs(away) ** 2).sum()
-        left = shifts - shifts.mean() - turn * away
-        length = np.maximum(np.abs(left), 1e-9)
-        left *= np.minimum(1, LOCAL * self.size[1] / length)
-        return np.stack((left.real, left.imag)).astype(np.float32)
+    def _subtract_similarity(self, warp: npt.NDArray[np.float64]) -> StoredField:
+        """Subtract the nearest similarity from a warp and limit what is left."""
+        shifts = warp[0] * self._upscale[0] + 1j * warp[1] * self._upscale[1]
+        centered = self._centers - self._centers.mean()
+        turn = (centered.conj() * shifts).sum() / (np.abs(centered) ** 2).sum()
+        residual = shifts - shifts.mean() - turn * centered
+        length = np.maximum(np.abs(residual), 1e-9)
+        residual *= np.minimum(1, MAX_LOCAL * self.size[1] / length)
+        return np.stack((residual.real, residual.imag)).astype(np.float32)
 
 
 class ShotBuilder:
-    """Takes the frames of one shot, and asks the network about each as soon as its window is full.
+    """Collects the frames of one shot and runs the network on each as soon as its window is complete.
 
-    Of each frame its motion is kept, as plain numbers; flows are dropped once no window needs them.
+    The motion of each frame is kept as plain numbers; flows are dropped once no window needs them.
     """
 
-    def __init__(self, surveyor: MotionAnalyzer, first: int) -> None:
-        self._surveyor, self._first = surveyor, first
+    def __init__(self, analyzer: MotionAnalyzer, first: int) -> None:
+        """Start a shot.
+
+        Args:
+            analyzer: Networks to run.
+            first: Index of the first frame in the clip.
+        """
+        self._analyzer, self._first = analyzer, first
         self._motions: list[Motion] = []
         self._flows: dict[int, Tensor] = {}
-        """By the place of the link in the shot."""
-        self._waiting: deque[Tensor] = deque()
-        self._asked = 0
+        """By index of their first frame in the shot."""
+        self._pending: deque[Tensor] = deque()
+        self._num_done = 0
 
-    def add(self, small: Tensor, link: FramePair | None) -> None:
-        """The next frame, and its link from the one before; None of the first."""
-        if link is not None:
-            if self._surveyor.warps:
-                self._flows[len(self._motions)] = link.flows
-            self._motions.append(link.motion)
-        if not self._surveyor.warps:
+    def add(self, small: Tensor, pair: FramePair | None) -> None:
+        """Add the next frame.
+
+        Args:
+            small: Frame at working size, 3 x h x w.
+            pair: Motion from the previous frame; None for the first.
+        """
+        if pair is not None:
+            if self._analyzer.warps:
+                self._flows[len(self._motions)] = pair.flows
+            self._motions.append(pair.motion)
+        if not self._analyzer.warps:
             return
-        self._waiting.append(small)
-        if len(self._waiting) >= self._surveyor.window[1] + AT_ONCE:
-            self._ask(AT_ONCE)
+        self._pending.append(small)
+        if len(self._pending) >= self._analyzer.window[1] + BATCH_SIZE:
+            self._process(BATCH_SIZE)
 
-    def finished(self) -> Shot:
-        """The whole shot."""
-        while self._waiting:
-            self._ask(min(AT_ONCE, len(self._waiting)))
+    def finish(self) -> Shot:
+        """Process the remaining frames and return the shot."""
+        while self._pending:
+            self._process(min(BATCH_SIZE, len(self._pending)))
         return Shot(self._first, tuple(self._motions))
 
-    def _ask(self, count: int) -> None:
-        smalls = [self._waiting.popleft() for _ in range(count)]
-        places = list(range(self._asked, self._asked + count))
-        self._surveyor.fields.extend(self._surveyor.local(smalls, self._flows, places))
-        self._asked += count
-        over = max(0, places[0] - self._surveyor.window[0])
-        for at in range(max(0, over - AT_ONCE), over):  # no window reaches back so far any more
-            self._flows.pop(at, None)
+    def _process(self, count: int) -> None:
+        smalls = [self._pending.popleft() for _ in range(count)]
+        indices = list(range(self._num_done, self._num_done + count))
+        self._analyzer.fields.extend(self._analyzer.local_warps(smalls, self._flows, indices))
+        self._num_done += count
+        oldest = max(0, indices[0] - self._analyzer.window[0])
+        for index in range(max(0, oldest - BATCH_SIZE), oldest):  # no later window needs these
+            self._flows.pop(index, None)
 
 
-def analyze_clip(surveyor: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
-    """Every shot as soon as it is over; before it, the numbers of those of its frames that were bridged."""
+def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
+    """Split a clip into shots and estimate the motion of each.
+
+    Args:
+        analyzer: Networks to run; receives the local warps.
+        frames: Frames of the clip.
+
+    Yields:
+        Every shot when it ends, and before it the indices of its bridged frames.
+    """
     builder: ShotBuilder | None = None
     latest: FrameView | None = None
     blanks: list[Tensor] = []
     number = -1
-    for number, (small, look) in enumerate(_looks(surveyor, frames)):
-        if look is None:
+    for number, (small, view) in enumerate(_iter_views(analyzer, frames)):
+        if view is None:
             yield number
             blanks.append(small)
             continue
-        link = None if latest is None else surveyor.link(latest, look)
-        if builder is not None and link is None and latest is not None:
-            _bridge(builder, blanks, None, surveyor)
-            yield builder.finished()
+        pair = None if latest is None else analyzer.match_frames(latest, view)
+        if builder is not None and pair is None and latest is not None:
+            _add_bridged(builder, blanks, None, analyzer)
+            yield builder.finish()
             builder = None
         if builder is None:
-            builder = ShotBuilder(surveyor, number - len(blanks) if latest is None else number)
+            builder = ShotBuilder(analyzer, number - len(blanks) if latest is None else number)
             if latest is None:
-                _lead_in(builder, blanks, surveyor)
-            builder.add(look.small, _nothing(surveyor) if blanks and latest is None else None)
+                _add_leading_blanks(builder, blanks, analyzer)
+            builder.add(view.small, _no_motion(analyzer) if blanks and latest is None else None)
         else:
-            part = _bridge(builder, blanks, link, surveyor)
-            builder.add(look.small, part)
-        latest, blanks = look, []
+            part = _add_bridged(builder, blanks, pair, analyzer)
+            builder.add(view.small, part)
+        latest, blanks = view, []
     if number < 0:
         return
     if builder is None:
-        builder = ShotBuilder(surveyor, 0)
-        _lead_in(builder, blanks, surveyor)
+        builder = ShotBuilder(analyzer, 0)
+        _add_leading_blanks(builder, blanks, analyzer)
     else:
-        _bridge(builder, blanks, None, surveyor)
-    yield builder.finished()
+        _add_bridged(builder, blanks, None, analyzer)
+    yield builder.finish()
 
 
-def _looks(surveyor: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
-    """Every frame, small, with a look at it; None if it is to be bridged: it shows nothing, or is blurred for a moment.
+def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
+    """Yield every frame at working size with its view; None if the frame is bridged.
 
-    Whether it is for a moment is known a few frames later, so frames are held back; a live camera takes it for granted.
+    A frame is bridged if it is blank or part of a short blur. Whether a blur is short shows a few frames later, so
+    frames are held back; in live mode it is assumed to be short.
     """
-    blank = torch.zeros(1, dtype=torch.float32).expand(3, *surveyor.working)
-    clear: FrameView | None = None
+    blank = torch.zeros(1, dtype=torch.float32).expand(3, *analyzer.working)
+    sharp: FrameView | None = None
     held: list[FrameView | None] = []
     for frame in frames:
-        look = surveyor.look(frame)
-        hazy = look is not None and clear is not None and surveyor.blurred(clear, look)
-        blurred = sum(each is not None for each in held)
-        if look is None or (hazy and blurred < MOST_BLURRED):
-            held.append(look)
-            if surveyor.live:
-                yield blank if look is None else look.small, None
+        view = analyzer.encode_frame(frame)
+        is_blurred = view is not None and sharp is not None and analyzer.is_blurred(sharp, view)
+        num_blurred = sum(each is not None for each in held)
+        if view is None or (is_blurred and num_blurred < MAX_BLURRED):
+            held.append(view)
+            if analyzer.live:
+                yield blank if view is None else view.small, None
             continue
-        if not surveyor.live:
-            passed = blurred and not hazy and clear is not None and surveyor.link(clear, look) is not None
-            yield from ((blank if each is None else each.small, None if passed else each) for each in held)
-        yield look.small, look
-        clear, held = look, []
-    if not surveyor.live:
+        if not analyzer.live:
+            recovered = (
+                num_blurred and not is_blurred and sharp is not None and analyzer.match_frames(sharp, view) is not None
+            )
+            yield from ((blank if each is None else each.small, None if recovered else each) for each in held)
+        yield view.small, view
+        sharp, held = view, []
+    if not analyzer.live:
         yield from ((blank if each is None else each.small, each) for each in held)
 
 
-def _lead_in(builder: ShotBuilder, blanks: list[Tensor], surveyor: MotionAnalyzer) -> None:
-    """Frames that show nothing at the head of a clip: they stand still."""
-    for place, blank in enumerate(blanks):
-        builder.add(blank, _nothing(surveyor) if place else None)
+def _add_leading_blanks(builder: ShotBuilder, blanks: list[Tensor], analyzer: MotionAnalyzer) -> None:
+    """Add blank frames at the beginning of a clip, without motion."""
+    for index, blank in enumerate(blanks):
+        builder.add(blank, _no_motion(analyzer) if index else None)
 
 
-def _bridge(
-    builder: ShotBuilder, blanks: list[Tensor], link: FramePair | None, surveyor: MotionAnalyzer
+def _add_bridged(
+    builder: ShotBuilder, blanks: list[Tensor], pair: FramePair | None, analyzer: MotionAnalyzer
 ) -> FramePair | None:
-    """Add frames that are bridged, each with its part of the motion over all of them; returns the last part.
+    """Add bridged frames, each with an equal part of the motion across all of them, and return the last part.
 
-    Of a live camera they stand still, and the last part is all of it: when they are decided, nobody knows the motion.
+    In live mode they have no motion and the last part is all of it, since the motion is unknown when they are decided.
     """
-    part = _nothing(surveyor) if link is None else link
-    if surveyor.live:
+    part = _no_motion(analyzer) if pair is None else pair
+    if analyzer.live:
         for blank in blanks:
-            builder.add(blank, _nothing(surveyor))
+            builder.add(blank, _no_motion(analyzer))
         return part
-    if link is not None and blanks:
-        parts = len(blanks) + 1
-        flows = link.flows.clone()
-        flows[:, :2] /= parts
-        part = replace(link, motion=link.motion.shared(parts), flows=flows)
+    if pair is not None and blanks:
+        num_parts = len(blanks) + 1
+        flows = pair.flows.clone()
+        flows[:, :2] /= num_parts
+        part = replace(pair, motion=pair.motion.split(num_parts), flows=flows)
     for blank in blanks:
         builder.add(blank, part)
     return part
 
 
-def _nothing(surveyor: MotionAnalyzer) -> FramePair:
-    rows, columns = surveyor.working[0] // CELL, surveyor.working[1] // CELL
+def _no_motion(analyzer: MotionAnalyzer) -> FramePair:
+    rows, columns = analyzer.working[0] // CELL, analyzer.working[1] // CELL
     return FramePair(Motion(1 + 0j, 0j, 0.0), torch.zeros(2, 3, rows, columns, dtype=torch.float32))
 
 
-def _at(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images at a size; tiny ones are enlarged, which networks need."""
+def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize images; small ones are enlarged to the minimum size of the networks."""
     if images.shape[2] >= size[0] and images.shape[3] >= size[1]:
         return shrink(images, size)
     return F.interpolate(images, size, mode="bilinear").clamp(0, 1)
 
 
-def _colors(picture: npt.NDArray[np.uint8]) -> StoredField:
-    """How much of a picture has which color, of 8 x 8 x 8."""
-    counts = cv2.calcHist([picture], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3)
+def _color_histogram(image: npt.NDArray[np.uint8]) -> StoredField:
+    """Compute a normalized RGB histogram of 8 x 8 x 8 bins."""
+    counts = cv2.calcHist([image], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3)
     return np.asarray(counts / counts.sum(), np.float32)
 
 
 def _texture(gray: npt.NDArray[np.uint8]) -> StoredField:
-    """How firmly each cell's motion shows in a picture, 0 to 1: where nothing stands out, flow is a guess."""
+    """Return how well the motion of each cell is determined by its texture, 0 to 1."""
     strength = cv2.cornerMinEigenVal(gray.astype(np.float32), 5, ksize=3)
     rows, columns = gray.shape[0] // CELL, gray.shape[1] // CELL
-    most = strength.reshape(rows, CELL, columns, CELL).max(axis=(1, 3))
-    return np.asarray(most / (most + TEXTURE), np.float32)
+    max_strength = strength.reshape(rows, CELL, columns, CELL).max(axis=(1, 3))
+    return np.asarray(max_strength / (max_strength + TEXTURE), np.float32)

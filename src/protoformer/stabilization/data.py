@@ -1,4 +1,4 @@
-"""What stabilization learns from: frames of shaky scenes, and trails as an estimate of motion would have them."""
+"""Training windows for stabilization: synthetic unstable frames and trajectories with estimation errors."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -16,124 +16,157 @@ from protoformer.synthetic.rng import SceneRandom, hashed_normal
 from protoformer.synthetic.samples import StabilityWindows
 from protoformer.synthetic.scene import Frame, MotionPath, Scenes, to_device
 
-BEGIN = 4.0
-"""Seconds within which the first of both frames lies."""
-STEADY, SHAKE = 0.1, (0.4, 3.0)
-"""Share of the scenes without any shake, and least and most of the others', in that of the family."""
+MAX_START = 4.0
+"""Latest time of the first frame, seconds."""
+NO_SHAKE, SHAKE = 0.1, (0.4, 3.0)
+"""Fraction of scenes without shake, and range of the shake of the others, relative to that of the family."""
 ENDS = 0.08
-"""Share of the windows that the beginning of a clip cuts, and as many that its end does."""
+"""Fraction of windows that are truncated by the start of a clip, and as many by its end."""
 WHITE, BIAS = (0.02, 0.3), (0.005, 0.05)
-"""Pixels by which the motion between two frames is off, least and most: each place by itself, and wide areas."""
-UNEVEN = 0.7
-"""Deviation of the logarithm of how much more a motion is off at some places than at others."""
-STRANGERS, THERE, PACE = 3, 0.5, 1.5
-"""Discs that go their own way: how many at most, how likely each is there, pixels a frame."""
-WIDE_AREAS = (4, 5)
-"""Rows and columns by which what is off in wide areas is drawn."""
+"""Ranges of the error of the motion between two frames, pixels: independent at each point, and smooth."""
+NOISE_LOG_STD = 0.7
+"""Standard deviation of the log noise level across the frame."""
+MAX_OBJECTS, OBJECT_PROBABILITY, OBJECT_SPEED = 3, 0.5, 1.5
+"""Discs with independent motion: largest number, probability of each, and speed, pixels per frame."""
+COARSE_GRID = (4, 5)
+"""Rows and columns of the grid on which smooth errors are drawn."""
 SALT = 0x73746162
-"""Sets these draws apart from those that made the scene."""
+"""Separates these random numbers from those of the scene."""
 
 
 @dataclass(frozen=True)
 class SyntheticWindows:
-    """Makes windows of a batch of scenes, each decided by its scene alone."""
+    """Makes windows from a batch of synthetic scenes, each determined by its scene alone.
+
+    Attributes:
+        config: Size of the window.
+    """
 
     config: ModelConfig
 
     def __call__(self, renderer: Renderer, look: str) -> StabilityWindows:
-        """(renderer, look) to a batch, on the renderer's device."""
+        """Render a batch of windows on the renderer's device.
+
+        Args:
+            renderer: Renderer of the scenes.
+            look: Render pass, "clean" or "final".
+        """
         scenes, (past, future) = renderer.scenes, window_of(self.config)
         draws = SceneRandom(SALT, scenes.film.key)
-        renderer = Renderer(_shaken(scenes, draws), renderer.bank, renderer.device)
-        begin, steps = draws.uniform("begin", 0.0, BEGIN), torch.arange(-past, future + 2, dtype=torch.float64)
-        times = begin + steps[:, None] / scenes.rate
+        renderer = Renderer(_scale_shake(scenes, draws), renderer.bank, renderer.device)
+        start, steps = draws.uniform("begin", 0.0, MAX_START), torch.arange(-past, future + 2, dtype=torch.float64)
+        times = start + steps[:, None] / scenes.rate
         frames = renderer.scenes.frames(times, device=renderer.device)
-        off = EstimationErrors(draws, scenes, past, len(times), renderer.device)
-        parts = [self._one(renderer, frames[number:], times[past + number], off, number, look) for number in (0, 1)]
+        errors = EstimationErrors(draws, scenes, past, len(times), renderer.device)
+        parts = [self._window(renderer, frames[index:], times[past + index], errors, index, look) for index in (0, 1)]
         names = ("unstable", "places", "trust", "warp", "valid")
         both = {name: torch.stack(each, dim=1) for name, each in zip(names, zip(*parts, strict=True), strict=True)}
         stable = render_image(renderer, renderer.view(times[past], steady=True), look)
         return StabilityWindows(stable=stable, **both, names=scenes.names)
 
-    def _one(
-        self, renderer: Renderer, frames: list[Frame], time: Tensor, off: "EstimationErrors", number: int, look: str
+    def _window(
+        self, renderer: Renderer, frames: list[Frame], time: Tensor, errors: "EstimationErrors", index: int, look: str
     ) -> tuple[Tensor, ...]:
-        """Picture, places, trust, warp and where it is valid, of window `number`, whose first frame is the first."""
+        """Return image, positions, confidence, warp and valid mask of window `index`, which starts with `frames`."""
         past, future = window_of(self.config)
-        seen = off.added(true_trajectories(renderer, frames[: past + 1 + future], past), number, past)
-        shaky = renderer.view(time)
-        warp = true_warp(renderer, renderer.scenes.frame(time, True, renderer.device), shaky.frame)
+        estimated = errors.apply(true_trajectories(renderer, frames[: past + 1 + future], past), index, past)
+        unstable = renderer.view(time)
+        warp = true_warp(renderer, renderer.scenes.frame(time, True, renderer.device), unstable.frame)
         flow = torch.where(warp.valid, warp.flow, 0.0)
-        return render_image(renderer, shaky, look), seen.places, seen.trust, flow, warp.valid
+        return render_image(renderer, unstable, look), estimated.places, estimated.trust, flow, warp.valid
 
 
 class EstimationErrors:
-    """What an estimate of motion adds to true trails: it is off a little with every frame, and that adds up.
+    """Errors of estimated trajectories, which accumulate from frame to frame.
 
-    past: frames before the first that is seen. frames: of both windows together.
+    Attributes:
+        offset: N x T x 2 x h x w, accumulated error, pixels.
+        confidence: N x 1 x 1 x h x w, confidence of one step.
+        first: N, first frame of each clip.
+        last: N, last frame of each clip.
     """
 
     def __init__(self, draws: SceneRandom, scenes: Scenes, past: int, frames: int, device: torch.device) -> None:
+        """Draw the errors of a batch.
+
+        Args:
+            draws: Source of all random numbers.
+            scenes: N scenes.
+            past: Number of frames before the first stabilized one.
+            frames: Number of frames of both windows together, T.
+            device: Device of the errors.
+        """
         height, width = (side // CELL for side in scenes.size)
         count, keys = scenes.count, to_device(draws.integer("key", 0, 2**62), device)
 
-        def drawn(name: str, low: float, high: float) -> Tensor:
+        def sample_level(name: str, low: float, high: float) -> Tensor:
             return to_device(draws.log_uniform(name, low, high).float(), device).view(-1, 1, 1, 1, 1)
 
-        def smooth(salt: int, *shape: int) -> Tensor:
-            """Noise of wide areas, count x shape x h x w."""
-            rough = hashed_normal(keys + salt, (*shape, *WIDE_AREAS), device).flatten(0, -3)[:, None]
-            return F.interpolate(rough, (height, width), mode="bilinear").view(count, *shape, height, width)
+        def smooth_noise(salt: int, *shape: int) -> Tensor:
+            """Return noise on the coarse grid, interpolated: count x shape x h x w."""
+            coarse = hashed_normal(keys + salt, (*shape, *COARSE_GRID), device).flatten(0, -3)[:, None]
+            return F.interpolate(coarse, (height, width), mode="bilinear").view(count, *shape, height, width)
 
-        white = drawn("white", *WHITE) * (UNEVEN * smooth(1, 1, 1)).exp()
+        white = sample_level("white", *WHITE) * (NOISE_LOG_STD * smooth_noise(1, 1, 1)).exp()
         steps = white * hashed_normal(keys, (frames, 2, height, width), device)
-        steps = steps + drawn("bias", *BIAS) * smooth(2, frames, 2)
-        inside, pace = _strangers(draws, (height, width), device)
-        steps = steps + (inside * pace).sum(dim=1)[:, None]
-        self.off = steps.cumsum(dim=1)
-        # As flow's confidence: how likely each step is right to a pixel.
-        self.sure = 1 - (-1 / white).exp()
-        self.first, self.last = (to_device(each, device) for each in _ends(draws, past, frames))
+        steps = steps + sample_level("bias", *BIAS) * smooth_noise(2, frames, 2)
+        masks, velocity = _moving_objects(draws, (height, width), device)
+        steps = steps + (masks * velocity).sum(dim=1)[:, None]
+        self.offset = steps.cumsum(dim=1)
+        # Like the confidence of flow: the probability that a step is correct within a pixel.
+        self.confidence = 1 - (-1 / white).exp()
+        self.first, self.last = (to_device(each, device) for each in _clip_ends(draws, past, frames))
 
-    def added(self, trails: Trajectories, number: int, now: int) -> Trajectories:
-        """Trails of window `number`, whose frame `now` they are seen from, as they are estimated."""
-        count = trails.places.shape[1]
-        off = self.off[:, number : number + count]
-        numbers = torch.arange(number, number + count, device=off.device)
+    def apply(self, trajectories: Trajectories, index: int, now: int) -> Trajectories:
+        """Add the errors to true trajectories.
+
+        Args:
+            trajectories: True trajectories of window `index`, relative to its frame `now`.
+            index: Index of the first frame of the window.
+            now: Index of the reference frame in the window.
+
+        Returns:
+            Estimated trajectories.
+        """
+        count = trajectories.places.shape[1]
+        offset = self.offset[:, index : index + count]
+        numbers = torch.arange(index, index + count, device=offset.device)
         within = (numbers >= self.first[:, None]) & (numbers <= self.last[:, None])
-        sure = outward(self.sure.expand(-1, count, -1, -1, -1), now)
-        trust = trails.trust * sure * within.view(*within.shape, 1, 1, 1)
-        return trusted_tracks(trails.places + off - off[:, now : now + 1], trust)
+        confidence = outward(self.confidence.expand(-1, count, -1, -1, -1), now)
+        trust = trajectories.trust * confidence * within.view(*within.shape, 1, 1, 1)
+        return trusted_tracks(trajectories.places + offset - offset[:, now : now + 1], trust)
 
 
-def _shaken(scenes: Scenes, draws: SceneRandom) -> Scenes:
-    """The same scenes, each shaken more or less, some not at all."""
-    strength = draws.log_uniform("shake", *SHAKE) * ~draws.whether("steady", STEADY)
+def _scale_shake(scenes: Scenes, draws: SceneRandom) -> Scenes:
+    """Scale the camera shake of each scene by a random factor, which is 0 for some."""
+    strength = draws.log_uniform("shake", *SHAKE) * ~draws.whether("steady", NO_SHAKE)
 
-    def scaled(path: MotionPath) -> MotionPath:
+    def scale_path(path: MotionPath) -> MotionPath:
         factor = strength.view(-1, *[1] * (path.powers.dim() - 1))
         return dataclasses.replace(path, powers=path.powers * factor, amplitude=path.amplitude * factor)
 
     camera = scenes.camera
-    camera = dataclasses.replace(camera, shake=scaled(camera.shake), shake_turn=scaled(camera.shake_turn))
+    camera = dataclasses.replace(camera, shake=scale_path(camera.shake), shake_turn=scale_path(camera.shake_turn))
     return dataclasses.replace(scenes, camera=camera)
 
 
-def _strangers(draws: SceneRandom, size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Discs, N x discs x 1 x h x w, 0 or 1, and how far they go with every frame, N x discs x 2 x 1 x 1, pixels."""
+def _moving_objects(draws: SceneRandom, size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return masks of discs, N x discs x 1 x h x w, and their velocities, N x discs x 2 x 1 x 1, pixels per frame."""
     height, width = size
-    there = draws.whether("stranger.there", THERE, (STRANGERS,))
-    x, y = (draws.uniform(f"stranger.{axis}", 0.0, side, (STRANGERS,)) for axis, side in (("x", width), ("y", height)))
-    radius = draws.uniform("stranger.radius", 0.05, 0.15, (STRANGERS,)) * width * there
-    apart_x = torch.arange(width) - x[..., None, None]
-    apart_y = torch.arange(height)[:, None] - y[..., None, None]
-    inside = (apart_x.square() + apart_y.square() < radius[..., None, None].square()).float()
-    pace = draws.normal("stranger.pace", 0.0, PACE, (STRANGERS, 2)).float()
-    return to_device(inside[:, :, None], device), to_device(pace[..., None, None], device)
+    exists = draws.whether("stranger.there", OBJECT_PROBABILITY, (MAX_OBJECTS,))
+    x, y = (
+        draws.uniform(f"stranger.{axis}", 0.0, side, (MAX_OBJECTS,)) for axis, side in (("x", width), ("y", height))
+    )
+    radius = draws.uniform("stranger.radius", 0.05, 0.15, (MAX_OBJECTS,)) * width * exists
+    dx = torch.arange(width) - x[..., None, None]
+    dy = torch.arange(height)[:, None] - y[..., None, None]
+    masks = (dx.square() + dy.square() < radius[..., None, None].square()).float()
+    velocity = draws.normal("stranger.pace", 0.0, OBJECT_SPEED, (MAX_OBJECTS, 2)).float()
+    return to_device(masks[:, :, None], device), to_device(velocity[..., None, None], device)
 
 
-def _ends(draws: SceneRandom, past: int, frames: int) -> tuple[Tensor, Tensor]:
-    """The first and the last frame, N each, of the clips that windows are cut from; both frames seen are in them."""
+def _clip_ends(draws: SceneRandom, past: int, frames: int) -> tuple[Tensor, Tensor]:
+    """Return the first and last frame, N each, of the clips; both stabilized frames lie inside."""
     first, last = draws.integer("first", 0, past + 1), draws.integer("last", past + 1, frames)
     early, late = (draws.whether(f"cut.{end}", ENDS) for end in ("first", "last"))
     return torch.where(early, first, 0), torch.where(late, last, frames)

@@ -1,4 +1,4 @@
-"""What training makes small where a frame is moved onto a stable path."""
+"""Loss functions for stabilization."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,26 @@ from protoformer.models.heads.stabilization import StabilizePrediction
 from protoformer.synthetic.samples import StabilityWindows
 from protoformer.training.recipe import LossSection
 
-SHRINK = CELL // 2
-"""Pictures are compared at this part of their size."""
-CROP = 0.1
-"""Share of the frame's side that a corner may be moved by before it counts as border."""
+DOWNSCALE = CELL // 2
+"""Factor by which images are downscaled for the alignment loss."""
+MAX_CORNER_SHIFT = 0.1
+"""Displacement of a corner, as a fraction of the side, above which the border loss is positive."""
 
 
 @dataclass(frozen=True)
 class StabilizeLoss:
-    """Scalars. total: what to minimize. distance: |warp - truth|_1 of the last warp, pixels. consistency: the same of
-    the change from the first frame to the second. shape: of bends that the truth has not, pixels a cell. alignment: the
-    mean difference of the pictures' colors. borders: pixels by which corners leave the frame too far. error, shake:
-    means over the corners of |warp - truth| and of |truth|, pixels. share: error over shake.
+    """Scalar losses and metrics of a batch.
+
+    Attributes:
+        total: Loss to minimize.
+        distance: |warp - truth|_1 of the last warp, pixels.
+        consistency: The same for the change from the first frame to the second.
+        shape: Second differences in excess of those of the truth, pixels per cell.
+        alignment: Mean color difference of the warped images.
+        borders: Excess displacement of the corners, pixels.
+        error: Mean over the corners of |warp - truth|, pixels.
+        shake: Mean over the corners of |truth|, pixels.
+        share: error / shake.
     """
 
     total: Tensor
@@ -41,11 +49,19 @@ class StabilizeLoss:
 def stabilize_loss(
     prediction: StabilizePrediction, windows: StabilityWindows, weights: LossSection, cells: Tensor | None = None
 ) -> StabilizeLoss:
-    """Of a prediction for both frames of N windows: warps of 2 N, the two of a window side by side.
+    """Compute the loss of a prediction for both frames of N windows.
 
-    The sum over stages of gamma^(stages left) times the mean distance, and the weighted rest, of the last stage. cells:
-    how many valid cells to divide by instead of this batch's own; processes that share a batch each take the mean of
-    theirs.
+    The sum over stages of gamma^(remaining stages) times the mean distance, plus weighted terms of the last stage.
+
+    Args:
+        prediction: Warps of 2 N frames, the two of a window next to each other.
+        windows: N windows with true warps.
+        weights: Weights of the terms.
+        cells: Number of valid cells to divide by instead of that of this batch. Processes that share a batch each pass
+            the mean of their counts.
+
+    Returns:
+        The loss and its parts.
     """
     valid, truth = windows.valid.float(), windows.warp
     cells = valid_cells(windows.valid).clamp_min(1) if cells is None else cells
@@ -56,10 +72,10 @@ def stabilize_loss(
     change, both = (last - truth)[:, 1] - (last - truth)[:, 0], valid[:, 0] * valid[:, 1]
     parts = {
         "consistency": 2 * (change.abs() * both).sum() / cells,
-        "shape": _bends(last, truth, valid) / cells,
-        # One number for each frame, so it counts as much as all cells of one do.
-        "alignment": 2 * _misaligned(last[:, 0], windows) * valid[0, 0].numel() / cells,
-        "borders": _beyond(last) * valid[0, 0].numel() / cells,
+        "shape": _excess_curvature(last, truth, valid) / cells,
+        # One value per frame, so it is weighted like all cells of a frame.
+        "alignment": 2 * _alignment_error(last[:, 0], windows) * valid[0, 0].numel() / cells,
+        "borders": _border_excess(last) * valid[0, 0].numel() / cells,
     }
     total = sum((factor * distance for factor, distance in zip(decay, distances, strict=True)), cells.new_zeros(()))
     total = total + sum((getattr(weights, name) * part for name, part in parts.items()), cells.new_zeros(()))
@@ -70,47 +86,54 @@ def stabilize_loss(
 
 
 def valid_cells(valid: Tensor) -> Tensor:
-    """How many cells of a batch are valid: scalar, float."""
+    """Count the valid cells of a batch: scalar, float."""
     return valid.sum().float()
 
 
-def _bends(warp: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-    """By how much second differences exceed those of the truth: the sum over N x 2 x 2 x h x w, pixels."""
+def _excess_curvature(warp: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
+    """Sum the excess of second differences over those of the truth, for warps N x 2 x 2 x h x w, pixels."""
     total = warp.new_zeros(())
     for dim in (3, 4):
-        found, true = (each.diff(n=2, dim=dim).abs() for each in (warp, truth))
-        known = valid.narrow(dim, 1, valid.shape[dim] - 2)
-        total = total + (F.relu(found - true) * known).sum()
+        predicted, expected = (each.diff(n=2, dim=dim).abs() for each in (warp, truth))
+        inner_valid = valid.narrow(dim, 1, valid.shape[dim] - 2)
+        total = total + (F.relu(predicted - expected) * inner_valid).sum()
     return total
 
 
-def _misaligned(warp: Tensor, windows: StabilityWindows) -> Tensor:
-    """Difference of the first shaky pictures, moved by their warp, from the steady ones, where both are.
+def _alignment_error(warp: Tensor, windows: StabilityWindows) -> Tensor:
+    """Compare the first unstable images, warped, with the stable ones.
 
-    warp: N x 2 x h x w; returns the sum over pictures of the mean over pixels.
+    Args:
+        warp: N x 2 x h x w, pixels.
+        windows: N windows.
+
+    Returns:
+        The sum over images of the mean absolute color difference of valid pixels.
     """
-    shaky, steady = (F.avg_pool2d(each, SHRINK) for each in (windows.unstable[:, 0], windows.stable))
-    flow = upsample_2x(warp) / SHRINK
+    unstable, stable = (F.avg_pool2d(each, DOWNSCALE) for each in (windows.unstable[:, 0], windows.stable))
+    flow = upsample_2x(warp) / DOWNSCALE
     height, width = flow.shape[2:]
-    at = pixel_grid(height, width, flow.device) + flow
-    known = inside_image(at.detach(), height, width).float()
-    off = (sample(shaky, at) - steady).abs().mean(dim=1, keepdim=True)
-    return ((off * known).sum(dim=(1, 2, 3)) / known.sum(dim=(1, 2, 3)).clamp_min(1)).sum()
+    coordinates = pixel_grid(height, width, flow.device) + flow
+    inside = inside_image(coordinates.detach(), height, width).float()
+    error = (sample(unstable, coordinates) - stable).abs().mean(dim=1, keepdim=True)
+    return ((error * inside).sum(dim=(1, 2, 3)) / inside.sum(dim=(1, 2, 3)).clamp_min(1)).sum()
 
 
-def _beyond(warp: Tensor) -> Tensor:
-    """Pixels by which corners are moved further than `CROP` allows: the sum over frames of the mean."""
+def _border_excess(warp: Tensor) -> Tensor:
+    """Sum over frames the mean displacement of corners beyond `MAX_CORNER_SHIFT`, pixels."""
     height, width = (CELL * side for side in warp.shape[-2:])
     corners = corners_of(warp).abs()
-    far = torch.stack((corners[:, :, 0] - CROP * width, corners[:, :, 1] - CROP * height), dim=2)
-    return F.relu(far).mean(dim=(2, 3)).sum()
+    excess = torch.stack(
+        (corners[:, :, 0] - MAX_CORNER_SHIFT * width, corners[:, :, 1] - MAX_CORNER_SHIFT * height), dim=2
+    )
+    return F.relu(excess).mean(dim=(2, 3)).sum()
 
 
-def corner_lengths(found: Tensor, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """How far the corners of warps, N x 2 x 2 x h x w, are off, and how far they are to go: N x 2 x 4 each, pixels."""
-    return corners_of((found - truth) * valid).norm(dim=2), corners_of(truth).norm(dim=2)
+def corner_lengths(predicted: Tensor, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return errors and true displacements of the corners of warps, N x 2 x 2 x h x w: N x 2 x 4 each, pixels."""
+    return corners_of((predicted - truth) * valid).norm(dim=2), corners_of(truth).norm(dim=2)
 
 
 def corners_of(fields: Tensor) -> Tensor:
-    """The values in the four corners: N x 2 x C x 4."""
+    """Return the values in the four corners: N x 2 x C x 4."""
     return torch.stack([fields[..., row, column] for row in (0, -1) for column in (0, -1)], dim=-1)

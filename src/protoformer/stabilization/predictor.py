@@ -1,4 +1,4 @@
-"""Shaky clips made steady."""
+"""Video stabilization with a stabilization network and a flow network."""
 
 import os
 from collections.abc import Iterator
@@ -32,21 +32,31 @@ from protoformer.video.types import DEFAULT_RATE, ImageArray
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 Crop = str | float
-"""auto, none, or the share of a frame's sides that is shown."""
-USUAL_SHARE = 0.96
-"""What of a frame's sides is shown at least, unless somebody says otherwise or the clip shakes much."""
-SHAKIEST_SHARE, SHARE_STEP = 0.88, 0.005
-"""What is shown at least of a clip that shakes much, and the steps on the way there."""
-STEADY = 2.9e-4
-"""Mean change of velocity from frame to frame, of a frame's width, below which nobody asks for a smaller crop."""
-LEAST_SHARE, MOST_SHARE = 0.5, 0.999
-"""Bounds of what somebody may say: with a share nearer to 1, rounding would be all the room there is."""
-LONGEST_DELAY = 600
+"""auto, none, or the fraction of the sides of a frame that is shown."""
+DEFAULT_CROP = 0.96
+"""Default crop, as a fraction of the sides, unless the clip shakes much."""
+MIN_AUTO_CROP, CROP_STEP = 0.88, 0.005
+"""Smallest automatic crop, for clips that shake much, and the step of the search for it."""
+MAX_ACCELERATION = 2.9e-4
+"""Mean acceleration, as a fraction of the width of a frame, up to which the automatic crop is not reduced further."""
+MIN_CROP, MAX_CROP = 0.5, 0.999
+"""Bounds of a user-defined crop; closer to 1 the room would be of the order of rounding errors."""
+MAX_DELAY = 600
 
 
 @dataclass(frozen=True)
 class StabilizeOptions:
-    """How a clip is made steady; see `StabilizeModel.stabilize`."""
+    """Options of `StabilizationPredictor.stabilize`.
+
+    Attributes:
+        strength: Strength in [0, 1].
+        crop: "auto", "none", or the fraction of the sides that is shown.
+        tripod: Whether to approximate a static camera.
+        delay: Number of later frames that are known when a frame is decided; None if all are.
+
+    Raises:
+        InputError: If an option is out of range, or a tripod is combined with a delay.
+    """
 
     strength: float = 1.0
     crop: Crop = "auto"
@@ -55,29 +65,34 @@ class StabilizeOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.strength <= 1:
-            raise InputError(f"a strength of {self.strength:g} cannot be; give one from 0, nothing, to 1.")
-        shown = isinstance(self.crop, (int, float)) and LEAST_SHARE <= self.crop <= MOST_SHARE
-        if not shown and self.crop not in ("auto", "none"):
+            raise InputError(f"a strength of {self.strength:g} is out of range; give one from 0 (no change) to 1.")
+        is_fraction = isinstance(self.crop, (int, float)) and MIN_CROP <= self.crop <= MAX_CROP
+        if not is_fraction and self.crop not in ("auto", "none"):
             raise InputError(
-                f"a crop is auto, none, or the share of the sides that is shown, from {LEAST_SHARE:g} to "
-                f"{MOST_SHARE:g}, not {self.crop!r}; give one of these, or a strength of 0 to keep frames whole."
+                f"a crop is auto, none, or the fraction of the sides that is shown, from {MIN_CROP:g} to "
+                f"{MAX_CROP:g}, not {self.crop!r}; give one of these, or a strength of 0 to keep frames whole."
             )
-        if self.delay is not None and not 0 <= self.delay <= LONGEST_DELAY:
-            raise InputError(f"a delay of {self.delay} frames cannot be; give one from 0 to {LONGEST_DELAY}.")
+        if self.delay is not None and not 0 <= self.delay <= MAX_DELAY:
+            raise InputError(f"a delay of {self.delay} frames is out of range; give one from 0 to {MAX_DELAY}.")
         if self.delay is not None and self.tripod:
-            raise InputError("a camera on a tripod is found from the whole clip; leave out the delay or the tripod.")
+            raise InputError(
+                "tripod mode needs the whole clip and cannot be combined with a delay; leave one of them out."
+            )
 
     @property
     def share(self) -> float:
-        """Of a frame's sides, within which corrections are planned; "auto" may come to a smaller one."""
-        return float(self.crop) if not isinstance(self.crop, str) else USUAL_SHARE
+        """Fraction of the sides within which corrections are planned; "auto" may choose a smaller one."""
+        return float(self.crop) if not isinstance(self.crop, str) else DEFAULT_CROP
 
 
 class StabilizationPredictor(SummaryRepr):
-    """A stabilizing network on a device, with the flow network that tells it how a clip moves.
+    """Stabilizes videos.
 
-    network: the network; trained: whether its weights are, which every result repeats. flow: the flow network; by
-    default that of the package.
+    Attributes:
+        network: The stabilization network, in eval mode.
+        trained: Whether the network has trained weights; every result repeats it.
+        device: Device of both networks.
+        flow: The flow network that estimates the motion.
     """
 
     def __init__(
@@ -87,6 +102,14 @@ class StabilizationPredictor(SummaryRepr):
         device: torch.device | None = None,
         flow: FlowNetwork | None = None,
     ) -> None:
+        """Move the networks to a device.
+
+        Args:
+            network: Stabilization network.
+            trained: Whether its weights are trained.
+            device: Device to run on; by default a GPU if there is one.
+            flow: Flow network; by default that of the package.
+        """
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
@@ -106,124 +129,155 @@ class StabilizationPredictor(SummaryRepr):
         precision: Precision = "auto",
         progress: ProgressCallback | None = None,
     ) -> StabilizationResult:
-        """How each frame of a clip is to be shown so that the camera moves smoothly; `frames` then makes the pictures.
+        """Plan the stabilization of a clip; `frames` then renders it.
 
-        source: a video file, a folder of images, a pattern of their names, or frames. strength: 0 changes nothing, 1 as
-        much as the crop allows. crop: "auto" is as much of the frames as all of them have: at least 96 % of their
-        sides, or less, down to 88 %, where a clip would still shake visibly, though not with a tripod; 96 % with a
-        delay; "none" leaves black what is not there; a share is taken as it is. A frame that needs more room for a
-        while shows up to 5 % less. tripod: as if the camera stood still, as far as the crop allows. delay: decide
-        each frame when so many after it are known, as a live camera must; None looks at the whole clip. What the
-        network adds to a frame is left out if it would see more after it: a `grid` sees none, a `field` as many as its
-        window has. start, end: seconds; rate: frames a second of images. progress: told of frames, and of about how
-        many.
+        Args:
+            source: A video file, a folder of images, a file name pattern, or frames.
+            strength: From 0, no change, to 1, as much as the crop allows.
+            crop: "auto" shows as much of the frames as all of them contain: at least 96 % of the sides, or less, down
+                to 88 %, if the clip would still shake visibly, but not with `tripod`; exactly 96 % with a delay. "none"
+                leaves missing pixels black. A number is the fraction of the sides. A frame that needs more room
+                temporarily shows up to 5 % less.
+            tripod: Whether to approximate a static camera, as far as the crop allows.
+            delay: Number of later frames that are known when a frame is decided, for live use; None uses the whole
+                clip. Local warps are left out if the window of the network extends further: a `grid` network uses no
+                later frames, a `field` network as many as its window has.
+            start: Start of the span, seconds.
+            end: End of the span, seconds.
+            rate: Frame rate of images, which have no timestamps, in frames per second.
+            precision: "full" computes in float32, "half" computes products in bfloat16, "auto" uses bfloat16 on devices
+                with hardware support.
+            progress: Callback that receives the number of frames done and the estimated total.
+
+        Returns:
+            The corrections of each frame and the camera paths before and after.
+
+        Raises:
+            InputError: If an option is not valid, or the source cannot be read or has no frames in the span.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, rate))
-        moments: list[tuple[Fraction, int]] = []
-        survey = self._surveyed(
-            _told(clip, moments, progress), clip.name, use_half_precision(self.device, precision), delay
+        timestamps: list[tuple[Fraction, int]] = []
+        analysis = self._analyze(
+            _iter_frames(clip, timestamps, progress), clip.name, use_half_precision(self.device, precision), delay
         )
-        times, numbers = tuple(time for time, _ in moments), tuple(number for _, number in moments)
-        return self._result(survey, options, times, numbers)
+        times, numbers = tuple(time for time, _ in timestamps), tuple(number for _, number in timestamps)
+        return self._result(analysis, options, times, numbers)
 
     __call__ = stabilize
 
     def frames(
         self, source: Source, result: StabilizationResult, rate: float | Fraction = DEFAULT_RATE
     ) -> Iterator[tuple[Fraction, ImageArray, ImageArray]]:
-        """The time, the shaky and the steady picture, uint8 HxWx3, of every frame of a result, from the same source."""
+        """Render the stabilized frames.
+
+        Args:
+            source: The source that was stabilized.
+            result: Result of `stabilize`.
+            rate: Frame rate of images, as for `stabilize`.
+
+        Yields:
+            Time in seconds, input image and stabilized image, uint8 H x W x 3 each.
+
+        Raises:
+            InputError: If the source has fewer frames than before.
+        """
         first, count = result.times[0], len(result.times)
         frames = iter(ClipFrames(source, Span(first, None, 1, rate)))
-        for place in range(count):
+        for index in range(count):
             frame = next(frames, None)
             if frame is None:
                 raise InputError(
-                    f"the clip has {place} frames where it had {count} before; do not change it meanwhile."
+                    f"the clip has {index} frames, but had {count} when it was analyzed; do not change it in between."
                 )
-            picture = _picture(frame)
-            yield frame.time, picture, render_stabilized(picture, result.view(place), result.border)
+            image = _to_image(frame)
+            yield frame.time, image, render_stabilized(image, result.view(index), result.border)
 
     def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16.
+        """Write the weights atomically to a .safetensors file that `load` reads.
 
-        borrow: without the encoder, where that is the one of flow's weights in the package, which must be there to read
-        the file.
+        Args:
+            path: Output file.
+            half: Whether to store float16.
+            borrow: Whether to leave out the encoder if it equals that of the packaged flow weights, which are then
+                needed to read the file.
         """
         save_weights(self.network, path, trained=self.trained, task="stabilize", half=half, borrow=borrow)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("stabilize", self.network, self.trained, self.device)
 
-    def _surveyed(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> ClipAnalysis:
+    def _analyze(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> ClipAnalysis:
         first = next(frames, None)
         if first is None:
             raise InputError(f"{name} has no frame in this span; choose another.")
-        surveyor = MotionAnalyzer(self.network, self.flow, self.device, first.size, half, delay)
-        found = list(analyze_clip(surveyor, _again(first, frames)))
-        shots = tuple(each for each in found if isinstance(each, Shot))
-        return ClipAnalysis(first.size, shots, tuple(each for each in found if isinstance(each, int)), surveyor.fields)
+        analyzer = MotionAnalyzer(self.network, self.flow, self.device, first.size, half, delay)
+        outputs = list(analyze_clip(analyzer, _prepend(first, frames)))
+        shots = tuple(each for each in outputs if isinstance(each, Shot))
+        return ClipAnalysis(
+            first.size, shots, tuple(each for each in outputs if isinstance(each, int)), analyzer.fields
+        )
 
     def _result(
-        self, survey: ClipAnalysis, options: StabilizeOptions, times: tuple[Fraction, ...], numbers: tuple[int, ...]
+        self, analysis: ClipAnalysis, options: StabilizeOptions, times: tuple[Fraction, ...], numbers: tuple[int, ...]
     ) -> StabilizationResult:
-        frame, plans = _planned_shots(survey, options)
+        frame, plans = _plan_shots(analysis, options)
         corrections = Corrections(
             np.concatenate([plan.turns for plan in plans]), np.concatenate([plan.shifts for plan in plans])
         )
         auto = options.crop == "auto" and options.delay is None
-        before = [shot.motions for shot in survey.shots]
+        before = [shot.motions for shot in analysis.shots]
         after = [stabilized_motions(motions, plan) for motions, plan in zip(before, plans, strict=True)]
         return StabilizationResult(
-            size=survey.size,
+            size=analysis.size,
             corrections=corrections,
-            local=StoredFields(survey.local, options.strength) if options.strength else (),
+            local=StoredFields(analysis.local, options.strength) if options.strength else (),
             share=largest_crop(corrections, frame) if auto else options.share,
             border=options.crop == "none",
-            path_before=_paths(before),
-            path_after=_paths(after),
-            cuts=tuple(shot.first for shot in survey.shots[1:]),
-            bridged=survey.bridged,
+            path_before=_accumulate_paths(before),
+            path_after=_accumulate_paths(after),
+            cuts=tuple(shot.first for shot in analysis.shots[1:]),
+            bridged=analysis.bridged,
             times=times,
             numbers=numbers,
             trained=self.trained,
         )
 
 
-def _planned_shots(survey: ClipAnalysis, options: StabilizeOptions) -> tuple[Frame, list[Corrections]]:
-    """The corrections of every shot, within one crop.
+def _plan_shots(analysis: ClipAnalysis, options: StabilizeOptions) -> tuple[Frame, list[Corrections]]:
+    """Plan the corrections of every shot within one crop.
 
-    For "auto", with the whole clip at hand, it is the largest in which the clip is steady, or else the smallest.
+    For "auto" on a whole clip it is the largest crop in which the clip is steady, or else the smallest one.
     """
 
-    def within(share: float) -> tuple[Frame, list[Corrections]]:
-        frame = Frame.of(survey.size, 1 - options.strength * (1 - share))
-        return frame, [_planned(shot, frame, options) for shot in survey.shots]
+    def plan_within(crop: float) -> tuple[Frame, list[Corrections]]:
+        frame = Frame.of(analysis.size, 1 - options.strength * (1 - crop))
+        return frame, [_plan_shot(shot, frame, options) for shot in analysis.shots]
 
-    def steady(plans: list[Corrections]) -> bool:
-        after = [stabilized_motions(shot.motions, plan) for shot, plan in zip(survey.shots, plans, strict=True)]
-        cuts = tuple(shot.first for shot in survey.shots[1:])
-        return mean_acceleration(_paths(after), cuts) <= STEADY * survey.size[1]
+    def is_steady(plans: list[Corrections]) -> bool:
+        after = [stabilized_motions(shot.motions, plan) for shot, plan in zip(analysis.shots, plans, strict=True)]
+        cuts = tuple(shot.first for shot in analysis.shots[1:])
+        return mean_acceleration(_accumulate_paths(after), cuts) <= MAX_ACCELERATION * analysis.size[1]
 
-    found = within(options.share)
+    plan = plan_within(options.share)
     fixed = options.crop != "auto" or options.tripod or options.delay is not None or not options.strength
-    if fixed or steady(found[1]):
-        return found
-    too_large, small_enough = 0, round((USUAL_SHARE - SHAKIEST_SHARE) / SHARE_STEP)  # steps from the usual share
-    found = within(SHAKIEST_SHARE)
-    if not steady(found[1]):
-        return found
+    if fixed or is_steady(plan[1]):
+        return plan
+    too_large, small_enough = 0, round((DEFAULT_CROP - MIN_AUTO_CROP) / CROP_STEP)  # in steps from the default crop
+    plan = plan_within(MIN_AUTO_CROP)
+    if not is_steady(plan[1]):
+        return plan
     while small_enough - too_large > 1:
         middle = (too_large + small_enough) // 2
-        tried = within(USUAL_SHARE - middle * SHARE_STEP)
-        if steady(tried[1]):
-            found, small_enough = tried, middle
+        candidate = plan_within(DEFAULT_CROP - middle * CROP_STEP)
+        if is_steady(candidate[1]):
+            plan, small_enough = candidate, middle
         else:
             too_large = middle
-    return found
+    return plan
 
 
-def _planned(shot: Shot, frame: Frame, options: StabilizeOptions) -> Corrections:
+def _plan_shot(shot: Shot, frame: Frame, options: StabilizeOptions) -> Corrections:
     if not options.strength:
         return Corrections.none(shot.frames)
     if options.delay is not None:
@@ -231,8 +285,8 @@ def _planned(shot: Shot, frame: Frame, options: StabilizeOptions) -> Corrections
     return plan_path(shot.motions, frame, options.tripod)
 
 
-def _paths(shots: list[tuple[Motion, ...]] | list[list[Motion]]) -> CameraPath:
-    """Motions of shots added up: T x 4."""
+def _accumulate_paths(shots: list[tuple[Motion, ...]] | list[list[Motion]]) -> CameraPath:
+    """Accumulate the motions of shots: T x 4, as in `StabilizationResult`."""
     parts = []
     for motions in shots:
         steps = [(m.shift.real, m.shift.imag, float(np.angle(m.turn)), float(np.log(np.abs(m.turn)))) for m in motions]
@@ -240,30 +294,30 @@ def _paths(shots: list[tuple[Motion, ...]] | list[list[Motion]]) -> CameraPath:
     return np.concatenate(parts)
 
 
-def _told(
-    clip: ClipFrames, moments: list[tuple[Fraction, int]], progress: ProgressCallback | None
+def _iter_frames(
+    clip: ClipFrames, timestamps: list[tuple[Fraction, int]], progress: ProgressCallback | None
 ) -> Iterator[ClipFrame]:
-    """The frames of a clip; the time and number of each go into `moments`."""
-    about = (clip.movie and clip.movie.info.frames) or 0
+    """Yield the frames of a clip and append the time and number of each to `timestamps`."""
+    num_frames = (clip.movie and clip.movie.info.frames) or 0
     for frame in clip:
-        moments.append((frame.time, frame.number))
+        timestamps.append((frame.time, frame.number))
         yield frame
         if progress:
-            progress(len(moments), max(about, len(moments)))
+            progress(len(timestamps), max(num_frames, len(timestamps)))
 
 
-def _again(first: ClipFrame, rest: Iterator[ClipFrame]) -> Iterator[ClipFrame]:
+def _prepend(first: ClipFrame, rest: Iterator[ClipFrame]) -> Iterator[ClipFrame]:
     yield first
     yield from rest
 
 
-def _picture(frame: ClipFrame) -> ImageArray:
+def _to_image(frame: ClipFrame) -> ImageArray:
     pixels = frame.pixels if frame.pixels.dtype == torch.uint8 else (255 * frame.pixels).round().byte()
     return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
 
 
 def _packaged_flow() -> FlowNetwork:
-    """The flow network of the package; a small one, with random weights, where it brings none."""
+    """Load the packaged flow network; without packaged weights, build a small one with random weights."""
     path = packaged_weights("flow")
     network = build_network("flow", preset("tiny")) if path is None else load_weights(path).network
     assert isinstance(network, FlowNetwork)

@@ -1,4 +1,8 @@
-"""Quadratic programs over a chain: four numbers a link, neighbors that know of each other, bounds on each link."""
+"""Interior-point solver for quadratic programs over a sequence of frames.
+
+Each frame has four variables. The objective is a sum of squares that couples neighboring frames, so its matrix is block
+banded; the constraints are linear inequalities on single frames.
+"""
 
 from dataclasses import dataclass
 
@@ -7,25 +11,27 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Terms = tuple[Array, Array]
-"""A kind of terms of a sum of squares: C and c of |C x - c|^2, see `ChainProgram`."""
+"""A family of least-squares terms: C and c of |C x - c|^2, see `QuadraticProgram`."""
 
 WIDTH = 4
-"""Numbers of a link."""
+"""Variables of a frame."""
 GROUP = 8
-"""Links that are eliminated at once; no fewer than the links that an energy reaches over."""
-MOST_STEPS = 60
-ROUNDING = 1e-13
-"""Share of a bound that is left beside it at least."""
-CLOSE = 1e-7
-"""What is left of the gap between the energy and its bound from below, relative to the energy, when it is solved."""
+"""Frames that are eliminated together; at least as many as a term of the objective couples."""
+MAX_STEPS = 60
+MIN_SLACK = 1e-13
+"""Smallest slack, relative to the bound."""
+TOLERANCE = 1e-7
+"""Duality gap at convergence, relative to the objective."""
 
 
 @dataclass(frozen=True)
 class QuadraticProgram:
-    """Find the chain x, n x 4, of least sum |C x - c|^2 such that A x <= b holds in every link.
+    """Minimize sum |C x - c|^2 over x, n x 4, subject to A x <= b in every frame.
 
-    terms: kinds of terms of the sum, each with C, m x k x r x 4, and c, m x r: term i is over the links i .. i + k - 1.
-    sides, limits: A, n x e x 4, and b, n x e.
+    Attributes:
+        terms: Families of terms, each with C, m x k x r x 4, and c, m x r: term i covers the frames i .. i + k - 1.
+        sides: A, n x e x 4.
+        limits: b, n x e.
     """
 
     terms: tuple[Terms, ...]
@@ -34,134 +40,166 @@ class QuadraticProgram:
 
 
 class BandedMatrix:
-    """A positive definite matrix of a chain, factored: n links of four, each tied to GROUP - 1 next ones at most."""
+    """Factorization of a positive definite block banded matrix.
+
+    The matrix has n x n blocks of 4 x 4 and couples each frame with at most the next GROUP - 1.
+    """
 
     def __init__(self, bands: Array) -> None:
-        """bands: n x k x 4 x 4, the block of link i and link i + j at [i, j]."""
-        count, reach = bands.shape[:2]
+        """Factorize a matrix.
+
+        Args:
+            bands: n x k x 4 x 4, with the block of frames i and i + j at [i, j].
+        """
+        count, bandwidth = bands.shape[:2]
         groups = -(-count // GROUP)
         size = GROUP * WIDTH
         self._count, self._groups = count, groups
-        own = np.zeros((groups, size, size))
-        beyond = np.zeros((groups, size, size))
-        for place in range(count, groups * GROUP):
-            corner = (place % GROUP) * WIDTH
-            own[-1, corner : corner + WIDTH, corner : corner + WIDTH] = np.eye(WIDTH)
-        for far in range(reach):
+        diagonal = np.zeros((groups, size, size))
+        off_diagonal = np.zeros((groups, size, size))
+        for index in range(count, groups * GROUP):
+            corner = (index % GROUP) * WIDTH
+            diagonal[-1, corner : corner + WIDTH, corner : corner + WIDTH] = np.eye(WIDTH)
+        for offset in range(bandwidth):
             for inner in range(GROUP):
-                here = bands[inner::GROUP, far]
-                there = inner + far
-                target = own if there < GROUP else beyond
-                row, column = inner * WIDTH, (there % GROUP) * WIDTH
-                target[: len(here), row : row + WIDTH, column : column + WIDTH] = here
-                if far and there < GROUP:
-                    own[: len(here), column : column + WIDTH, row : row + WIDTH] = here.transpose(0, 2, 1)
-        self._factors, self._ties = self._eliminated(own, beyond)
+                blocks = bands[inner::GROUP, offset]
+                other = inner + offset
+                target = diagonal if other < GROUP else off_diagonal
+                row, column = inner * WIDTH, (other % GROUP) * WIDTH
+                target[: len(blocks), row : row + WIDTH, column : column + WIDTH] = blocks
+                if offset and other < GROUP:
+                    diagonal[: len(blocks), column : column + WIDTH, row : row + WIDTH] = blocks.transpose(0, 2, 1)
+        self._inverses, self._couplings = self._eliminate(diagonal, off_diagonal)
 
     @staticmethod
-    def _eliminated(own: Array, beyond: Array) -> tuple[Array, Array]:
-        """Inverses of the groups' own blocks once those before are gone, and what ties each to the next.
+    def _eliminate(diagonal: Array, off_diagonal: Array) -> tuple[Array, Array]:
+        """Eliminate group by group, in place.
 
-        They replace what is handed in.
+        Args:
+            diagonal: Diagonal blocks of the groups; replaced by the inverses of their Schur complements.
+            off_diagonal: Blocks between each group and the next; replaced by their products with these inverses.
+
+        Returns:
+            Both arguments.
         """
-        carried = np.zeros_like(own[0])
-        for place in range(len(own)):  # in place: of a long chain these are the largest arrays
-            own[place] = np.linalg.inv(own[place] - carried)
-            ties = own[place] @ beyond[place]
-            carried = beyond[place].T @ ties
-            beyond[place] = ties
-        return own, beyond
+        schur_update = np.zeros_like(diagonal[0])
+        for index in range(len(diagonal)):  # in place, since these are the largest arrays of a long clip
+            diagonal[index] = np.linalg.inv(diagonal[index] - schur_update)
+            coupling = diagonal[index] @ off_diagonal[index]
+            schur_update = off_diagonal[index].T @ coupling
+            off_diagonal[index] = coupling
+        return diagonal, off_diagonal
 
     def solve(self, right: Array) -> Array:
-        """The chain, n x 4, that the matrix turns into `right`, n x 4."""
-        whole = np.zeros((self._groups * GROUP, WIDTH))
-        whole[: self._count] = right
-        parts = whole.reshape(self._groups, -1)
-        for place in range(1, self._groups):
-            parts[place] -= self._ties[place - 1].T @ parts[place - 1]
-        found = np.einsum("gij,gj->gi", self._factors, parts)
-        for place in range(self._groups - 2, -1, -1):
-            found[place] -= self._ties[place] @ found[place + 1]
-        chain: Array = found.reshape(-1, WIDTH)[: self._count]
-        return chain
+        """Solve the linear system for a right-hand side, n x 4; returns n x 4."""
+        padded = np.zeros((self._groups * GROUP, WIDTH))
+        padded[: self._count] = right
+        parts = padded.reshape(self._groups, -1)
+        for index in range(1, self._groups):
+            parts[index] -= self._couplings[index - 1].T @ parts[index - 1]
+        output = np.einsum("gij,gj->gi", self._inverses, parts)
+        for index in range(self._groups - 2, -1, -1):
+            output[index] -= self._couplings[index] @ output[index + 1]
+        solution: Array = output.reshape(-1, WIDTH)[: self._count]
+        return solution
 
 
 def objective_bands(terms: tuple[Terms, ...], count: int) -> tuple[Array, Array]:
-    """The normal equations of a sum of squares: bands, n x k x 4 x 4, and right side, n x 4."""
-    reach = max(blocks.shape[1] for blocks, _ in terms)
-    bands, right = np.zeros((count, reach, WIDTH, WIDTH)), np.zeros((count, WIDTH))
-    for blocks, wanted in terms:
-        terms_here, links = blocks.shape[:2]
-        for one in range(links):
-            right[one : one + terms_here] += np.einsum("mra,mr->ma", blocks[:, one], wanted)
-            for other in range(one, links):
-                product = np.einsum("mra,mrb->mab", blocks[:, one], blocks[:, other])
-                bands[one : one + terms_here, other - one] += product
+    """Compute the normal equations of a sum of squares over `count` frames.
+
+    Returns:
+        Bands, n x k x 4 x 4, as for `BandedMatrix`, and the right-hand side, n x 4.
+    """
+    bandwidth = max(blocks.shape[1] for blocks, _ in terms)
+    bands, right = np.zeros((count, bandwidth, WIDTH, WIDTH)), np.zeros((count, WIDTH))
+    for blocks, goal in terms:
+        num_terms, length = blocks.shape[:2]
+        for first in range(length):
+            right[first : first + num_terms] += np.einsum("mra,mr->ma", blocks[:, first], goal)
+            for second in range(first, length):
+                product = np.einsum("mra,mrb->mab", blocks[:, first], blocks[:, second])
+                bands[first : first + num_terms, second - first] += product
     return bands, right
 
 
 def solve(program: QuadraticProgram, start: Array) -> Array:
-    """The best chain, n x 4, by a primal-dual interior-point method; start: n x 4, strictly within every bound."""
+    """Solve a quadratic program with Mehrotra's predictor-corrector method.
+
+    Args:
+        program: Objective and constraints.
+        start: n x 4, strictly feasible.
+
+    Returns:
+        The minimizer, n x 4.
+
+    Raises:
+        ValueError: If `start` is not strictly feasible.
+    """
     sides, limits = program.sides, program.limits
     bands, right = objective_bands(program.terms, len(start))
     x = start.copy()
     slack = limits - np.einsum("nea,na->ne", sides, x)
     if not (slack > 0).all():
-        raise ValueError("a chain begins strictly within every bound, and this one does not")
-    price = np.ones_like(slack) / slack
+        raise ValueError("the starting point must lie strictly within every bound, and this one does not")
+    dual = np.ones_like(slack) / slack
     scale = max(1.0, float(np.abs(right).max()))
-    price *= scale
-    for _ in range(MOST_STEPS):
-        pull = _times(bands, x) - right + np.einsum("nea,ne->na", sides, price)
-        gap = float((slack * price).mean())
-        if gap * slack.size < CLOSE * _energy(program.terms, x) + 1e-12 and np.abs(pull).max() < 1e-6 * scale:
+    dual *= scale
+    for _ in range(MAX_STEPS):
+        residual = _multiply(bands, x) - right + np.einsum("nea,ne->na", sides, dual)
+        gap = float((slack * dual).mean())
+        if (
+            gap * slack.size < TOLERANCE * _objective(program.terms, x) + 1e-12
+            and np.abs(residual).max() < 1e-6 * scale
+        ):
             break
-        stiff = bands.copy()
-        stiff[:, 0] += np.einsum("nea,ne,neb->nab", sides, price / slack, sides)
-        matrix = BandedMatrix(stiff)
-        aimed = np.zeros_like(slack)
-        step, slack_step, price_step = _direction(matrix, sides, slack, price, pull, aimed)
-        free = min(_room(slack, slack_step), _room(price, price_step))
-        after = float(((slack + free * slack_step) * (price + free * price_step)).mean())
-        aimed = gap * (after / gap) ** 3 - slack_step * price_step
-        step, slack_step, price_step = _direction(matrix, sides, slack, price, pull, aimed)
-        del matrix  # the largest arrays of a long chain, which the next step needs anew
-        length = 0.99 * min(_room(slack, slack_step), _room(price, price_step))
-        x, price = x + length * step, price + length * price_step
-        # What is left beside a bound may be less than rounding, which would make it nothing.
-        slack = np.maximum(limits - np.einsum("nea,na->ne", sides, x), ROUNDING * np.abs(limits))
+        hessian = bands.copy()
+        hessian[:, 0] += np.einsum("nea,ne,neb->nab", sides, dual / slack, sides)
+        matrix = BandedMatrix(hessian)
+        complementarity = np.zeros_like(slack)
+        step, slack_step, dual_step = _newton_step(matrix, sides, slack, dual, residual, complementarity)
+        affine_length = min(_step_length(slack, slack_step), _step_length(dual, dual_step))
+        affine_gap = float(((slack + affine_length * slack_step) * (dual + affine_length * dual_step)).mean())
+        complementarity = gap * (affine_gap / gap) ** 3 - slack_step * dual_step
+        step, slack_step, dual_step = _newton_step(matrix, sides, slack, dual, residual, complementarity)
+        del matrix  # the largest arrays of a long clip; the next iteration allocates them again
+        length = 0.99 * min(_step_length(slack, slack_step), _step_length(dual, dual_step))
+        x, dual = x + length * step, dual + length * dual_step
+        # Rounding could make a tiny slack zero or negative.
+        slack = np.maximum(limits - np.einsum("nea,na->ne", sides, x), MIN_SLACK * np.abs(limits))
     return x
 
 
-def _direction(
-    matrix: BandedMatrix, sides: Array, slack: Array, price: Array, pull: Array, aimed: Array
+def _newton_step(
+    matrix: BandedMatrix, sides: Array, slack: Array, dual: Array, residual: Array, complementarity: Array
 ) -> tuple[Array, Array, Array]:
-    """Newton's step of the chain, its slacks and their prices towards slack * price = aimed."""
-    force = (aimed - slack * price) / slack
-    step = matrix.solve(-pull - np.einsum("nea,ne->na", sides, force))
+    """Compute the Newton step of variables, slacks and duals towards slack * dual = complementarity."""
+    correction = (complementarity - slack * dual) / slack
+    step = matrix.solve(-residual - np.einsum("nea,ne->na", sides, correction))
     slack_step = -np.einsum("nea,na->ne", sides, step)
-    return step, slack_step, force - price / slack * slack_step
+    return step, slack_step, correction - dual / slack * slack_step
 
 
-def _room(value: Array, step: Array) -> float:
-    """How much of a step a positive value can take, at most all of it."""
-    short = value < -step  # no others, some of which fall so little that the quotient is beyond all numbers
+def _step_length(value: Array, step: Array) -> float:
+    """Return the largest fraction of a step, at most 1, that keeps a positive value nonnegative."""
+    short = value < -step  # only these limit the step; for others the quotient may overflow
     return float((value[short] / -step[short]).min()) if short.any() else 1.0
 
 
-def _times(bands: Array, x: Array) -> Array:
-    count, reach = bands.shape[:2]
+def _multiply(bands: Array, x: Array) -> Array:
+    count, bandwidth = bands.shape[:2]
     result: Array = np.einsum("nab,nb->na", bands[:, 0], x)
-    for far in range(1, min(reach, count)):
-        result[:-far] += np.einsum("nab,nb->na", bands[:-far, far], x[far:])
-        result[far:] += np.einsum("nab,na->nb", bands[:-far, far], x[:-far])
+    for offset in range(1, min(bandwidth, count)):
+        result[:-offset] += np.einsum("nab,nb->na", bands[:-offset, offset], x[offset:])
+        result[offset:] += np.einsum("nab,na->nb", bands[:-offset, offset], x[:-offset])
     return result
 
 
-def _energy(terms: tuple[Terms, ...], x: Array) -> float:
+def _objective(terms: tuple[Terms, ...], x: Array) -> float:
     total = 0.0
-    for blocks, wanted in terms:
-        count, links = blocks.shape[:2]
-        value = sum(np.einsum("mra,ma->mr", blocks[:, link], x[link : link + count]) for link in range(links)) - wanted
+    for blocks, goal in terms:
+        count, length = blocks.shape[:2]
+        value = (
+            sum(np.einsum("mra,ma->mr", blocks[:, index], x[index : index + count]) for index in range(length)) - goal
+        )
         total += float(np.square(value).sum())
     return total

@@ -1,4 +1,4 @@
-"""Frames as a steady camera would have taken them."""
+"""Rendering of stabilized frames."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,22 @@ from protoformer.video.types import ImageArray
 
 Field = npt.NDArray[np.float32]
 
-REACH = 0.08
-"""Share of a side within which local warps fade out towards the rim of the crop: no place beyond a frame is shown."""
+FADE = 0.08
+"""Fraction of a side over which local warps fade out towards the border of the crop, so that no pixel outside the frame
+is sampled."""
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Where a steady frame is found in a shaky one, pixels from their centers: z -> turn share z + shift, plus `local`.
+    """Position of a stabilized frame in the input frame.
 
-    share: of a frame's sides that is shown. local: 2 x h x w, pixels, at the centers of cells of the frame; None of a
-    frame that moves as a whole.
+    It maps z to turn share z + shift, in pixels from the center, plus `local`.
+
+    Attributes:
+        turn: Scale and rotation.
+        shift: Translation, pixels.
+        share: Fraction of the sides that is shown.
+        local: Local warp, 2 x h x w, pixels, at the centers of cells of the frame, or None.
     """
 
     turn: complex
@@ -28,54 +34,66 @@ class View:
     local: Field | None
 
     def matrix(self, size: tuple[int, int]) -> npt.NDArray[np.float64]:
-        """From pixels (x, y, 1) of the steady frame to those of the shaky one, but for `local`: 2 x 3."""
+        """Return the affine map from pixels (x, y, 1) of the output to the input, without `local`: 2 x 3."""
         center = (size[1] - 1) / 2 + 1j * (size[0] - 1) / 2
         turn = self.share * self.turn
         origin = center + self.shift - turn * center
         return np.array([[turn.real, -turn.imag, origin.real], [turn.imag, turn.real, origin.imag]])
 
 
-def render_stabilized(picture: ImageArray, view: View, border: bool = False) -> ImageArray:
-    """A shaky frame, uint8 HxWx3, as the steady one of the same size. border: what it does not show is black."""
-    size = picture.shape[:2]
-    edge = cv2.BORDER_CONSTANT if border else cv2.BORDER_REPLICATE
+def render_stabilized(image: ImageArray, view: View, border: bool = False) -> ImageArray:
+    """Warp an input frame to the stabilized one.
+
+    Args:
+        image: uint8 H x W x 3.
+        view: Position of the stabilized frame.
+        border: Whether pixels outside the input frame are black; otherwise the border is replicated.
+
+    Returns:
+        uint8 H x W x 3.
+    """
+    size = image.shape[:2]
+    border_mode = cv2.BORDER_CONSTANT if border else cv2.BORDER_REPLICATE
     matrix = view.matrix(size)
     if view.local is None:
         flags = cv2.INTER_CUBIC | cv2.WARP_INVERSE_MAP
-        return np.asarray(cv2.warpAffine(picture, matrix, size[::-1], flags=flags, borderMode=edge), np.uint8)
-    across, down = sample_field(view, size)
-    return np.asarray(cv2.remap(picture, across, down, cv2.INTER_CUBIC, borderMode=edge), np.uint8)
+        return np.asarray(cv2.warpAffine(image, matrix, size[::-1], flags=flags, borderMode=border_mode), np.uint8)
+    x, y = sample_field(view, size)
+    return np.asarray(cv2.remap(image, x, y, cv2.INTER_CUBIC, borderMode=border_mode), np.uint8)
 
 
 def sample_field(view: View, size: tuple[int, int]) -> tuple[Field, Field]:
-    """The column and row of the shaky frame that each pixel of the steady one shows: H x W each."""
+    """Return the column and row in the input frame of each pixel of the stabilized frame: H x W each."""
     height, width = size
     matrix = view.matrix(size).astype(np.float32)
     x, y = np.arange(width, dtype=np.float32)[None], np.arange(height, dtype=np.float32)[:, None]
-    places = [row[0] * x + row[1] * y + row[2] for row in matrix]
+    coordinates = [row[0] * x + row[1] * y + row[2] for row in matrix]
     if view.local is not None:
-        fade = np.minimum(_from_rim(width)[None], _from_rim(height)[:, None])
-        places = [place + fade * _spread(view, part, size) for place, part in zip(places, view.local, strict=True)]
-    return places[0], places[1]
+        fade = np.minimum(_fade_weights(width)[None], _fade_weights(height)[:, None])
+        coordinates = [
+            values + fade * _resample_local(view, component, size)
+            for values, component in zip(coordinates, view.local, strict=True)
+        ]
+    return coordinates[0], coordinates[1]
 
 
-def _from_rim(side: int) -> Field:
-    """0 at both ends of a side, 1 from REACH of it on."""
-    place = np.arange(side, dtype=np.float32)
-    distance = np.minimum(place, side - 1 - place) / max(1.0, REACH * side)
+def _fade_weights(side: int) -> Field:
+    """Return weights along a side: 0 at both ends, 1 from a fraction FADE on."""
+    index = np.arange(side, dtype=np.float32)
+    distance = np.minimum(index, side - 1 - index) / max(1.0, FADE * side)
     return np.minimum(1, distance).astype(np.float32)
 
 
-def _spread(view: View, part: Field, size: tuple[int, int]) -> Field:
-    """One direction of the local warp, h x w, at every pixel of the crop: H x W."""
-    rows, columns = part.shape
-    down, across = rows / size[0], columns / size[1]
-    # From a pixel of the output to its place in the crop, and from there to cells.
-    first = [
+def _resample_local(view: View, component: Field, size: tuple[int, int]) -> Field:
+    """Interpolate one component of the local warp, h x w, at every pixel of the crop: H x W."""
+    rows, columns = component.shape
+    scale_y, scale_x = rows / size[0], columns / size[1]
+    # From pixels of the output to pixels of the frame, and from there to cells.
+    offset = [
         ((1 - view.share) * side / 2) * scale - 0.5 + 0.5 * view.share * scale
-        for side, scale in ((size[1], across), (size[0], down))
+        for side, scale in ((size[1], scale_x), (size[0], scale_y))
     ]
-    matrix = np.array([[view.share * across, 0, first[0]], [0, view.share * down, first[1]]])
+    matrix = np.array([[view.share * scale_x, 0, offset[0]], [0, view.share * scale_y, offset[1]]])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    spread = cv2.warpAffine(part, matrix, size[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)
-    return np.asarray(spread, np.float32)
+    resampled = cv2.warpAffine(component, matrix, size[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)
+    return np.asarray(resampled, np.float32)

@@ -1,4 +1,4 @@
-"""What stabilizing returns: frozen records in plain units."""
+"""Stabilization results, and storage of local warps in a temporary file."""
 
 import tempfile
 import weakref
@@ -22,16 +22,23 @@ CameraPath = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StabilizationResult(SummaryRepr):
-    """How each of T frames is to be shown so that the clip is steady.
+    """Stabilization of a clip of T frames.
 
-    corrections: where the steady frame lies in the shaky one: z -> turns z + shifts, pixels from the center. local: one
-    a frame, 2 x h x w, pixels, what the network adds at the centers of cells, read from a temporary file that is gone
-    with the result; none where it adds nothing. share: of a
-    frame's sides that the crop shows; border: it is not enlarged to fill the frame, so what lies beyond is black.
-    path_before, path_after: T x 4, x and y (pixels), angle (radians) and logarithm of the scale, added up from frame to
-    frame, from zero in every shot. cuts: places, from 0 on, of the frames that begin a new shot. bridged: of those that
-    gave nothing to go by, blank or blurred. times, numbers: of the frames, in the whole clip. trained: whether the
-    weights were.
+    Attributes:
+        size: (height, width) of the frames, pixels.
+        corrections: Positions of stabilized frames in the input frames: z -> turns z + shifts, pixels from the center.
+        local: One local warp per frame, 2 x h x w, pixels, at the centers of cells, read from a temporary file that is
+            deleted with the result; empty if there are none.
+        share: Fraction of the sides that the crop shows.
+        border: Whether the crop is not enlarged to fill the frame, so that pixels outside the input are black.
+        path_before: T x 4, camera path of the input: x and y (pixels), angle (radians) and log scale, accumulated from
+            zero at the start of each shot.
+        path_after: T x 4, camera path of the output.
+        cuts: Indices of frames that start a new shot.
+        bridged: Indices of frames with interpolated motion, blank or blurred.
+        times: T, timestamps, seconds.
+        numbers: T, frame numbers in the whole clip.
+        trained: Whether the network has trained weights.
     """
 
     size: tuple[int, int]
@@ -47,20 +54,20 @@ class StabilizationResult(SummaryRepr):
     numbers: tuple[int, ...]
     trained: bool = True
 
-    def view(self, place: int) -> View:
-        """Where the steady frame of a place, from 0 on, is found in the shaky one."""
-        turn, shift = self.corrections.turns[place], self.corrections.shifts[place]
+    def view(self, index: int) -> View:
+        """Return the position of a stabilized frame in its input frame."""
+        turn, shift = self.corrections.turns[index], self.corrections.shifts[index]
         zoom = 1.0 if self.border else self.share
-        return View(complex(turn), complex(shift), zoom, self.local[place] if self.local else None)
+        return View(complex(turn), complex(shift), zoom, self.local[index] if self.local else None)
 
     @property
     def cropping(self) -> float:
-        """Mean share of a frame's sides that the steady frame shows."""
+        """Mean fraction of the sides of the input that a stabilized frame shows."""
         return float((1.0 if self.border else self.share) * np.abs(self.corrections.turns).mean())
 
     @property
     def acceleration(self) -> tuple[float, float]:
-        """Mean length of the change of velocity, pixels a frame, before and after."""
+        """Mean acceleration of the camera path before and after, pixels per frame squared."""
         return mean_acceleration(self.path_before, self.cuts), mean_acceleration(self.path_after, self.cuts)
 
     def _facts(self) -> tuple[str, ...]:
@@ -74,46 +81,50 @@ class StabilizationResult(SummaryRepr):
 
 
 def mean_acceleration(path: CameraPath, cuts: tuple[int, ...] = ()) -> float:
-    """Mean length of the second differences of a path's x and y, none of which reaches over a cut; 0 of none."""
-    bends = []
+    """Compute the mean length of the second differences of a path's x and y within shots; 0 if there are none."""
+    lengths = []
     for first, last in zip((0, *cuts), (*cuts, len(path)), strict=True):
-        bends.append(np.linalg.norm(np.diff(path[first:last, :2], n=2, axis=0), axis=1))
-    all_bends = np.concatenate(bends)
-    return float(all_bends.mean()) if len(all_bends) else 0.0
+        lengths.append(np.linalg.norm(np.diff(path[first:last, :2], n=2, axis=0), axis=1))
+    all_lengths = np.concatenate(lengths)
+    return float(all_lengths.mean()) if len(all_lengths) else 0.0
 
 
 StoredField = npt.NDArray[np.float32]
 
-IN_MEMORY = 2**20
-"""Bytes that are kept in memory; more go to a file, so that the length of a clip does not matter."""
+MAX_MEMORY = 2**20
+"""Bytes that stay in memory; larger data goes to a file, so that memory does not grow with the clip."""
 
 
 class FieldFile:
-    """An append-only list of float32 arrays of one shape, in a temporary file.
+    """Append-only list of float32 arrays of one shape in a temporary file.
 
-    Kept as arrays they would lie scattered among the temporaries of each frame, whose memory could then not be used
-    again. The file has no name where the system allows that, and is gone when the object or the process is.
+    Arrays in memory would fragment the heap between the temporaries of each frame. The file has no name if the system
+    supports that, and is deleted with the object or the process.
+
+    Attributes:
+        shape: Shape of each array; empty before the first one.
     """
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
         self._count = 0
         self._lock = Lock()
-        self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115 - closed with this object
+        self._file = tempfile.SpooledTemporaryFile(max_size=MAX_MEMORY)  # noqa: SIM115 - closed with this object
         weakref.finalize(self, self._file.close)
 
     def __len__(self) -> int:
         return self._count
 
     def extend(self, fields: Iterable[StoredField]) -> None:
-        """Add arrays, all of the shape of the first.
+        """Append arrays, all of the shape of the first.
 
         Raises:
-            InputError: The disk is full, or cannot be written.
+            InputError: If the disk is full or not writable.
+            ValueError: If the shape of an array differs.
         """
         for field in fields:
             if self._count and field.shape != self.shape:
-                raise ValueError(f"an array has the shape {field.shape} where those before have {self.shape}")
+                raise ValueError(f"the array has the shape {field.shape}, but earlier ones have {self.shape}")
             self.shape = field.shape
             try:
                 with self._lock:
@@ -122,12 +133,12 @@ class FieldFile:
             except OSError as error:
                 raise InputError(
                     f"no room for temporary files in {tempfile.gettempdir()} ({system_reason(error)}); "
-                    "free some, or name another folder in TMPDIR."
+                    "free some space, or set TMPDIR to another folder."
                 ) from None
             self._count += 1
 
     def read(self, index: int) -> StoredField:
-        """The array at an index from 0 on, yours to change."""
+        """Read the array at an index; the caller may modify it."""
         size = 4 * int(np.prod(self.shape))
         with self._lock:
             self._file.seek(index * size)
@@ -136,7 +147,7 @@ class FieldFile:
 
 
 class StoredFields(Sequence[StoredField]):
-    """The arrays of a file times a factor; each is read when it is asked for."""
+    """Arrays of a file, multiplied by a factor and read on demand."""
 
     def __init__(self, file: FieldFile, factor: float = 1.0) -> None:
         self._file, self._factor = file, factor
@@ -150,7 +161,7 @@ class StoredFields(Sequence[StoredField]):
     def __getitem__(self, index: slice) -> tuple[StoredField, ...]: ...
     def __getitem__(self, index: int | slice) -> StoredField | tuple[StoredField, ...]:
         if isinstance(index, slice):
-            return tuple(self[place] for place in range(len(self))[index])
+            return tuple(self[number] for number in range(len(self))[index])
         field: StoredField = self._factor * self._file.read(range(len(self))[index])
         return field
 

@@ -1,4 +1,4 @@
-"""Stabilization as a task of the loop."""
+"""Training and validation of the stabilization network."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -21,9 +21,14 @@ from protoformer.training.task import TaskLoss, ValidationScenes
 
 
 class StabilizeTask:
-    """Stabilization by a recipe, whose `data.crop` is the working size.
+    """Stabilization task of a recipe, whose `data.crop` is the working size.
 
-    start: a network to begin with the weights of, if not with random ones; of another task's, the encoder's alone.
+    Attributes:
+        recipe: Recipe to train.
+        start: Network with initial weights, or None for random ones. If it belongs to another task, only its encoder is
+            used.
+        config: Model configuration of the recipe.
+        kind: Sample types of synthetic scenes and datasets.
     """
 
     metrics: tuple[str, ...] = ("error", "shake", "share", "distance", "consistency", "shape", "alignment", "borders")
@@ -34,7 +39,7 @@ class StabilizeTask:
         self.kind: SampleKind[StabilityWindows] = SampleKind(SyntheticWindows(self.config), None)
 
     def build(self) -> nn.Module:
-        """The network that the recipe describes."""
+        """Build the network of the recipe, with its initial weights."""
         network = build_network("stabilize", self.config)
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.start)
@@ -43,51 +48,51 @@ class StabilizeTask:
     def source(
         self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]
     ) -> Source[StabilityWindows]:
-        """The recipe's windows."""
+        """Open the training windows of the recipe for one process. told: callback for log messages."""
         return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, told=told)
 
     def held_out(self, device: torch.device) -> "ValidationWindows":
-        """Windows of the world that are never trained on."""
+        """Return synthetic validation windows, which are never used for training."""
         return ValidationWindows(self.recipe, self.kind, device)
 
     def tensors(self, batch: StabilityWindows) -> dict[str, Tensor]:
-        """All but the names."""
+        """Return all tensors of a batch, by field name."""
         fields = (field.name for field in dataclasses.fields(batch) if field.name != "names")
         return {name: getattr(batch, name) for name in fields}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Cells whose warp is known."""
+        """Count the cells with a valid warp."""
         return valid_cells(tensors["valid"])
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """The loss of both frames of every window."""
-        windows = StabilityWindows(**tensors)  # type: ignore[arg-type]  # which has no names
-        prediction = _prediction(network, windows)
+        """Compute the loss of both frames of every window."""
+        windows = StabilityWindows(**tensors)  # type: ignore[arg-type]  # without names
+        prediction = _run_network(network, windows)
         with full_precision(weight):
             loss = stabilize_loss(prediction, windows, self.recipe.loss, weight)
         return TaskLoss(loss.total, tuple(getattr(loss, name) for name in self.metrics))
 
 
 class ValidationWindows(ValidationScenes[StabilityWindows]):
-    """What is predicted is the last warp of both frames: N x 2 x 2 x h x w, pixels."""
+    """Validation windows; a prediction is the last warp of both frames, N x 2 x 2 x h x w, pixels."""
 
     def predicted(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
-        """Warps."""
-        warps: Tensor = _prediction(network, batch).warps[-1].unflatten(0, tuple(batch.warp.shape[:2]))
+        """Predict warps, N x 2 x 2 x h x w, pixels, on the CPU."""
+        warps: Tensor = _run_network(network, batch).warps[-1].unflatten(0, tuple(batch.warp.shape[:2]))
         return warps.float().cpu()
 
     def scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
-        """Of all windows: the mean error and shake at the corners, and their ratio; as in `StabilizeLoss`."""
+        """Compute the mean error and shake at the corners of all windows and their ratio, as in `StabilizeLoss`."""
         errors, shakes = [torch.zeros(0)], [torch.zeros(0)]
-        for batch, found in pairs:
-            off, far = corner_lengths(found, batch.warp.cpu(), batch.valid.cpu())
-            errors.append(off.flatten())
-            shakes.append(far.flatten())
+        for batch, predicted in pairs:
+            error_lengths, shake_lengths = corner_lengths(predicted, batch.warp.cpu(), batch.valid.cpu())
+            errors.append(error_lengths.flatten())
+            shakes.append(shake_lengths.flatten())
         error, shake = (float(torch.cat(each).mean()) for each in (errors, shakes))
         return {"error": error, "shake": shake, "share": error / max(shake, 1e-3)}
 
 
-def _prediction(network: nn.Module, windows: StabilityWindows) -> StabilizePrediction:
-    trails = Trajectories(windows.places.flatten(0, 1), windows.trust.flatten(0, 1))
-    found: StabilizePrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trails)
-    return found
+def _run_network(network: nn.Module, windows: StabilityWindows) -> StabilizePrediction:
+    trajectories = Trajectories(windows.places.flatten(0, 1), windows.trust.flatten(0, 1))
+    prediction: StabilizePrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trajectories)
+    return prediction

@@ -1,4 +1,4 @@
-"""Pairs of crops from scenes of the world, and from clips on disk."""
+"""Training pairs for tracking: reference and search crops from synthetic scenes and from clips on disk."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,266 +21,317 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackClip, TrackPairs, TrackSequence
 from protoformer.synthetic.scene import to_device
 
-CENTER, SCALE = 4.5 / 6, 0.5
-"""How far a search is moved: by up to half of the first, in its sides; and scaled: deviation of the logarithm.
+MAX_OFFSET, SCALE_STD = 4.5 / 6, 0.5
+"""Range of the random offset of a search crop, in its sides, and standard deviation of its log scale.
 
-As published: 4.5 target sizes where a search is 6 of them wide. So are searches for a target that was lost.
+As published: 4.5 target sizes where a search crop is 6 target sizes wide. These simulate the search for a lost target.
 """
-FOLLOWED, NEAR, NEAR_SCALE = 0.7, 0.1, 0.2
-"""Share of the searches that lie as those for a target that was seen a frame ago do: deviations of how far they are
-moved, in their sides, and of the logarithm of their scale."""
-MOST_SCALE = 1.5
-"""Deviations beyond which a scale is cut."""
-ELSEWHERE, ROOM = 0.1, 0.65
-"""Share of the searches that lie beside the target, where the frame goes on for so many of their sides."""
-STRANGERS = 0.15
-"""Share of the searches for a target that is none of the scene's."""
-KNOWN, SEEN, UNSEEN = 0.5, 0.3, 0.05
-"""Shares of a target: one is known from a frame that shows so much of it, there if so much is seen, absent below."""
-SMALLEST = 6.0
-"""Pixels, the root of the area of a box, from which on a target is known."""
+FOLLOWED, NEAR_OFFSET_STD, NEAR_SCALE_STD = 0.7, 0.1, 0.2
+"""Fraction of search crops that simulate a target visible in the previous frame, and the standard deviations of their
+offset, in sides, and of their log scale."""
+MAX_DEVIATIONS = 1.5
+"""Standard deviations at which a log scale is clipped."""
+ELSEWHERE, MIN_ROOM = 0.1, 0.65
+"""Fraction of search crops that lie next to the target, where the frame extends by so many of their sides."""
+NEGATIVES = 0.15
+"""Fraction of search crops whose target comes from another scene."""
+MIN_COVERAGE, MIN_VISIBLE, MAX_ABSENT = 0.5, 0.3, 0.05
+"""Visible fractions of a target: required in the reference and inside the search crop; required in the search frame to
+count as located; allowed to count as absent."""
+MIN_SIZE = 6.0
+"""Smallest square root of the area of a reference box, pixels."""
 COLOR, HUE, GRAY, BLURRED = 0.25, 0.15, 0.05, 0.2
-"""Strength of the change of brightness, contrast and saturation; radians; shares of pairs and of searches."""
+"""Strength of brightness, contrast and saturation jitter; hue jitter, radians; fraction of gray pairs; fraction of
+blurred search crops."""
 
 
 @dataclass(frozen=True)
 class CropViews:
-    """Frames that show a target: images, N x 3 x H x W; boxes, N x 4, pixels, NaN if unknown; visible, N, its share."""
+    """Frames with one target each.
+
+    Attributes:
+        images: N x 3 x H x W.
+        boxes: N x 4, (x, y, w, h) in pixels, NaN if unknown.
+        visible: N, visible fraction of the target.
+    """
 
     images: Tensor
     boxes: Tensor
     visible: Tensor
 
     def on_image(self) -> Tensor:
-        """What of the boxes lies on the images, and is finite: N x 4."""
+        """Return the boxes clipped to the images, N x 4, finite."""
         return clip_boxes(self.boxes.nan_to_num(), self.images.shape[3], self.images.shape[2])
 
-    def other_where(self, other: "CropViews", where: Tensor) -> "CropViews":
-        """These, and where N bools say so the other ones."""
+    def replace_where(self, other: "CropViews", mask: Tensor) -> "CropViews":
+        """Return these views, replaced by the other ones where the mask, N bools, is True."""
         return CropViews(
-            torch.where(where.view(-1, 1, 1, 1), other.images, self.images),
-            torch.where(where[:, None], other.boxes, self.boxes),
-            torch.where(where, other.visible, self.visible),
+            torch.where(mask.view(-1, 1, 1, 1), other.images, self.images),
+            torch.where(mask[:, None], other.boxes, self.boxes),
+            torch.where(mask, other.visible, self.visible),
         )
 
-    def chosen(self, which: Tensor) -> "CropViews":
-        """Those of these numbers."""
-        return CropViews(self.images[which], self.boxes[which], self.visible[which])
+    def select(self, indices: Tensor) -> "CropViews":
+        """Return the views at some indices."""
+        return CropViews(self.images[indices], self.boxes[indices], self.visible[indices])
 
 
 def cut_pairs(
-    known: CropViews,
-    sought: CropViews,
-    stranger: Tensor,
+    reference_views: CropViews,
+    search_views: CropViews,
+    negative: Tensor,
     draws: SceneRandom,
     config: ModelConfig,
     names: tuple[str, ...] = (),
 ) -> TrackPairs:
-    """Cut and vary pairs, on the device of the images.
+    """Cut and augment pairs of crops, on the device of the images.
 
-    known: frames in which the targets are known; sought: those in which they are looked for. stranger: N, bool, on the
-    CPU: that target is none of the second frame's. draws: decide everything random.
+    Args:
+        reference_views: N frames from which the templates are cut.
+        search_views: N frames in which the targets are searched.
+        negative: N, bool, on the CPU: whether the target does not belong to the search frame.
+        draws: Source of all random numbers.
+        config: Sizes of the crops.
+        names: Names of the pairs.
+
+    Returns:
+        N pairs.
     """
-    device, boxes = known.images.device, known.on_image()
-    whole = known.boxes[:, 2:].nan_to_num().prod(dim=1).clamp_min(1)
+    device, boxes = reference_views.images.device, reference_views.on_image()
+    full_area = reference_views.boxes[:, 2:].nan_to_num().prod(dim=1).clamp_min(1)
     area = boxes[:, 2:].prod(dim=1)
-    usable = (known.visible >= KNOWN) & (area >= KNOWN * whole) & (area >= SMALLEST**2)
+    usable = (reference_views.visible >= MIN_COVERAGE) & (area >= MIN_COVERAGE * full_area) & (area >= MIN_SIZE**2)
     factor = config.surroundings * config.reference_side / config.search_side
-    near = Crops.around(boxes, factor, config.reference_side)
-    truth = sought.on_image()
-    far = _searched(truth, boxes, (sought.images.shape[2], sought.images.shape[3]), draws, config)
-    inside = far.boxes_in(truth)
-    share = clip_boxes(inside, far.size, far.size)[:, 2:].prod(dim=1) / inside[:, 2:].prod(dim=1).clamp_min(1e-6)
-    share = share.where(sought.visible > UNSEEN, 0.0)
-    other = to_device(stranger, device)
-    located = usable & ~other & (share >= KNOWN) & (sought.visible >= SEEN)
+    reference_crops = Crops.around(boxes, factor, config.reference_side)
+    truth = search_views.on_image()
+    frame_size = (search_views.images.shape[2], search_views.images.shape[3])
+    search_crops = _sample_search_crops(truth, boxes, frame_size, draws, config)
+    search_boxes = search_crops.boxes_in(truth)
+    clipped = clip_boxes(search_boxes, search_crops.size, search_crops.size)
+    fraction = clipped[:, 2:].prod(dim=1) / search_boxes[:, 2:].prod(dim=1).clamp_min(1e-6)
+    fraction = fraction.where(search_views.visible > MAX_ABSENT, 0.0)
+    other = to_device(negative, device)
+    located = usable & ~other & (fraction >= MIN_COVERAGE) & (search_views.visible >= MIN_VISIBLE)
     pairs = TrackPairs(
-        reference=near.cut(known.images, _mean(known.images)).clamp(0, 1),
-        reference_boxes=near.boxes_in(boxes),
-        search=far.cut(sought.images, _mean(sought.images)).clamp(0, 1),
-        boxes=inside,
+        reference=reference_crops.cut(reference_views.images, _mean_color(reference_views.images)).clamp(0, 1),
+        reference_boxes=reference_crops.boxes_in(boxes),
+        search=search_crops.cut(search_views.images, _mean_color(search_views.images)).clamp(0, 1),
+        boxes=search_boxes,
         located=located,
-        judged=located | (usable & (other | (share <= UNSEEN))),
+        judged=located | (usable & (other | (fraction <= MAX_ABSENT))),
         names=names,
     )
-    return _varied(pairs, draws)
+    return _augment(pairs, draws)
 
 
-def _searched(truth: Tensor, before: Tensor, frame: tuple[int, int], draws: SceneRandom, config: ModelConfig) -> Crops:
-    """Crops moved and scaled at random; where the target has no box, about the place where it was before.
+def _sample_search_crops(
+    truth: Tensor, previous: Tensor, frame_size: tuple[int, int], draws: SceneRandom, config: ModelConfig
+) -> Crops:
+    """Sample search crops with random offset and scale.
 
-    frame: (height, width), pixels.
+    Args:
+        truth: N x 4, boxes of the targets, pixels.
+        previous: N x 4, boxes in the reference frame, used where a target has no box.
+        frame_size: (height, width), pixels.
+        draws: Source of all random numbers.
+        config: Sizes of the crops.
     """
     device, followed = truth.device, draws.whether("followed", FOLLOWED)
-    deviations = draws.normal("scale").clamp(-MOST_SCALE, MOST_SCALE)
-    scale = (torch.where(followed, NEAR_SCALE, SCALE) * deviations).exp()
-    near = draws.normal("near", std=NEAR, shape=(2,)).clamp(-CENTER / 2, CENTER / 2)
-    offset = torch.where(followed[:, None], near, CENTER * draws.uniform("centre", -0.5, 0.5, (2,)))
-    about = torch.where((truth[:, 2:].amin(dim=1) > 0)[:, None], truth, before)
-    side = config.surroundings * to_device(scale.float(), device) * about[:, 2:].prod(dim=1).sqrt().clamp_min(1)
+    deviations = draws.normal("scale").clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+    scale = (torch.where(followed, NEAR_SCALE_STD, SCALE_STD) * deviations).exp()
+    near = draws.normal("near", std=NEAR_OFFSET_STD, shape=(2,)).clamp(-MAX_OFFSET / 2, MAX_OFFSET / 2)
+    offset = torch.where(followed[:, None], near, MAX_OFFSET * draws.uniform("centre", -0.5, 0.5, (2,)))
+    boxes = torch.where((truth[:, 2:].amin(dim=1) > 0)[:, None], truth, previous)
+    side = config.surroundings * to_device(scale.float(), device) * boxes[:, 2:].prod(dim=1).sqrt().clamp_min(1)
     away, along = draws.uniform("aside", 0.8, 1.3), draws.uniform("along", -1.0, 1.0)
-    beside, room = _beside(
-        box_centers(about), side, to_device(away.float(), device), to_device(along.float(), device), frame
+    displaced, room = _displaced_centers(
+        box_centers(boxes), side, to_device(away.float(), device), to_device(along.float(), device), frame_size
     )
-    elsewhere = to_device(draws.whether("elsewhere", ELSEWHERE), device) & (room >= ROOM * side)
-    middle = box_centers(about) + to_device(offset.float(), device) * side[:, None]
-    middle = torch.where(elsewhere[:, None], beside, middle)
-    return Crops(middle - side[:, None] / 2, side, config.search_side)
+    elsewhere = to_device(draws.whether("elsewhere", ELSEWHERE), device) & (room >= MIN_ROOM * side)
+    centers = box_centers(boxes) + to_device(offset.float(), device) * side[:, None]
+    centers = torch.where(elsewhere[:, None], displaced, centers)
+    return Crops(centers - side[:, None] / 2, side, config.search_side)
 
 
-def _beside(
-    middles: Tensor, side: Tensor, away: Tensor, along: Tensor, frame: tuple[int, int]
+def _displaced_centers(
+    centers: Tensor, side: Tensor, away: Tensor, along: Tensor, frame_size: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
-    """Middles of searches that lie beside targets and still on the frame, of (height, width): N x 2, pixels; and how
-    far the frame goes on to that side of the targets: N, pixels.
+    """Compute centers of search crops that lie next to their targets and still on the frame.
 
-    middles: N x 2, of the targets. side: N, of the searches. away: N, how far, in sides, a search lies from its target
-    towards the border that is farthest; along: N, the same along the other axis.
+    Args:
+        centers: N x 2, centers of the targets, pixels.
+        side: N, sides of the search crops, pixels.
+        away: N, distance from the target towards the farthest border, in sides.
+        along: N, distance along the other axis, in sides.
+        frame_size: (height, width), pixels.
+
+    Returns:
+        Centers, N x 2, pixels, and the extent of the frame in that direction from the target, N, pixels.
     """
-    height, width = frame
-    x, y = middles.unbind(dim=1)
+    height, width = frame_size
+    x, y = centers.unbind(dim=1)
     room_x, room_y = torch.maximum(x, width - x), torch.maximum(y, height - y)
-    over_x, over_y = (torch.where(place < length / 2, away, -away) for place, length in ((x, width), (y, height)))
-    down = room_y > room_x
-    x, y = x + side * torch.where(down, along, over_x), y + side * torch.where(down, over_y, along)
+    step_x, step_y = (torch.where(center < length / 2, away, -away) for center, length in ((x, width), (y, height)))
+    vertical = room_y > room_x
+    x, y = x + side * torch.where(vertical, along, step_x), y + side * torch.where(vertical, step_y, along)
     return torch.stack((x.clamp(0, width), y.clamp(0, height)), dim=1), torch.maximum(room_x, room_y)
 
 
-def _varied(pairs: TrackPairs, draws: SceneRandom) -> TrackPairs:
-    """Mirrored left to right, both crops alike; in other colors, each its own; some searches blurred."""
+def _augment(pairs: TrackPairs, draws: SceneRandom) -> TrackPairs:
+    """Flip both crops of a pair horizontally, jitter the colors of each crop, and blur some search crops."""
     device = pairs.search.device
-    mirrored = to_device(draws.whether("mirrored", 0.5), device)
+    flipped = to_device(draws.whether("mirrored", 0.5), device)
     gray, blurred = draws.whether("grey", GRAY), to_device(draws.whether("blurred", BLURRED), device)
-    reference = _recolored(_mirrored(pairs.reference, mirrored), "reference", gray, draws)
-    search = _recolored(_mirrored(pairs.search, mirrored), "search", gray, draws)
-    soft = F.avg_pool2d(search, 3, stride=1, padding=1, count_include_pad=False)
+    reference = _jitter_colors(_flip_images(pairs.reference, flipped), "reference", gray, draws)
+    search = _jitter_colors(_flip_images(pairs.search, flipped), "search", gray, draws)
+    smoothed = F.avg_pool2d(search, 3, stride=1, padding=1, count_include_pad=False)
     return TrackPairs(
         reference=reference,
-        reference_boxes=_mirrored_boxes(pairs.reference_boxes, mirrored, pairs.reference.shape[3]),
-        search=torch.where(blurred.view(-1, 1, 1, 1), soft, search),
-        boxes=_mirrored_boxes(pairs.boxes, mirrored, pairs.search.shape[3]),
+        reference_boxes=_flip_boxes(pairs.reference_boxes, flipped, pairs.reference.shape[3]),
+        search=torch.where(blurred.view(-1, 1, 1, 1), smoothed, search),
+        boxes=_flip_boxes(pairs.boxes, flipped, pairs.search.shape[3]),
         located=pairs.located,
         judged=pairs.judged,
         names=pairs.names,
     )
 
 
-def _mirrored(images: Tensor, mirrored: Tensor) -> Tensor:
-    return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+def _flip_images(images: Tensor, flipped: Tensor) -> Tensor:
+    return torch.where(flipped.view(-1, 1, 1, 1), images.flip(3), images)
 
 
-def _mirrored_boxes(boxes: Tensor, mirrored: Tensor, width: int) -> Tensor:
-    x = torch.where(mirrored, width - boxes[:, 0] - boxes[:, 2], boxes[:, 0])
+def _flip_boxes(boxes: Tensor, flipped: Tensor, width: int) -> Tensor:
+    x = torch.where(flipped, width - boxes[:, 0] - boxes[:, 2], boxes[:, 0])
     return torch.cat((x[:, None], boxes[:, 1:]), dim=1)
 
 
-def _recolored(images: Tensor, name: str, gray: Tensor, draws: SceneRandom) -> Tensor:
+def _jitter_colors(images: Tensor, name: str, gray: Tensor, draws: SceneRandom) -> Tensor:
     factors = draws.uniform(f"{name} colour", 1 - COLOR, 1 + COLOR, (3,))
     hue = draws.uniform(f"{name} hue", -HUE, HUE)
     return jitter(
         images,
         [
-            Jitter(brightness, contrast, 0.0 if plain else saturation, turn)
-            for (brightness, contrast, saturation), turn, plain in zip(
+            Jitter(brightness, contrast, 0.0 if is_gray else saturation, angle)
+            for (brightness, contrast, saturation), angle, is_gray in zip(
                 factors.tolist(), hue.tolist(), gray.tolist(), strict=True
             )
         ],
     )
 
 
-def _mean(images: Tensor) -> Tensor:
+def _mean_color(images: Tensor) -> Tensor:
     return images.mean(dim=(2, 3))
 
 
-BEGIN = 2.0
-"""Seconds within which the earlier frame of a scene lies."""
+MAX_START = 2.0
+"""Latest time of the earlier frame of a scene, seconds."""
 GAPS, SHORT_GAPS = (0.2, 6.0), (1 / 30, 1.0)
-"""Seconds between the two frames of a scene, least and most, short ones more often: where the camera follows a target,
-and where things pass by."""
-FRAMES_APART = 100
-"""Most frames between the two of a clip on disk."""
-SEARCHES_UNSEEN = 0.1
-"""Share of the searches in a clip that are in a frame in which the target is not seen, where there is one."""
+"""Minimum and maximum time between the two frames of a scene, seconds, log-uniform: for scenes whose camera follows a
+target, and for others."""
+MAX_FRAME_GAP = 100
+"""Largest distance between the two frames of a clip on disk, frames."""
+ABSENT_SEARCHES = 0.1
+"""Fraction of search frames of a clip in which the target is not visible, if there are any."""
 SALT = 0x7261636B
-"""Sets these draws apart from those that made the scene."""
+"""Separates these random numbers from those of the scene."""
 
 
 @dataclass(frozen=True)
 class SyntheticPairs:
-    """Makes pairs of a batch of scenes, each decided by its scene alone.
+    """Makes pairs from a batch of synthetic scenes, each determined by its scene alone.
 
-    A stranger's target is that of the scene's neighbor: of scenes 0 and 1, 2 and 3, ...; a last one without any has
-    none. So processes that make an even number of scenes each make what one would.
+    The target of a negative pair is that of the neighboring scene: of scenes 0 and 1, 2 and 3, ...; the last scene of
+    an odd batch has no negative pair. So processes with an even number of scenes each make the pairs that one process
+    would make.
+
+    Attributes:
+        config: Sizes of the crops.
     """
 
     config: ModelConfig
 
     def __call__(self, renderer: Renderer, look: str) -> TrackPairs:
-        """(renderer, look) to a batch, on the renderer's device."""
+        """Render a batch of pairs on the renderer's device.
+
+        Args:
+            renderer: Renderer of the scenes.
+            look: Render pass, "clean" or "final".
+        """
         scenes = renderer.scenes
         draws = SceneRandom(SALT, scenes.film.key)
-        begin = draws.uniform("begin", 0.0, BEGIN)
+        start = draws.uniform("begin", 0.0, MAX_START)
         gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
         backwards = draws.whether("backwards", 0.5)
-        times = torch.where(backwards, begin + gap, begin), torch.where(backwards, begin, begin + gap)
+        times = torch.where(backwards, start + gap, start), torch.where(backwards, start, start + gap)
         clip = track_frames(renderer, look, times, partial(any_targets, draws=draws))
         own = torch.arange(scenes.count)
         neighbor = torch.where((own ^ 1) < scenes.count, own ^ 1, own)
-        stranger = draws.whether("stranger", STRANGERS) & (neighbor != own)
-        first, second = _sights(clip, 0), _sights(clip, 1)
-        # A target that the first frame hides and the second shows is known from the second, and missed in the first.
-        better = (first.visible < KNOWN) & (second.visible >= KNOWN)
-        known, sought = first.other_where(second, better), second.other_where(first, better)
-        known = known.chosen(to_device(torch.where(stranger, neighbor, own), renderer.device))
-        return cut_pairs(known, sought, stranger, draws, self.config, clip.names)
+        negative = draws.whether("stranger", NEGATIVES) & (neighbor != own)
+        first, second = _clip_views(clip, 0), _clip_views(clip, 1)
+        # A target that is occluded in the first frame and visible in the second uses the second as its reference.
+        swap = (first.visible < MIN_COVERAGE) & (second.visible >= MIN_COVERAGE)
+        reference, search = first.replace_where(second, swap), second.replace_where(first, swap)
+        reference = reference.select(to_device(torch.where(negative, neighbor, own), renderer.device))
+        return cut_pairs(reference, search, negative, draws, self.config, clip.names)
 
 
-def _sights(clip: TrackClip, frame: int) -> CropViews:
+def _clip_views(clip: TrackClip, frame: int) -> CropViews:
     return CropViews(clip.frames[:, frame], clip.boxes[:, frame], clip.visible[:, frame])
 
 
 @dataclass(frozen=True)
 class ClipPairs:
-    """Makes a pair of two frames of a clip on disk, decided by a key alone."""
+    """Makes a pair from two frames of a clip on disk, determined by a key alone.
+
+    Attributes:
+        config: Sizes of the crops.
+    """
 
     config: ModelConfig
 
     def __call__(self, dataset: Dataset[Any], index: int, _: Augmentation, key: Key) -> TrackPairs:
-        """(dataset, number of the clip, unused, key) to a pair, N = 1, on the CPU."""
+        """Read a pair, N = 1, on the CPU.
+
+        Args:
+            dataset: Dataset of `TrackSequence`.
+            index: Index of the clip.
+            _: Unused.
+            key: Seed, epoch and sample number.
+        """
         seed, epoch, number = key
         draws = SceneRandom(seed ^ SALT, [(epoch << 32) + number])
-        clip = _sequence(dataset, index)
-        reference = _one_of(clip.present.nonzero()[:, 0], draws, "reference")
-        stranger = draws.whether("stranger", STRANGERS) & (len(dataset) > 1)
-        sought = _seen(clip, _search_frame(clip, reference, draws))
-        if bool(stranger):
+        clip = _read_sequence(dataset, index)
+        reference = _choose_frame(clip.present.nonzero()[:, 0], draws, "reference")
+        negative = draws.whether("stranger", NEGATIVES) & (len(dataset) > 1)
+        search = _sequence_view(clip, _choose_search_frame(clip, reference, draws))
+        if bool(negative):
             other = (index + 1 + int(draws.integer("other", 0, len(dataset) - 1))) % len(dataset)
-            clip = _sequence(dataset, other)
-            reference = _one_of(clip.present.nonzero()[:, 0], draws, "stranger's reference")
+            clip = _read_sequence(dataset, other)
+            reference = _choose_frame(clip.present.nonzero()[:, 0], draws, "stranger's reference")
         names = (f"{dataset.name} {dataset.names[index]}",)
-        return cut_pairs(_seen(clip, reference), sought, stranger, draws, self.config, names)
+        return cut_pairs(_sequence_view(clip, reference), search, negative, draws, self.config, names)
 
 
-def _sequence(dataset: Dataset[Any], index: int) -> TrackSequence:
+def _read_sequence(dataset: Dataset[Any], index: int) -> TrackSequence:
     clip = dataset[index]
     if not isinstance(clip, TrackSequence) or not bool(clip.present.any()):
-        raise InputError(f"no frame of {dataset.names[index]} has a box, so nothing can be learned from it.")
+        raise InputError(f"no frame of {dataset.names[index]} has a box, so it cannot be used for training.")
     return clip
 
 
-def _search_frame(clip: TrackSequence, reference: int, draws: SceneRandom) -> int:
-    """A frame near the reference that shows the target, or, now and then, one that does not."""
+def _choose_search_frame(clip: TrackSequence, reference: int, draws: SceneRandom) -> int:
+    """Choose a frame near the reference in which the target is visible, or, sometimes, one in which it is not."""
     near = torch.zeros_like(clip.present)
-    near[max(0, reference - FRAMES_APART) : reference + FRAMES_APART + 1] = True
-    hidden = (near & ~clip.present).nonzero()[:, 0]
-    wanted = bool(draws.whether("hidden", SEARCHES_UNSEEN)) and len(hidden) > 0
-    return _one_of(hidden if wanted else (near & clip.present).nonzero()[:, 0], draws, "search")
+    near[max(0, reference - MAX_FRAME_GAP) : reference + MAX_FRAME_GAP + 1] = True
+    absent = (near & ~clip.present).nonzero()[:, 0]
+    use_absent = bool(draws.whether("hidden", ABSENT_SEARCHES)) and len(absent) > 0
+    return _choose_frame(absent if use_absent else (near & clip.present).nonzero()[:, 0], draws, "search")
 
 
-def _one_of(frames: Tensor, draws: SceneRandom, name: str) -> int:
+def _choose_frame(frames: Tensor, draws: SceneRandom, name: str) -> int:
     return int(frames[int(draws.integer(name, 0, len(frames)))])
 
 
-def _seen(clip: TrackSequence, frame: int) -> CropViews:
+def _sequence_view(clip: TrackSequence, frame: int) -> CropViews:
     image = torch.from_numpy(read_image(clip.frames[frame])).permute(2, 0, 1)[None]
     return CropViews(image, clip.boxes[frame : frame + 1].float(), clip.present[frame : frame + 1].float())

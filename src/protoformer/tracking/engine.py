@@ -1,4 +1,4 @@
-"""The tracking network at work on frames: what all trackers of a model share."""
+"""Tracking network inference on crops of frames, shared by all trackers of a predictor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,24 +13,35 @@ from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.tracking import Template, TrackNetwork
 from protoformer.models.runtime import CudaGraph, Tensors
 
-THINNED = 8
-"""Of the rows and columns of a frame, one in so many tells its mean color."""
+FILL_STRIDE = 8
+"""Row and column stride with which the mean color of a frame, used as padding, is estimated."""
 
 
 class TrackingEngine:
-    """A network on its device, in one precision. Threads may share it: they take turns.
+    """A tracking network on its device, in one precision.
 
-    half: compute products in bfloat16. On a GPU the search is recorded once for every number of targets.
+    Threads may share an engine; a lock serializes their calls. On a GPU the search is captured as one CUDA graph per
+    number of targets.
+
+    Attributes:
+        config: Configuration of the network.
     """
 
     def __init__(self, network: TrackNetwork, device: torch.device, half: bool) -> None:
+        """Prepare a network for inference.
+
+        Args:
+            network: Network, already on the device.
+            device: Device to run on.
+            half: Whether to compute products in bfloat16.
+        """
         self.config, self._network, self._device, self._half = network.config, network, device, half
         self._lock = Lock()
-        located: Callable[..., Tensors] = partial(_located, network, device.type, half)
-        self._locate = CudaGraph(located) if device.type == "cuda" else located
+        locate: Callable[..., Tensors] = partial(_locate, network, device.type, half)
+        self._locate = CudaGraph(locate) if device.type == "cuda" else locate
 
     def __getstate__(self) -> dict[str, Any]:
-        """What the engine is built from: locks and CUDA graphs belong to one process and are made anew in a copy."""
+        """Return the constructor arguments; locks and CUDA graphs belong to one process and are rebuilt in a copy."""
         return {"network": self._network, "device": self._device, "half": self._half}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -38,43 +49,60 @@ class TrackingEngine:
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, boxes: Tensor) -> Tensors:
-        """What is kept of targets. pixels: 3 x H x W of their frame; boxes: N x 4, pixels of it, on the CPU."""
+        """Embed targets.
+
+        Args:
+            pixels: 3 x H x W, the frame.
+            boxes: N x 4, (x, y, w, h) of the targets in pixels of the frame, on the CPU.
+
+        Returns:
+            Tokens, parts and summary of the template, each with N rows, on the device.
+        """
         factor = self.config.surroundings * self.config.reference_side / self.config.search_side
         crops = Crops.around(boxes, factor, self.config.reference_side)
         with self._lock, torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            template = self._network.embed(self._cut(pixels, crops), crops.boxes_in(boxes).to(self._device))
+            template = self._network.embed(self._crop(pixels, crops), crops.boxes_in(boxes).to(self._device))
         return template.tokens, template.parts, template.summary
 
     @torch.no_grad()
     def locate(
         self, pixels: Tensor, crops: Crops, expected: Tensor, firmness: Tensor, template: Tensors
     ) -> tuple[Tensor, Tensor]:
-        """Look into crops of a frame, 3 x H x W, for targets that `embed` gave: boxes, N x 4, pixels of the frame, and
-        scores, N, on the CPU.
+        """Locate targets in their search regions.
 
-        expected: N x 4, where they are thought to be, pixels of the frame; firmness: N, how firmly.
+        Args:
+            pixels: 3 x H x W, the frame.
+            crops: N search regions.
+            expected: N x 4, expected boxes in pixels of the frame.
+            firmness: N, strength of the prior at the expected boxes.
+            template: Tensors as returned by `embed`.
+
+        Returns:
+            Boxes, N x 4, pixels of the frame, and scores in [0, 1], N, on the CPU.
         """
-        thought = crops.boxes_in(expected).to(self._device)
+        expected_in_crop = crops.boxes_in(expected).to(self._device)
         with self._lock:
-            boxes, scores = self._locate(self._cut(pixels, crops), thought, firmness.to(self._device), *template)
+            boxes, scores = self._locate(
+                self._crop(pixels, crops), expected_in_crop, firmness.to(self._device), *template
+            )
             return crops.boxes_out(boxes.cpu()), scores.cpu()
 
-    def _cut(self, pixels: Tensor, crops: Crops) -> Tensor:
-        """Crops of one frame as the network takes them, on the device."""
-        span = 255.0 if pixels.dtype == torch.uint8 else 1.0
-        fill = (pixels[:, ::THINNED, ::THINNED].float() / span).mean(dim=(1, 2))[None]
+    def _crop(self, pixels: Tensor, crops: Crops) -> Tensor:
+        """Cut normalized crops of one frame: N x 3 x S x S, on the device."""
+        max_value = 255.0 if pixels.dtype == torch.uint8 else 1.0
+        fill = (pixels[:, ::FILL_STRIDE, ::FILL_STRIDE].float() / max_value).mean(dim=(1, 2))[None]
         with torch.autocast(self._device.type, enabled=False):
-            pieces = [
-                _piece(pixels, Crops(corner[None], side[None], crops.size), fill, self._device, span)
+            patches = [
+                _cut_patch(pixels, Crops(corner[None], side[None], crops.size), fill, self._device, max_value)
                 for corner, side in zip(crops.corners, crops.sides, strict=True)
             ]
-            images = normalize_images(torch.cat(pieces))
-        # A CPU is faster with channels last.
+            images = normalize_images(torch.cat(patches))
+        # Convolutions on a CPU are faster with channels last.
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 
 
 @torch.no_grad()
-def _located(
+def _locate(
     network: TrackNetwork,
     device: str,
     half: bool,
@@ -83,17 +111,17 @@ def _located(
     firmness: Tensor,
     *template: Tensor,
 ) -> Tensors:
-    """Boxes, search pixels, N x 4, and scores, N."""
+    """Run the network: boxes, N x 4, in pixels of the search crop, and scores, N."""
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        found = network.locate(Template(*template), search, expected, firmness)
-    return found.boxes[-1].float(), found.score_logits.float().sigmoid()
+        prediction = network.locate(Template(*template), search, expected, firmness)
+    return prediction.boxes[-1].float(), prediction.score_logits.float().sigmoid()
 
 
-def _piece(pixels: Tensor, crop: Crops, fill: Tensor, device: torch.device, span: float = 1.0) -> Tensor:
-    """One crop, 1 x 3 x S x S, of pixels / span, of which only the part of the frame is read that it shows."""
+def _cut_patch(pixels: Tensor, crop: Crops, fill: Tensor, device: torch.device, max_value: float = 1.0) -> Tensor:
+    """Cut one crop, 1 x 3 x S x S, of pixels / max_value; only the covered part of the frame goes to the device."""
     (x, y), side = crop.corners[0].tolist(), float(crop.sides)
     left, top = max(0, int(x) - 2), max(0, int(y) - 2)
     right, bottom = max(left + 1, int(x + side) + 3), max(top + 1, int(y + side) + 3)
-    part = pixels[:, top:bottom, left:right][None].to(device).float() / span
-    moved = Crops((crop.corners - torch.tensor([left, top])).to(device), crop.sides.to(device), crop.size)
-    return moved.cut(part, fill.to(device))
+    part = pixels[:, top:bottom, left:right][None].to(device).float() / max_value
+    shifted = Crops((crop.corners - torch.tensor([left, top])).to(device), crop.sides.to(device), crop.size)
+    return shifted.cut(part, fill.to(device))

@@ -1,4 +1,4 @@
-"""Trackers on a dataset, by the benchmark's rules: one pass over every sequence, from its first box on."""
+"""Evaluation of trackers on a dataset: one pass over every sequence, initialized with its first box."""
 
 import csv
 import io
@@ -20,9 +20,9 @@ from protoformer.io.files import open_atomic
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import TrackSequence
 from protoformer.tracking.metrics import (
-    FRACTIONS,
-    OVERLAPS,
-    PIXELS,
+    NUM_DISTANCES,
+    NUM_FRACTIONS,
+    NUM_IOUS,
     TrackScores,
     mean_track_scores,
     track_curves,
@@ -39,35 +39,42 @@ from protoformer.viz.text import score_table
 
 
 class TrackMetric(Averages):
-    """Scores over all sequences it is shown, each weighed alike; `compute` returns TrackScores."""
+    """Mean scores over sequences with equal weights; `compute` returns TrackScores."""
 
     higher_is_better = True
     frames: Tensor
 
     def __init__(self) -> None:
-        super().__init__(OVERLAPS + PIXELS + FRACTIONS)
+        super().__init__(NUM_IOUS + NUM_DISTANCES + NUM_FRACTIONS)
         self.add_state("frames", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, predicted: Tensor, truth: Tensor, present: Tensor) -> None:
-        """Add one sequence, in the terms of `track_scores`."""
+        """Add one sequence, with the arguments of `track_scores`."""
         curves, frames = track_curves(predicted, truth, present)
         self.add(Tally.of_rows(curves[None]))
         self.frames = self.frames + frames
 
     def compute(self) -> TrackScores:
-        """The scores of everything shown since the last reset."""
+        """Return the scores of all sequences since the last reset."""
         return mean_track_scores(self.total(), int(self.frames))
 
 
 SUBMISSIONS = ("trackingnet",)
-"""Benchmarks whose servers take files that can be written here."""
+"""Benchmarks with a supported submission format."""
 FIELDS = ("success", "precision", "normalized_precision", "normalized_precision_auc", "frames")
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class SequenceScore:
-    """One method's scores on one sequence. frames_a_second: of the method alone, without reading images."""
+    """Scores of one method on one sequence.
+
+    Attributes:
+        name: Name of the sequence.
+        method: Name of the method.
+        scores: Scores.
+        frames_a_second: Speed of the method, without reading images.
+    """
 
     name: str
     method: str
@@ -77,7 +84,12 @@ class SequenceScore:
 
 @dataclass(frozen=True)
 class UnusableSequence:
-    """A sequence that no method has scores of. problem: the sentence that says why."""
+    """A sequence that was skipped for all methods.
+
+    Attributes:
+        name: Name of the sequence.
+        problem: Error message.
+    """
 
     name: str
     problem: str
@@ -85,7 +97,12 @@ class UnusableSequence:
 
 @dataclass(frozen=True)
 class MethodScore:
-    """One method's scores over all sequences, each weighed alike, and its frames a second."""
+    """Mean scores of one method over all sequences.
+
+    Attributes:
+        scores: Scores, with equal weights for all sequences.
+        frames_a_second: Speed of the method, without reading images.
+    """
 
     scores: TrackScores
     frames_a_second: float
@@ -93,11 +110,15 @@ class MethodScore:
 
 @dataclass(frozen=True)
 class TrackEvaluation:
-    """Everything that was measured.
+    """Result of an evaluation.
 
-    methods: by their names. sequences: each method's on each sequence. others: rows to compare with. without_truth: how
-    many sequences were passed over because only their first box is known. unusable: those that were because an
-    image of theirs cannot be read, or because a method cannot follow them, and why.
+    Attributes:
+        dataset: Name of the dataset.
+        methods: Mean scores by method.
+        sequences: Scores of each method on each sequence.
+        others: Published results for comparison.
+        without_truth: Number of sequences that were skipped because only their first box is annotated.
+        unusable: Sequences that were skipped because an image cannot be read or a method failed.
     """
 
     dataset: str
@@ -110,7 +131,7 @@ class TrackEvaluation:
 
 @dataclass
 class _Run:
-    """What one method did so far."""
+    """Running totals of one method."""
 
     metric: "TrackMetric"
     frames: int = 0
@@ -130,27 +151,40 @@ def evaluate_track(
     keep: Callable[[TrackSequence, str, Tensor], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> TrackEvaluation:
-    """Run methods, by their names, over every sequence of a dataset that has truth after its first frame.
+    """Evaluate methods on every sequence of a dataset that is annotated after its first frame.
 
-    name: of the dataset. root: its folder, beside which peers may lie. compare: whether others were measured on this
-    split. keep: handed every sequence with a method's name and boxes, T x 4. progress: told of frames. Nothing is
-    begun anew when a target is lost, and the first frame counts as given: that of the first box that is known. A
-    sequence that one of the methods cannot follow, or one of whose images cannot be read, is passed over and has no
-    part in a score.
+    A tracker is not reinitialized when it loses its target. Sequences start at their first annotated box, and that
+    frame counts as correct. A sequence with an unreadable image, or one on which a method fails, is skipped for all
+    methods.
+
+    Args:
+        dataset: Sequences.
+        methods: Methods by name.
+        name: Name of the dataset.
+        root: Folder of the dataset; a `peers.json` with results of other systems may lie next to it.
+        compare: Whether published results exist for this split.
+        keep: Callback that receives every sequence with a method's name and boxes, T x 4.
+        progress: Callback that receives the number of frames done and the total.
+
+    Returns:
+        Scores of all methods.
+
+    Raises:
+        InputError: If the split has no true boxes, or no sequence can be used.
     """
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
         advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"
         raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
-    told = _Counted(progress, sum(counts) * len(methods))
+    counter = _FrameCounter(progress, sum(counts) * len(methods))
     runs = {label: _Run(TrackMetric()) for label in methods}
     scored: list[SequenceScore] = []
     unusable: list[UnusableSequence] = []
     for index in (index for index, count in enumerate(counts) if count):
         sequence = track_from_first_box(dataset[index])
-        told.begin(len(sequence.frames) * len(methods))
+        counter.begin(len(sequence.frames) * len(methods))
         try:
-            tracks = {label: run_sequence(sequence, method, told) for label, method in methods.items()}
+            tracks = {label: run_sequence(sequence, method, counter) for label, method in methods.items()}
         except InputError as error:
             unusable.append(UnusableSequence(sequence.name, str(error)))
             continue
@@ -171,41 +205,55 @@ def evaluate_track(
 
 
 def track_from_first_box(sequence: TrackSequence) -> TrackSequence:
-    """A sequence without the frames before the first whose box is known and shows the object; as it is without one."""
-    known = (sequence.boxes.isfinite().all(dim=1) & sequence.present).nonzero()[:, 0]
-    begin = int(known[0]) if len(known) else 0
+    """Drop the frames before the first annotated, visible box; without any, return the sequence unchanged."""
+    annotated = (sequence.boxes.isfinite().all(dim=1) & sequence.present).nonzero()[:, 0]
+    begin = int(annotated[0]) if len(annotated) else 0
     return replace(
         sequence, frames=sequence.frames[begin:], boxes=sequence.boxes[begin:], present=sequence.present[begin:]
     )
 
 
 def run_sequence(
-    sequence: TrackSequence, method: TrackMethod, told: Callable[[], None] | None = None
+    sequence: TrackSequence, method: TrackMethod, callback: Callable[[], None] | None = None
 ) -> tuple[Tensor, float]:
-    """A method's boxes of a sequence, T x 4, the first being the true one, and the seconds it took for them."""
+    """Run a method over a sequence.
+
+    Args:
+        sequence: Sequence with an annotated first box.
+        method: Tracker to run.
+        callback: Called after every frame.
+
+    Returns:
+        Predicted boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
+
+    Raises:
+        InputError: If the first box is not annotated, an image cannot be read, or the method fails.
+    """
     if not sequence.boxes[0].isfinite().all():
-        raise InputError(f"the first box of {sequence.name} is not known, and tracking begins with it; leave it out.")
-    found, seconds = [], 0.0
+        raise InputError(
+            f"the first box of {sequence.name} is not annotated, and tracking starts with it; leave it out."
+        )
+    boxes, seconds = [], 0.0
     try:
-        movie = ImageSequence(sequence.frames, DEFAULT_RATE)
-        for step in track_frames(movie, sequence.boxes[:1], method):
-            found.append(step.targets[0].box)
+        video = ImageSequence(sequence.frames, DEFAULT_RATE)
+        for step in track_frames(video, sequence.boxes[:1], method):
+            boxes.append(step.targets[0].box)
             seconds += step.seconds
-            if told:
-                told()
+            if callback:
+                callback()
     except InputError as error:
-        raise InputError(f"{sequence.name} cannot be followed: {error}") from None
-    return torch.tensor(found, dtype=torch.float32), seconds
+        raise InputError(f"{sequence.name} cannot be tracked: {error}") from None
+    return torch.tensor(boxes, dtype=torch.float32), seconds
 
 
-class _Counted:
-    """Counts frames."""
+class _FrameCounter:
+    """Counts frames and reports progress."""
 
     def __init__(self, progress: ProgressCallback | None, total: int) -> None:
         self._progress, self._total, self._done, self._reached = progress, total, 0, 0
 
     def begin(self, frames: int) -> None:
-        """A sequence with so many frames begins: those that the one before it did not come to count as done."""
+        """Start a sequence; frames that the previous one did not reach count as done."""
         self._done, self._reached = self._reached, self._reached + frames
 
     def __call__(self) -> None:
@@ -215,16 +263,16 @@ class _Counted:
 
 
 def _frames_with_truth(sequence: TrackSequence) -> int:
-    """How many frames are run through; 0 where there is nothing to score after the first."""
-    begun = track_from_first_box(sequence)
-    return len(begun.frames) if bool(begun.present[1:].any()) else 0
+    """Return the number of frames to run; 0 if there is nothing to score after the first."""
+    trimmed = track_from_first_box(sequence)
+    return len(trimmed.frames) if bool(trimmed.present[1:].any()) else 0
 
 
 def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, run: _Run) -> SequenceScore:
-    """The scores of one sequence, which also enter its method's run."""
+    """Score one sequence and add it to the totals of its method."""
     try:
         run.metric.update(boxes, sequence.boxes, sequence.present)
-    except ValueError as error:  # a box that is not finite, say
+    except ValueError as error:  # for example a box that is not finite
         raise InputError(f"the track of {sequence.name} cannot be scored ({error}); try another method.") from None
     run.frames, run.seconds = run.frames + len(boxes), run.seconds + seconds
     scores = track_scores(boxes, sequence.boxes, sequence.present)
@@ -232,22 +280,27 @@ def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, r
 
 
 def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedTracking, ...]:
-    """The peers' means over those of our sequences that they were measured on, and the published rows.
+    """Collect rows for comparison: results of other systems on the same sequences, and published results.
 
-    Where the peers know only some of our sequences, our own means over these come first.
+    If the other systems cover only some sequences, the means of the evaluated methods over these come first.
+
+    Args:
+        dataset: Name of the dataset.
+        root: Folder of the dataset, next to which `peers.json` may lie.
+        scored: Scores of the evaluated methods.
     """
     peers = peer_results(root.resolve(), "tracking", ("success", "precision"))
     names = {score.name for score in scored}
-    known = {name for name in names if any(name in sequences for sequences in peers.values())}
+    common = {name for name in names if any(name in sequences for sequences in peers.values())}
     rows = []
-    if known and len(known) < len(names):
+    if common and len(common) < len(names):
         for label in dict.fromkeys(score.method for score in scored):
-            ours = [score.scores for score in scored if score.method == label and score.name in known]
-            rows.append(_mean_row(label, [{"success": each.success, "precision": each.precision} for each in ours]))
+            own = [score.scores for score in scored if score.method == label and score.name in common]
+            rows.append(_mean_row(label, [{"success": each.success, "precision": each.precision} for each in own]))
     for label, sequences in peers.items():
-        shared = [sequences[name] for name in sorted(known) if name in sequences]
-        if shared:
-            rows.append(_mean_row(label, shared))
+        matching = [sequences[name] for name in sorted(common) if name in sequences]
+        if matching:
+            rows.append(_mean_row(label, matching))
     return (*rows, *PUBLISHED_TRACKING.get(dataset, ()))
 
 
@@ -257,44 +310,58 @@ def _mean_row(label: str, scores: list[dict[str, float]]) -> PublishedTracking:
 
 
 def tracks_csv(evaluation: TrackEvaluation) -> str:
-    """A row a sequence and method, with every score; a row a sequence that was passed over, with why alone."""
+    """Format one CSV row per sequence and method, and one with the error message per skipped sequence."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["name", "method", *FIELDS, "frames_a_second", "problem"])
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
-        shown = ("" if math.isnan(cell) else cell for cell in cells)
-        writer.writerow([score.name, score.method, *shown, round(score.frames_a_second, 2), ""])
+        values = ("" if math.isnan(cell) else cell for cell in cells)
+        writer.writerow([score.name, score.method, *values, round(score.frames_a_second, 2), ""])
     for each in evaluation.unusable:
         writer.writerow([each.name, *[""] * (len(FIELDS) + 2), each.problem])
     return text.getvalue()
 
 
 def format_boxes(boxes: Tensor) -> str:
-    """T x 4 boxes as benchmarks take them: x,y,w,h a line, to the hundredth of a pixel."""
+    """Format boxes, T x 4, as benchmarks expect them: one line x,y,w,h per frame, with two decimals."""
     return "".join(",".join(f"{value:.2f}" for value in box) + "\n" for box in boxes.tolist())
 
 
 def check_track_submission(benchmark: str, path: Path) -> None:
-    """Refuse a benchmark whose server takes no files that can be written here, and a file that is no archive."""
+    """Check that a benchmark has a submission format and that the file is a zip archive.
+
+    Raises:
+        InputError: If one of these does not hold.
+    """
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
     if path.suffix.lower() != ".zip":
-        raise InputError(f"{path} does not end in .zip, as what {benchmark}'s server takes does; give such a name.")
+        raise InputError(f"{path} does not end in .zip, which {benchmark}'s server requires; give such a name.")
 
 
 def write_track_submission(
     dataset: Dataset[TrackSequence], method: TrackMethod, path: Path, progress: ProgressCallback | None = None
 ) -> int:
-    """Write the boxes of every sequence as TrackingNet's server wants them; returns how many sequences.
+    """Write the predicted boxes of every sequence in TrackingNet's submission format.
 
-    A zip of text files, <sequence>.txt, each with x,y,w,h a line for every frame, the first being as given.
+    The zip archive holds one text file <sequence>.txt per sequence, with one line x,y,w,h per frame; the first line is
+    the given box.
+
+    Args:
+        dataset: Sequences.
+        method: Tracker to run.
+        path: Output file.
+        progress: Callback that receives the number of frames done and the total.
+
+    Returns:
+        The number of sequences.
     """
-    told = _Counted(progress, sum(len(sequence.frames) for sequence in dataset))
+    counter = _FrameCounter(progress, sum(len(sequence.frames) for sequence in dataset))
     with open_atomic(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for sequence in dataset:
-            boxes, _ = run_sequence(sequence, method, told)
-            # Without the time of writing, the same boxes make the same file.
+            boxes, _ = run_sequence(sequence, method, counter)
+            # A fixed timestamp makes the archive reproducible.
             archive.writestr(zipfile.ZipInfo(f"{sequence.name}.txt", _ZIP_DATE), format_boxes(boxes))
     return len(dataset)
 
@@ -306,61 +373,61 @@ COLUMNS = {
     "norm. precision AUC": "normalized_precision_auc",
 }
 RULES = (
-    "Percent. Success: area under the curve of overlaps; precision: centers within 20 px; norm.: in box sizes, within "
+    "Percent. Success: area under the IoU curve; precision: center error within 20 px; norm.: in box sizes, within "
     "0.2, and its area to 0.5. One pass from the first box; frames without the object are left out."
 )
 HEAD = ("method", "measured on", *COLUMNS, "frames/s")
 
 
 def track_table(evaluation: TrackEvaluation) -> Table:
-    """A row a method, and below them the rows of others."""
+    """Format a table with one row per method, followed by the rows for comparison."""
     figures = (column.replace("norm. ", "norm.\n") for column in HEAD[2:])
     table = score_table(f"tracking on {evaluation.dataset}", RULES, HEAD[:2], figures)
-    for place, row in enumerate(_rows(evaluation)):
-        table.add_row(*(Text(cell) for cell in row), style="bold" if place < len(evaluation.methods) else "dim")
+    for index, row in enumerate(_rows(evaluation)):
+        table.add_row(*(Text(cell) for cell in row), style="bold" if index < len(evaluation.methods) else "dim")
     return table
 
 
 def track_page(evaluation: TrackEvaluation) -> Page:
-    """Both curves, a line a method, and the table."""
+    """Make a page with the success and precision curves of all methods and the table."""
     success, precision = (
         [
-            Curve(f"{label}: {_shown(getattr(each.scores, figure))}", _points(getattr(each.scores, curve), step))
+            Curve(f"{label}: {_percent(getattr(each.scores, figure))}", _points(getattr(each.scores, curve), step))
             for label, each in evaluation.methods.items()
         ]
         for figure, curve, step in (
-            ("success", "success_curve", 1 / (OVERLAPS - 1)),
+            ("success", "success_curve", 1 / (NUM_IOUS - 1)),
             ("precision", "precision_curve", 1.0),
         )
     )
-    share = "share of frames"
+    y_label = "fraction of frames"
     figures = (
         Figure(
-            line_plot(success, "overlap threshold", share, y_span=(0.0, 1.0)),
-            _caption("success: overlap over a threshold", success),
+            line_plot(success, "overlap threshold", y_label, y_span=(0.0, 1.0)),
+            _caption("success: overlap above a threshold", success),
         ),
         Figure(
-            line_plot(precision, "pixels", share, y_span=(0.0, 1.0)),
-            _caption("precision: center no further than a threshold", precision),
+            line_plot(precision, "pixels", y_label, y_span=(0.0, 1.0)),
+            _caption("precision: center error within a threshold", precision),
         ),
     )
     return Page(
         title=f"Tracking on {evaluation.dataset}",
-        lead=f"{', '.join(evaluation.methods)}: one pass over every sequence, from its first box on.",
+        lead=f"{', '.join(evaluation.methods)}: one pass over every sequence, initialized with its first box.",
         sections=(
-            Section("Curves", "The mean of every sequence's own.", figures),
+            Section("Curves", "Mean over all sequences.", figures),
             Section("Scores", RULES, table=(HEAD, *_rows(evaluation))),
-            *_passed_over(evaluation),
+            *_skipped_section(evaluation),
         ),
     )
 
 
-def _passed_over(evaluation: TrackEvaluation) -> tuple[Section, ...]:
-    """What could not be used, where there is any."""
+def _skipped_section(evaluation: TrackEvaluation) -> tuple[Section, ...]:
+    """Return a section with the skipped sequences, if there are any."""
     if not evaluation.unusable:
         return ()
     rows = ((each.name, each.problem) for each in evaluation.unusable)
-    return (Section("Passed over", "These have no part in any score.", table=(("sequence", "problem"), *rows)),)
+    return (Section("Skipped sequences", "These are not part of any score.", table=(("sequence", "problem"), *rows)),)
 
 
 def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
@@ -368,26 +435,26 @@ def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
         (
             label,
             f"{each.scores.sequences} sequences",
-            *(_shown(getattr(each.scores, field)) for field in COLUMNS.values()),
+            *(_percent(getattr(each.scores, field)) for field in COLUMNS.values()),
             f"{each.frames_a_second:.1f}",
         )
         for label, each in evaluation.methods.items()
     ]
     others = [
-        (row.label, row.measured_on, *(_shown(getattr(row, field, None)) for field in COLUMNS.values()), "")
+        (row.label, row.measured_on, *(_percent(getattr(row, field, None)) for field in COLUMNS.values()), "")
         for row in evaluation.others
     ]
     return (*own, *others)
 
 
 def _points(curve: tuple[float, ...], step: float) -> tuple[tuple[float, float], ...]:
-    return tuple((place * step, share) for place, share in enumerate(curve))
+    return tuple((index * step, value) for index, value in enumerate(curve))
 
 
-def _caption(what: str, curves: list[Curve]) -> str:
-    """A single line has no name inside the plot."""
-    return f"{what} ({curves[0].name})" if len(curves) == 1 else what
+def _caption(text: str, curves: list[Curve]) -> str:
+    """Add the name of a single curve to a caption, since the plot has no legend then."""
+    return f"{text} ({curves[0].name})" if len(curves) == 1 else text
 
 
-def _shown(value: float | None) -> str:
+def _percent(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{100 * value:.1f}"

@@ -1,4 +1,4 @@
-"""Targets followed through frames as people have them."""
+"""Object tracking in images, videos and streams with a tracking network."""
 
 import os
 from fractions import Fraction
@@ -16,7 +16,7 @@ from protoformer.models.pretrained import save_weights
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.result import Box, Boxes, TrackedBox, TrackResult, check_boxes, check_size
-from protoformer.tracking.target import SMALLEST, Target, TemplateMemory, Window, clip_to_frame
+from protoformer.tracking.target import MIN_SIDE, SearchRegion, Target, TemplateMemory, clip_to_frame
 from protoformer.tracking.video import track_targets
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import DEFAULT_RATE
@@ -24,30 +24,49 @@ from protoformer.viz.text import SummaryRepr, predictor_summary
 
 
 class TrackingPredictor(SummaryRepr):
-    """A tracking network on a device. Targets are given by their boxes in a first frame, and found in the next ones.
+    """Tracks targets, given by their boxes in a first frame, through the frames that follow.
 
-    network: the network; trained: whether its weights are, which every result repeats.
+    Attributes:
+        network: The tracking network, in eval mode.
+        trained: Whether the network has trained weights; every result repeats it.
+        device: Device the network runs on.
     """
 
     def __init__(self, network: TrackNetwork, trained: bool, device: torch.device | None = None) -> None:
+        """Move a network to a device.
+
+        Args:
+            network: Network to run.
+            trained: Whether its weights are trained.
+            device: Device to run on; by default a GPU if there is one.
+        """
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
-        self._engines: dict[bool, TrackingEngine] = {}  # by whether they compute in half precision
+        self._engines: dict[bool, TrackingEngine] = {}  # by half precision or not
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """The network, its device and whether it is trained; engines and the lock are made anew in a copy."""
+        """Return the constructor arguments; engines and the lock are rebuilt in a copy."""
         return {"network": self.network, "trained": self.trained, "device": self.device}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         TrackingPredictor.__init__(self, **state)
 
     def tracker(self, first: ImageLike, boxes: Boxes, *, precision: Precision = "auto") -> "Tracker":
-        """Follow targets from a first frame on, one frame at a time.
+        """Start an online tracker, which takes one frame at a time.
 
-        boxes: one (x, y, w, h) or several, in pixels, top-left; a pixel i reaches from i to i + 1. precision: "full" is
-        float32, "half" computes products in bfloat16, "auto" does so where the device is made for it.
+        Args:
+            first: First frame.
+            boxes: One box (x, y, w, h) or several, in pixels, top-left corner; pixel i covers i to i + 1.
+            precision: "full" computes in float32, "half" computes products in bfloat16, "auto" uses bfloat16 on devices
+                with hardware support.
+
+        Returns:
+            A tracker initialized at the first frame.
+
+        Raises:
+            InputError: If a box is malformed or the frame does not contain it.
         """
         half = use_half_precision(self.device, precision)
         with self._lock:
@@ -67,99 +86,140 @@ class TrackingPredictor(SummaryRepr):
         progress: ProgressCallback | None = None,
         precision: Precision = "auto",
     ) -> tuple[TrackResult, ...]:
-        """Follow targets through a clip, from their boxes in its first frame that is taken: a result for each box.
+        """Track targets through a clip, from their boxes in the first selected frame on.
 
-        source: a video file, a folder of images, a pattern of their names, or frames as `tracker` takes them. start,
-        end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
-        images, which have no times. progress: told of frames, and of about how many. It is what `tracker` would find
-        frame by frame, and no more than one frame is in memory.
+        The results equal those of `tracker` frame by frame. At most one frame is in memory.
+
+        Args:
+            source: A video file, a folder of images, a file name pattern, or frames as `tracker` takes them.
+            boxes: One box (x, y, w, h) or several, in pixels, as for `tracker`.
+            start: Start of the span, seconds.
+            end: End of the span, seconds.
+            every: Frame step; the first frame of the span is always selected.
+            rate: Frame rate of images, which have no timestamps, in frames per second.
+            progress: Callback that receives the number of frames done and the estimated total.
+            precision: As for `tracker`.
+
+        Returns:
+            One result per box.
+
+        Raises:
+            InputError: If the source cannot be read, has fewer than two frames in the span, or a box is not valid.
         """
         clip = ClipFrames(source, Span(start, end, every, rate))
-        about = (clip.movie and clip.movie.info.frames) or 0
-        found: list[tuple[TrackedBox, ...]] = []
-        moments: list[tuple[Fraction, int]] = []
+        num_frames = (clip.movie and clip.movie.info.frames) or 0
+        outputs: list[tuple[TrackedBox, ...]] = []
+        timestamps: list[tuple[Fraction, int]] = []
         method = partial(self.tracker, precision=precision)
         for frame, targets, _ in track_targets(clip, lambda frame: frame.pixels, boxes, method, clip.name):
-            found.append(targets)
-            moments.append((frame.time, frame.number))
+            outputs.append(targets)
+            timestamps.append((frame.time, frame.number))
             if progress:
-                progress(len(found), max(about // every, len(found)))
-        return tuple(self._result(target, moments) for target in zip(*found, strict=True))
+                progress(len(outputs), max(num_frames // every, len(outputs)))
+        return tuple(self._result(target, timestamps) for target in zip(*outputs, strict=True))
 
     __call__ = track
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        """Write the weights atomically to a .safetensors file that `load` reads.
+
+        Args:
+            path: Output file.
+            half: Whether to store float16.
+        """
         save_weights(self.network, path, trained=self.trained, task="track", half=half)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("track", self.network, self.trained, self.device)
 
-    def _result(self, target: tuple[TrackedBox, ...], moments: list[tuple[Fraction, int]]) -> TrackResult:
+    def _result(self, target: tuple[TrackedBox, ...], timestamps: list[tuple[Fraction, int]]) -> TrackResult:
         return TrackResult(
             boxes=torch.tensor([each.box for each in target], dtype=torch.float32),
             scores=torch.tensor([each.score for each in target], dtype=torch.float32),
             lost=torch.tensor([each.lost for each in target]),
-            times=tuple(time for time, _ in moments),
-            numbers=tuple(number for _, number in moments),
+            times=tuple(time for time, _ in timestamps),
+            numbers=tuple(number for _, number in timestamps),
             trained=self.trained,
         )
 
 
 class Tracker:
-    """Follows targets: `update` takes the next frame. All targets are looked for at once.
+    """Online tracker of one or more targets; all targets are located in one forward pass.
 
-    targets: where they are in the latest frame.
+    Attributes:
+        targets: State of each target in the latest frame.
     """
 
     def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
+        """Initialize the targets.
+
+        Args:
+            engine: Network to run.
+            first: First frame.
+            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
+        """
         self._engine = engine
         self.reset(first, boxes)
 
     def reset(self, frame: ImageLike, boxes: Boxes) -> None:
-        """Forget the targets, and follow those that these boxes show in this frame."""
+        """Discard all targets and start again.
+
+        Args:
+            frame: New first frame, of any size.
+            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
+        """
         pixels = as_frame(frame, "the frame")
         self._size = (pixels.shape[1], pixels.shape[2])
-        chosen = check_boxes(boxes, self._size)
-        self._targets = [Target(_shown(box, self._size)) for box in chosen]
-        self.targets = tuple(TrackedBox(box, 1.0, False) for box in chosen)
+        checked = check_boxes(boxes, self._size)
+        self._targets = [Target(_clip_box(box, self._size)) for box in checked]
+        self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
         self._memory = TemplateMemory(self._engine, pixels, self._targets)
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
-        """Where the targets are in the next frame: one for each box, in their order."""
+        """Locate the targets in the next frame.
+
+        Args:
+            frame: Next frame, of the size of the first.
+
+        Returns:
+            The state of each target, in the order of the boxes.
+
+        Raises:
+            InputError: If the size of the frame differs.
+        """
         pixels, config = as_frame(frame, "the frame"), self._engine.config
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
-        windows = [target.window(config.surroundings, size) for target in self._targets]
+        regions = [target.search_region(config.surroundings, size) for target in self._targets]
         expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
         firmness = torch.tensor([target.firmness for target in self._targets], dtype=torch.float32)
-        crops = _crops(windows, config.search_side)
-        boxes, scores = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
-        found, sure = boxes.tolist(), scores.tolist()
+        crops = _search_crops(regions, config.search_side)
+        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
+        boxes, scores = box_tensor.tolist(), score_tensor.tolist()
         self._targets = [
-            target.after(tuple(box), score, window.afar, size)
-            for target, box, score, window in zip(self._targets, found, sure, windows, strict=True)
+            target.after(tuple(box), score, region.remote, size)
+            for target, box, score, region in zip(self._targets, boxes, scores, regions, strict=True)
         ]
-        self._memory.saw(pixels, self._targets, sure)
+        self._memory.update(pixels, self._targets, scores)
         self.targets = tuple(
-            TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, sure, strict=True)
+            TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
         )
         return self.targets
 
 
-def _shown(box: Box, size: tuple[int, int]) -> Box:
-    """What of a box a frame of (height, width) pixels shows."""
-    shown = clip_to_frame(box, size)
-    if shown is None:
+def _clip_box(box: Box, size: tuple[int, int]) -> Box:
+    """Clip a box to a frame of (height, width) pixels; raise an `InputError` if too little of it is visible."""
+    clipped = clip_to_frame(box, size)
+    if clipped is None:
         text = ",".join(f"{value:g}" for value in box)
         raise InputError(
-            f"the frame of {size[1]}x{size[0]} pixels shows less than {SMALLEST:g} pixels of a side of the box {text}; "
+            f"the frame of {size[1]}x{size[0]} pixels shows less than {MIN_SIDE:g} pixels of a side of the box {text}; "
             "give a larger one."
         )
-    return shown
+    return clipped
 
 
-def _crops(windows: list[Window], size: int) -> Crops:
-    sides = torch.tensor([window.side for window in windows], dtype=torch.float32)
-    centers = torch.tensor([(window.x, window.y) for window in windows], dtype=torch.float32)
+def _search_crops(regions: list[SearchRegion], size: int) -> Crops:
+    sides = torch.tensor([region.side for region in regions], dtype=torch.float32)
+    centers = torch.tensor([(region.x, region.y) for region in regions], dtype=torch.float32)
     return Crops(centers - sides[:, None] / 2, sides, size)

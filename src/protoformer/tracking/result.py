@@ -1,4 +1,4 @@
-"""What following a target returns: frozen records in plain units."""
+"""Tracking results, and parsing and validation of boxes."""
 
 import math
 import os
@@ -15,10 +15,12 @@ from protoformer.viz.text import SummaryRepr, format_count, format_training
 
 @dataclass(frozen=True)
 class TrackedBox:
-    """Where a target is in a frame.
+    """State of one target in one frame.
 
-    box: (x, y, w, h) in pixels, top-left; a pixel i reaches from i to i + 1. score: in [0, 1]. lost: whether the target
-    is not seen; the box is then the last one that was.
+    Attributes:
+        box: (x, y, w, h) in pixels, top-left corner; pixel i covers the interval from i to i + 1.
+        score: Confidence in [0, 1].
+        lost: Whether the target is not visible; `box` is then its last visible position.
     """
 
     box: tuple[float, float, float, float]
@@ -28,10 +30,15 @@ class TrackedBox:
 
 @dataclass(frozen=True, repr=False)
 class TrackResult(SummaryRepr):
-    """One target through a clip of T frames.
+    """Track of one target through a clip of T frames.
 
-    boxes: T x 4, float, (x, y, w, h) in pixels. scores: T in [0, 1]. lost: T, bool. times: T, seconds, exact. numbers:
-    of the frames, from 0 in the whole clip. trained: whether the weights were.
+    Attributes:
+        boxes: T x 4, float, (x, y, w, h) in pixels.
+        scores: T, confidence in [0, 1].
+        lost: T, bool.
+        times: T, seconds, exact.
+        numbers: T, frame numbers, counted from 0 in the whole clip.
+        trained: Whether the network has trained weights.
     """
 
     boxes: Tensor
@@ -54,71 +61,102 @@ class TrackResult(SummaryRepr):
 
 
 HEAD = ("frame", "time", "target", "x", "y", "w", "h", "score", "lost")
-"""frame: from 0 in the clip; time: seconds; target: from 1, as drawn; box: pixels; score: 0 to 1, nothing where it is
-no number; lost: 0 or 1."""
+"""Columns of a track table. frame: from 0 in the clip; time: seconds; target: from 1, as drawn; x, y, w, h: pixels;
+score: 0 to 1, empty if not finite; lost: 0 or 1."""
 
 
 def table_rows(number: int, time: Fraction, targets: Sequence[TrackedBox]) -> Iterator[tuple[str | int, ...]]:
-    """The rows of a frame."""
-    for place, target in enumerate(targets, 1):
+    """Yield the table rows of one frame, one per target, with the columns of `HEAD`."""
+    for index, target in enumerate(targets, 1):
         box = (f"{value:.2f}" for value in target.box)
         score = f"{target.score:.4f}" if math.isfinite(target.score) else ""
-        yield number, f"{float(time):.6f}", place, *box, score, int(target.lost)
+        yield number, f"{float(time):.6f}", index, *box, score, int(target.lost)
 
 
 def describe_targets(lost: Sequence[int]) -> str:
-    """Words for how many targets there are, and in how many frames each was lost."""
-    many = format_count(len(lost), "target")
-    return f"{many}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
+    """Describe the number of targets and the number of frames in which each was lost."""
+    targets = format_count(len(lost), "target")
+    return f"{targets}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
 
 
 def save_tracks(path: str | os.PathLike[str], results: Sequence[TrackResult]) -> None:
-    """Write what `TrackModel.track` found as a csv file, whole or not at all: as `protoformer track --csv` does."""
+    """Write the results of `TrackingPredictor.track` to a CSV file, in the format of `protoformer track --csv`.
+
+    The file is written atomically.
+
+    Args:
+        path: Output file, which must end in .csv.
+        results: One result per target, all of the same clip.
+
+    Raises:
+        InputError: If there are no results or the file cannot be written.
+    """
     if not results:
         raise InputError("there is no track to write; give at least one.")
     with TableWriter(path, HEAD) as table:
-        for place, (number, time) in enumerate(zip(results[0].numbers, results[0].times, strict=True)):
-            for row in table_rows(number, time, [_target(result, place) for result in results]):
+        for index, (number, time) in enumerate(zip(results[0].numbers, results[0].times, strict=True)):
+            for row in table_rows(number, time, [_tracked_box(result, index) for result in results]):
                 table.write(*row)
 
 
-def _target(result: TrackResult, place: int) -> TrackedBox:
-    x, y, width, height = result.boxes[place].tolist()
-    return TrackedBox((x, y, width, height), float(result.scores[place]), bool(result.lost[place]))
+def _tracked_box(result: TrackResult, index: int) -> TrackedBox:
+    x, y, width, height = result.boxes[index].tolist()
+    return TrackedBox((x, y, width, height), float(result.scores[index]), bool(result.lost[index]))
 
 
 Box = tuple[float, float, float, float]
-"""(x, y, w, h): the column and row of the top-left pixel, counted from 0, and the size, in pixels."""
+"""(x, y, w, h): column and row of the top-left pixel, counted from 0, and the size, in pixels."""
 Boxes = Tensor | Sequence[float] | Iterable[Sequence[float]]
-"""N x 4, or one box alone."""
+"""N x 4, or a single box."""
 
 
 def check_boxes(boxes: Boxes, size: tuple[int, int]) -> tuple[Box, ...]:
-    """Boxes as numbers, at least one, each with an area of which a part lies in a frame of (height, width) pixels."""
-    given = parse_boxes(boxes)
-    for x, y, width, height in given:
+    """Parse boxes and check that each overlaps the frame.
+
+    Args:
+        boxes: N x 4 or a single box, (x, y, w, h) in pixels.
+        size: (height, width) of the frame, pixels.
+
+    Returns:
+        At least one box, each with a positive area.
+
+    Raises:
+        InputError: If a box is malformed, has no area or lies outside the frame.
+    """
+    parsed = parse_boxes(boxes)
+    for x, y, width, height in parsed:
         if x + width <= 0 or y + height <= 0 or x >= size[1] or y >= size[0]:
             raise InputError(
                 f"the box {x:g},{y:g},{width:g},{height:g} lies outside the frame of {size[1]}x{size[0]} pixels; give "
-                "one that the frame shows."
+                "one that overlaps the frame."
             )
-    return given
+    return parsed
 
 
 def parse_boxes(boxes: Boxes) -> tuple[Box, ...]:
-    """Boxes as numbers, at least one, each with an area, wherever it lies."""
-    given = boxes.tolist() if isinstance(boxes, Tensor) else boxes
-    if not isinstance(given, Iterable):
-        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {shown(given)}; give these.")
-    given = list(given)
-    if given and not isinstance(given[0], Iterable):
-        given = [given]
-    if not given:
-        raise InputError("there is no box to follow; give at least one as x, y, width and height in pixels.")
-    return tuple(_checked(box) for box in given)
+    """Parse boxes; they may lie outside any frame.
+
+    Args:
+        boxes: N x 4 or a single box, (x, y, w, h) in pixels.
+
+    Returns:
+        At least one box, each with a positive area.
+
+    Raises:
+        InputError: If there is no box, or one is malformed or has no area.
+    """
+    rows = boxes.tolist() if isinstance(boxes, Tensor) else boxes
+    if not isinstance(rows, Iterable):
+        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {shown(rows)}; give these.")
+    rows = list(rows)
+    if rows and not isinstance(rows[0], Iterable):
+        rows = [rows]
+    if not rows:
+        raise InputError("there is no box to track; give at least one as x, y, width and height in pixels.")
+    return tuple(_parse_box(box) for box in rows)
 
 
-def _checked(box: Sequence[float]) -> Box:
+def _parse_box(box: Sequence[float]) -> Box:
     try:
         values = [float(value) for value in box]
     except (TypeError, ValueError):
@@ -137,7 +175,7 @@ def _checked(box: Sequence[float]) -> Box:
 
 
 def check_size(size: tuple[int, int], first: tuple[int, int]) -> None:
-    """Refuse a frame whose (height, width) is not that of the first."""
+    """Raise an `InputError` if the (height, width) of a frame differs from that of the first frame."""
     if size != first:
         raise InputError(
             f"the frame is {size[1]}x{size[0]} where the first was {first[1]}x{first[0]}; give frames of one size, or "

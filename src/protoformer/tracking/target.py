@@ -1,4 +1,4 @@
-"""What is remembered of one target from frame to frame, where to look next, and what to believe."""
+"""State of a tracked target: search region, score thresholds, size smoothing and template memory."""
 
 import math
 from collections.abc import Sequence
@@ -12,98 +12,120 @@ from protoformer.models.runtime import Tensors
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.result import Box
 
-LOST, FOUND, FOUND_AFAR = 0.6, 0.7, 0.85
-"""Scores: a target whose score falls below the first is lost; one that is lost is found again from the second on, and
-from the third on in a window away from where it was."""
-GROWTH, MOST_GROWTH = 1.08, 2.0
-"""A window grows by the first from frame to frame while the target is lost, up to the second: as large as searches of
-training come."""
+LOST_SCORE, REDETECT_SCORE, REDETECT_SCORE_REMOTE = 0.6, 0.7, 0.85
+"""Score thresholds: a target is lost below the first; a lost target is detected again from the second on, or, in a
+search region away from its last position, from the third on."""
+GROWTH, MAX_GROWTH = 1.08, 2.0
+"""Growth of the search region per frame while the target is lost, and its limit, the largest scale in training."""
 PATIENCE = 10
-"""Frames a lost target is waited for where it was; then every other frame looks elsewhere, window by window."""
-APART = 2 / 3
-"""From one window to the next, in their sides, at most."""
+"""Frames during which a lost target is searched at its last position; afterwards every other frame searches the next
+region of a grid over the whole frame."""
+MAX_STRIDE = 2 / 3
+"""Largest distance between neighboring regions of that grid, in sides of a region."""
 FIRMNESS = 30.0
-"""Nats by which a corner is less likely that lies as far from where it was as the window is wide; it goes with the
-square of the distance, so that a lookalike 0.3 of the window away must be likelier by 2.7."""
-SWIFTNESS, MOST_CHANGE = 0.8, 4 / 3
-"""Share of a change of size, as a logarithm, that a frame is believed; and the factor, up or down, beyond which a side
-does not change in one."""
-CALM = 0.05
-"""Share of the usual size, as a logarithm, that a frame makes."""
-LEAST_WINDOW = 0.25
-"""Of the window of the first box, the share below which none falls."""
-SMALLEST = 2.0
-"""Pixels a side of the smallest box."""
+"""Penalty, in nats, of a corner at a distance of one search region from its last position. It grows with the square of
+the distance, so a distractor 0.3 of the region away must be likelier by 2.7 nats."""
+SIZE_RATE, MAX_SIZE_CHANGE = 0.8, 4 / 3
+"""Fraction of a change of size (in log space) that one frame applies, and the largest factor, up or down, by which a
+side changes in one frame."""
+SIZE_MOMENTUM = 0.05
+"""Weight of one frame in the running mean of the size (in log space)."""
+MIN_REGION = 0.25
+"""Smallest search region, relative to that of the first box."""
+MIN_SIDE = 2.0
+"""Smallest side of a box, pixels."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """A square to look into: its center and side, pixels; and whether it is away from where the target was."""
+class SearchRegion:
+    """A square crop in which a target is searched.
+
+    Attributes:
+        x: Center, pixels.
+        y: Center, pixels.
+        side: Side, pixels.
+        remote: Whether the region lies away from the last position of the target.
+    """
 
     x: float
     y: float
     side: float
-    afar: bool = False
+    remote: bool = False
 
 
 @dataclass(frozen=True)
 class Target:
-    """One target.
+    """State of one target.
 
-    box: the last that was sure, (x, y, w, h), pixels. lost_for: frames since then. first, usual: pixels, the root of
-    the area of the first box, and of a slow mean of all; those of this box where nothing came before it.
+    Attributes:
+        box: Last confident box, (x, y, w, h) in pixels.
+        lost_for: Frames since then.
+        first_size: Square root of the area of the first box, pixels; by default that of `box`.
+        mean_size: Running mean of the square root of the area, pixels; by default that of `box`.
     """
 
     box: Box
     lost_for: int = 0
-    first: float = field(default=0.0, compare=False)
-    usual: float = field(default=0.0, compare=False)
+    first_size: float = field(default=0.0, compare=False)
+    mean_size: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "first", self.first or _root_area(self.box))
-        object.__setattr__(self, "usual", self.usual or _root_area(self.box))
+        object.__setattr__(self, "first_size", self.first_size or _root_area(self.box))
+        object.__setattr__(self, "mean_size", self.mean_size or _root_area(self.box))
 
     @property
     def lost(self) -> bool:
-        """Whether it was not seen in the last frame."""
+        """Whether the target was not visible in the last frame."""
         return self.lost_for > 0
 
     @property
     def firmness(self) -> float:
-        """How firmly it is expected where it was."""
+        """Strength of the position prior, as in `FIRMNESS`; 0 while the target is lost."""
         return 0.0 if self.lost else FIRMNESS
 
-    def window(self, surroundings: float, size: tuple[int, int]) -> Window:
-        """Where to look in the next frame, of (height, width) pixels; surroundings: sides of a box's root area."""
+    def search_region(self, surroundings: float, size: tuple[int, int]) -> SearchRegion:
+        """Return the search region of the next frame.
+
+        Args:
+            surroundings: Side of a search region, in square roots of the area of the box.
+            size: (height, width) of the frame, pixels.
+        """
         x, y, width, height = self.box
-        reach = max(self.usual if self.lost else _root_area(self.box), LEAST_WINDOW * self.first)
-        side = surroundings * reach * math.exp(min(self.lost_for * math.log(GROWTH), math.log(MOST_GROWTH)))
-        turn = self.lost_for - PATIENCE
-        if turn <= 0 or turn % 2 == 0:
-            return Window(x + width / 2, y + height / 2, side)
-        columns, rows = (max(1, math.ceil(length / (APART * side))) for length in (size[1], size[0]))
-        row, column = divmod(turn // 2 % (columns * rows), columns)
-        return Window((column + 0.5) * size[1] / columns, (row + 0.5) * size[0] / rows, side, afar=True)
+        extent = max(self.mean_size if self.lost else _root_area(self.box), MIN_REGION * self.first_size)
+        side = surroundings * extent * math.exp(min(self.lost_for * math.log(GROWTH), math.log(MAX_GROWTH)))
+        overdue = self.lost_for - PATIENCE
+        if overdue <= 0 or overdue % 2 == 0:
+            return SearchRegion(x + width / 2, y + height / 2, side)
+        columns, rows = (max(1, math.ceil(length / (MAX_STRIDE * side))) for length in (size[1], size[0]))
+        row, column = divmod(overdue // 2 % (columns * rows), columns)
+        return SearchRegion((column + 0.5) * size[1] / columns, (row + 0.5) * size[0] / rows, side, remote=True)
 
-    def after(self, found: Box, score: float, afar: bool, size: tuple[int, int]) -> "Target":
-        """The target once a window of a frame, of (height, width) pixels, was looked into. afar: as in `Window`."""
-        wanted = (FOUND_AFAR if afar else FOUND) if self.lost else LOST
-        believed = clip_to_frame(found if self.lost else self._calmed(found), size)
-        if not score >= wanted or believed is None:
+    def after(self, predicted: Box, score: float, remote: bool, size: tuple[int, int]) -> "Target":
+        """Return the state after a prediction.
+
+        Args:
+            predicted: Predicted box, (x, y, w, h) in pixels.
+            score: Confidence in [0, 1].
+            remote: Whether the search region was remote, as in `SearchRegion`.
+            size: (height, width) of the frame, pixels.
+        """
+        threshold = (REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE) if self.lost else LOST_SCORE
+        box = clip_to_frame(predicted if self.lost else self._smooth_size(predicted), size)
+        if not score >= threshold or box is None:
             return replace(self, lost_for=self.lost_for + 1)
-        usual = self.usual * (_root_area(believed) / self.usual) ** CALM
-        return Target(believed, first=self.first, usual=usual)
+        mean_size = self.mean_size * (_root_area(box) / self.mean_size) ** SIZE_MOMENTUM
+        return Target(box, first_size=self.first_size, mean_size=mean_size)
 
-    def _calmed(self, found: Box) -> Box:
-        """The box that was found, with a size that changed less."""
-        x, y, *sides = found
-        middle = (x + sides[0] / 2, y + sides[1] / 2)
-        changes = ((max(now, SMALLEST) / before) ** SWIFTNESS for before, now in zip(self.box[2:], sides, strict=True))
+    def _smooth_size(self, predicted: Box) -> Box:
+        """Return the predicted box with its change of size damped and limited."""
+        x, y, *sides = predicted
+        center = (x + sides[0] / 2, y + sides[1] / 2)
+        changes = ((max(now, MIN_SIDE) / before) ** SIZE_RATE for before, now in zip(self.box[2:], sides, strict=True))
         width, height = (
-            before * min(max(change, 1 / MOST_CHANGE), MOST_CHANGE)
+            before * min(max(change, 1 / MAX_SIZE_CHANGE), MAX_SIZE_CHANGE)
             for before, change in zip(self.box[2:], changes, strict=True)
         )
-        return middle[0] - width / 2, middle[1] - height / 2, width, height
+        return center[0] - width / 2, center[1] - height / 2, width, height
 
 
 def _root_area(box: Box) -> float:
@@ -111,54 +133,79 @@ def _root_area(box: Box) -> float:
 
 
 def clip_to_frame(box: Box, size: tuple[int, int]) -> Box | None:
-    """What of a box lies on a frame of (height, width) pixels; None if next to nothing does."""
+    """Clip a box to a frame.
+
+    Args:
+        box: (x, y, w, h) in pixels.
+        size: (height, width) of the frame, pixels.
+
+    Returns:
+        The visible part, or None if a side of it is shorter than `MIN_SIDE` or the box is not finite.
+    """
     if not all(math.isfinite(value) for value in box):
         return None
     x, y, width, height = box
     left, top, right, bottom = max(0.0, x), max(0.0, y), min(size[1], x + width), min(size[0], y + height)
-    if right - left < SMALLEST or bottom - top < SMALLEST:
+    if right - left < MIN_SIDE or bottom - top < MIN_SIDE:
         return None
     return left, top, right - left, bottom - top
 
 
 EVERY = 5
-"""Frames from one look at a target to the next."""
-SURE = 0.8
-"""Score from which on a frame is believed to show the target, and not what hides it."""
-LATELY = 0.5
-"""Share of the latest look in what is sought. The rest is always the first look, which alone is known to be right: so
-what was once mistaken for the target is forgotten again."""
+"""Frames between template updates."""
+MIN_UPDATE_SCORE = 0.8
+"""Score from which on a frame updates the template; below it the target may be occluded."""
+LATEST_WEIGHT = 0.5
+"""Weight of the latest embedding in the template. The rest is always the first embedding, the only one known to be
+correct, so a wrong update does not persist."""
 
 
 class TemplateMemory:
-    """What is sought of each target: a mean of how it first looked and how it last did.
+    """Templates of all targets: a mean of the first and the latest embedding of each.
 
-    template: as `TrackEngine.embed` gives it.
+    Attributes:
+        template: Tensors as returned by `TrackingEngine.embed`.
     """
 
     def __init__(self, engine: TrackingEngine, pixels: Tensor, targets: Sequence[Target]) -> None:
-        """pixels: 3 x H x W, of the frame that shows the targets."""
+        """Embed the targets in the first frame.
+
+        Args:
+            engine: Network that embeds the targets.
+            pixels: 3 x H x W, the first frame.
+            targets: State of the targets in that frame.
+        """
         self._engine = engine
-        self._first = self.template = engine.embed(pixels, _boxes(targets))
-        self._frames = 0
+        self._first = self.template = engine.embed(pixels, _stack_boxes(targets))
+        self._num_frames = 0
 
-    def saw(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
-        """One more frame, in which the targets were found with these scores: look at those that are surely there."""
-        self._frames += 1
-        if self._frames % EVERY:
+    def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
+        """Update the templates of confident targets, once in every `EVERY` frames.
+
+        Args:
+            pixels: 3 x H x W, the frame.
+            targets: State of the targets in that frame.
+            scores: Confidence of each target.
+        """
+        self._num_frames += 1
+        if self._num_frames % EVERY:
             return
-        there = [number for number, score in enumerate(scores) if score >= SURE and not targets[number].lost]
-        if there:
-            latest = self._engine.embed(pixels, _boxes([targets[number] for number in there]))
-            self.template = _joined(self.template, self._first, latest, torch.tensor(there, device=latest[0].device))
+        confident = [
+            index for index, score in enumerate(scores) if score >= MIN_UPDATE_SCORE and not targets[index].lost
+        ]
+        if confident:
+            latest = self._engine.embed(pixels, _stack_boxes([targets[index] for index in confident]))
+            self.template = _blend_templates(
+                self.template, self._first, latest, torch.tensor(confident, device=latest[0].device)
+            )
 
 
-def _boxes(targets: Sequence[Target]) -> Tensor:
+def _stack_boxes(targets: Sequence[Target]) -> Tensor:
     return torch.tensor([target.box for target in targets], dtype=torch.float32)
 
 
-def _joined(before: Tensors, first: Tensors, latest: Tensors, which: Tensor) -> Tensors:
-    """The template before, but for targets of these numbers, which are as they were first and are latest."""
-    tokens, parts, summary = (old[which].lerp(new, LATELY) for old, new in zip(first, latest, strict=True))
-    mixed = (tokens, F.normalize(parts, dim=2), summary)  # parts are unit vectors
-    return tuple(old.index_copy(0, which, new) for old, new in zip(before, mixed, strict=True))
+def _blend_templates(template: Tensors, first: Tensors, latest: Tensors, indices: Tensor) -> Tensors:
+    """Replace the templates at some indices by a mean of the first and the latest embedding."""
+    tokens, parts, summary = (old[indices].lerp(new, LATEST_WEIGHT) for old, new in zip(first, latest, strict=True))
+    blended = (tokens, F.normalize(parts, dim=2), summary)  # parts are unit vectors
+    return tuple(old.index_copy(0, indices, new) for old, new in zip(template, blended, strict=True))

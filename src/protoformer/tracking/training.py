@@ -1,4 +1,4 @@
-"""Tracking as a task of the loop."""
+"""Training and validation of the tracking network."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -22,9 +22,16 @@ from protoformer.training.task import EXAMPLES, Example, TaskLoss, ValidationSce
 
 
 class TrackTask:
-    """Tracking by a recipe, whose `data.crop` is the size of the world's frames; the network says that of its crops.
+    """Tracking task of a recipe.
 
-    start: a network to begin with the weights of, if not with random ones; of another task's, the encoder's alone.
+    `data.crop` of the recipe is the size of the synthetic frames; the model configuration sets that of the crops.
+
+    Attributes:
+        recipe: Recipe to train.
+        start: Network with initial weights, or None for random ones. If it belongs to another task, only its encoder is
+            used.
+        config: Model configuration of the recipe.
+        kind: Sample types of synthetic scenes and datasets.
     """
 
     metrics: tuple[str, ...] = ("iou", "distance", "overlap", "corners", "doubt", "right")
@@ -35,74 +42,79 @@ class TrackTask:
         self.kind: SampleKind[TrackPairs] = SampleKind(SyntheticPairs(self.config), ClipPairs(self.config))
 
     def build(self) -> nn.Module:
-        """The network that the recipe describes."""
+        """Build the network of the recipe, with its initial weights."""
         network = build_network("track", self.config)
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.start)
         return network
 
     def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[TrackPairs]:
-        """The recipe's pairs of crops."""
+        """Open the training pairs of the recipe for one process. told: callback for log messages."""
         return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, told=told)
 
     def held_out(self, device: torch.device) -> "ValidationPairs":
-        """Pairs of the world that are never trained on."""
+        """Return synthetic validation pairs, which are never used for training."""
         return ValidationPairs(self.recipe, self.kind, device)
 
     def tensors(self, batch: TrackPairs) -> dict[str, Tensor]:
-        """All but the names."""
+        """Return all tensors of a batch, by field name."""
         fields = (field.name for field in dataclasses.fields(batch) if field.name != "names")
         return {name: getattr(batch, name) for name in fields}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Targets that are located, and those that are judged: 2."""
+        """Count the located and the judged targets: 2."""
         return targets_of(tensors["located"], tensors["judged"])
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """The loss of every stage, and of the score."""
-        pairs = TrackPairs(**tensors)  # type: ignore[arg-type]  # which has no names
-        prediction = _prediction(network, pairs)
+        """Compute the loss of all stages and of the score."""
+        pairs = TrackPairs(**tensors)  # type: ignore[arg-type]  # without names
+        prediction = _run_network(network, pairs)
         with full_precision(weight):
             loss = track_loss(prediction, pairs, weight, self.recipe.loss.corners)
         return TaskLoss(loss.total, tuple(getattr(loss, name) for name in self.metrics))
 
 
 class ValidationPairs(ValidationScenes[TrackPairs]):
-    """What is predicted, and drawn, is a box, search pixels, and a score in [0, 1]: N x 5."""
+    """Validation pairs; a prediction is a box, in pixels of the search crop, and a score in [0, 1]: N x 5."""
 
     def predicted(self, network: nn.Module, batch: TrackPairs) -> Tensor:
-        """Boxes and scores."""
-        found = _prediction(network, batch)
-        return torch.cat((found.boxes[-1], found.score_logits.sigmoid()[:, None]), dim=1).float().cpu()
+        """Predict boxes and scores, N x 5, on the CPU."""
+        prediction = _run_network(network, batch)
+        return torch.cat((prediction.boxes[-1], prediction.score_logits.sigmoid()[:, None]), dim=1).float().cpu()
 
     def scores(self, pairs: Iterable[tuple[TrackPairs, Tensor]]) -> dict[str, float]:
-        """Mean overlap with located targets, share of them found by more than half, share of the scores that are right.
+        """Compute validation scores.
 
-        NaN where no pair has a target, or none can be judged.
+        Args:
+            pairs: Batches and their predictions.
+
+        Returns:
+            `iou`: mean IoU of located targets; `found`: fraction of them with an IoU above 0.5; `right`: accuracy of
+            the score. NaN if no pair has a located, or a judged, target.
         """
-        overlaps, rights = [torch.zeros(0)], [torch.zeros(0)]
-        for batch, found in pairs:
+        ious, correct = [torch.zeros(0)], [torch.zeros(0)]
+        for batch, predicted in pairs:
             located, judged = batch.located.cpu(), batch.judged.cpu()
-            overlaps.append(box_iou(found[:, :4], batch.boxes.cpu())[located])
-            rights.append(((found[:, 4] > 0.5) == located)[judged].float())
-        overlap, right = torch.cat(overlaps), torch.cat(rights)
-        means = {"iou": overlap.mean(), "found": (overlap > 0.5).float().mean(), "right": right.mean()}
+            ious.append(box_iou(predicted[:, :4], batch.boxes.cpu())[located])
+            correct.append(((predicted[:, 4] > 0.5) == located)[judged].float())
+        iou, accuracy = torch.cat(ious), torch.cat(correct)
+        means = {"iou": iou.mean(), "found": (iou > 0.5).float().mean(), "right": accuracy.mean()}
         return {name: float(mean) for name, mean in means.items()}
 
     @torch.no_grad()
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
-        """Of each of the first batches the first target that is located, if one is."""
-        found = []
+        """Return the first located target of each of the first batches, with its prediction."""
+        examples = []
         for batch in self._rendered()[:EXAMPLES]:
-            place = int(batch.located.float().argmax())
-            fields = {each.name: getattr(batch, each.name)[place : place + 1] for each in dataclasses.fields(batch)}
-            one = to_device(TrackPairs(**fields), torch.device("cpu"))
-            found.append(Example(one.names[0], one, self.predicted(network, batch)[place]))
-        return tuple(found)
+            index = int(batch.located.float().argmax())
+            fields = {field.name: getattr(batch, field.name)[index : index + 1] for field in dataclasses.fields(batch)}
+            sample = to_device(TrackPairs(**fields), torch.device("cpu"))
+            examples.append(Example(sample.names[0], sample, self.predicted(network, batch)[index]))
+        return tuple(examples)
 
 
-def _prediction(network: nn.Module, pairs: TrackPairs) -> TrackPrediction:
-    found: TrackPrediction = network(
+def _run_network(network: nn.Module, pairs: TrackPairs) -> TrackPrediction:
+    prediction: TrackPrediction = network(
         normalize_images(pairs.reference), pairs.reference_boxes, normalize_images(pairs.search)
     )
-    return found
+    return prediction

@@ -1,4 +1,4 @@
-"""Targets through a clip: frames are read, looked at and forgotten one after the other."""
+"""Frame-by-frame tracking through a video, in constant memory."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,23 +15,27 @@ from protoformer.viz.text import SummaryRepr, format_count, format_size, format_
 
 
 class TargetTracker(Protocol):
-    """What follows targets that it was shown once: a model's `Tracker`, or a baseline."""
+    """An online tracker that was initialized with a first frame: `Tracker`, or a baseline."""
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
-        """Where each target is in the next frame."""
+        """Locate each target in the next frame."""
 
 
 TrackMethod = Callable[[ImageLike, Boxes], TargetTracker]
-"""Begins with the first frame and the boxes in it."""
+"""Initializes a tracker with the first frame and the boxes in it."""
 Frame = TypeVar("Frame")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrackFrame(SummaryRepr):
-    """One frame of a clip, and where the targets are in it.
+    """One frame of a clip and the state of the targets in it.
 
-    image: uint8 H x W x 3, yours to change. number: from 0 in the whole clip. time: seconds, exact. seconds: what the
-    method itself took.
+    Attributes:
+        image: uint8 H x W x 3; the caller may modify it.
+        number: Frame number, from 0 in the whole clip.
+        time: Timestamp, seconds, exact.
+        targets: State of each target.
+        seconds: Run time of the tracker on this frame, without decoding.
     """
 
     image: ImageArray
@@ -50,38 +54,64 @@ class TrackFrame(SummaryRepr):
 
 
 def track_frames(
-    movie: Video,
+    video: Video,
     boxes: Boxes,
     method: TrackMethod,
     start: float | None = None,
     end: float | None = None,
     every: int = 1,
 ) -> Iterator[TrackFrame]:
-    """Every frame of a clip that is taken, with its targets; in the first they are where the boxes say.
+    """Track targets through a video; in the first frame they are at the given boxes.
 
-    Less than two frames are an `InputError`, which comes after the first step.
+    Args:
+        video: Video to read.
+        boxes: Boxes in the first selected frame, (x, y, w, h) in pixels.
+        method: Tracker to run.
+        start: Start of the span, seconds.
+        end: End of the span, seconds.
+        every: Frame step.
+
+    Yields:
+        Every selected frame with its targets.
+
+    Raises:
+        InputError: If a box is not valid, or, after the first frame, if the span has fewer than two frames.
     """
-    given = check_boxes(boxes, movie.info.size)
-    frames, name = trim_memory(movie.frames(start, end, every)), str(movie.info.paths[0])
-    for frame, targets, seconds in track_targets(frames, lambda frame: frame.image, given, method, name):
+    checked = check_boxes(boxes, video.info.size)
+    frames, name = trim_memory(video.frames(start, end, every)), str(video.info.paths[0])
+    for frame, targets, seconds in track_targets(frames, lambda frame: frame.image, checked, method, name):
         yield TrackFrame(frame.image, frame.number, frame.time, targets, seconds)
 
 
 def track_targets(
     frames: Iterable[Frame], image_of: Callable[[Frame], ImageLike], boxes: Boxes, method: TrackMethod, name: str
 ) -> Iterator[tuple[Frame, tuple[TrackedBox, ...], float]]:
-    """Every frame with its targets and the seconds that the method took; name: what errors call the clip."""
-    following: TargetTracker | None = None
-    taken = 0
+    """Track targets through any sequence of frames.
+
+    Args:
+        frames: Frames of any type.
+        image_of: Returns the image of a frame.
+        boxes: Boxes in the first frame, (x, y, w, h) in pixels.
+        method: Tracker to run.
+        name: Name of the clip in error messages.
+
+    Yields:
+        Each frame with its targets and the run time of the tracker, seconds.
+
+    Raises:
+        InputError: If there are fewer than two frames.
+    """
+    tracker: TargetTracker | None = None
+    num_frames = 0
     for frame in frames:
-        began = time.perf_counter()
-        if following is None:
-            following = method(image_of(frame), boxes)
+        start_time = time.perf_counter()
+        if tracker is None:
+            tracker = method(image_of(frame), boxes)
             targets = tuple(TrackedBox(box, 1.0, False) for box in parse_boxes(boxes))
         else:
-            targets = following.update(image_of(frame))
-        taken += 1
-        yield frame, targets, time.perf_counter() - began
-    if taken < 2:
-        found = "one frame" if taken else "no frame"
-        raise InputError(f"{name} has {found} in this span; tracking needs two, so choose another.")
+            targets = tracker.update(image_of(frame))
+        num_frames += 1
+        yield frame, targets, time.perf_counter() - start_time
+    if num_frames < 2:
+        count = "one frame" if num_frames else "no frame"
+        raise InputError(f"{name} has {count} in this span; tracking needs two, so choose another.")
