@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from protoformer.errors import InputError
-from protoformer.video.mjpeg import write_video
 from protoformer.video.reader import open_video
 from protoformer.video.types import exact_rate
-from protoformer.video.writer import VideoWriter
+from protoformer.video.writer import VideoWriter, write_video
 
 av = pytest.importorskip("av")
 

@@ -10,9 +10,9 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.video.decoding import SeekPoint
-from protoformer.video.mjpeg import write_video
 from protoformer.video.reader import open_video
 from protoformer.video.types import Video
+from protoformer.video.writer import write_video
 
 av = pytest.importorskip("av")
 

@@ -1,7 +1,7 @@
 """Video files of any container and codec that ffmpeg reads."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -97,6 +97,11 @@ class VideoFile(Video):
                 size,
             )
         check_pixel_count(size[1], size[0], self._path, self._max_pixels)
+
+    def count_frames(self) -> int:
+        """Count the frames by decoding all of them."""
+        with self._opened() as (container, stream):
+            return sum(1 for _ in PacketDecoder(container, stream, self._path).frames())
 
     def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
         place = find_seek_point(self._path, self._origin, start) if start > 0 else None
@@ -230,3 +235,27 @@ def open_video(
         return ImageSequence(match_images(str(source)), exact, max_pixels)
     path = check_input(path)
     return ImageSequence([path], exact, max_pixels) if is_image_file(path) else VideoFile(path, max_pixels)
+
+
+def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Iterator[ImageArray]:
+    """Read the frames of a video that have the given numbers.
+
+    Args:
+        path: Any source of `open_video`.
+        numbers: Frame numbers, counted from 0, in any order; repeated numbers count once.
+
+    Yields:
+        The images, uint8 HxWx3 RGB, in the order of the video.
+
+    Raises:
+        InputError: The video cannot be read, or a requested frame is damaged or missing.
+    """
+    requested, last = set(numbers), max(numbers, default=-1)
+    for frame in open_video(path).frames():
+        if frame.number in requested:
+            requested.remove(frame.number)
+            yield frame.image
+        if frame.number >= last:
+            break
+    if requested:
+        raise InputError(f"{path} has no frame {min(requested)}, or it is damaged; make or download the video again.")

@@ -1,7 +1,7 @@
 """Writing videos: frames at exact times, the sound of another movie, and a file that appears whole or not at all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -170,12 +170,14 @@ class VideoWriter:
         like: Video | None = None,
         rate: float | Fraction | None = None,
         quality: Quality = "good",
+        keep_partial: bool = True,
     ) -> None:
         """like: its sound comes along, from the time of the first frame to the end of the last, and so does its rate.
         rate: frames a second, for frames without a time; it does not change the speed of the sound. quality: small,
-        good or best; a .gif has but one.
+        good or best; a .gif has but one. keep_partial: whether Ctrl-C leaves NAME.partial.mp4.
         """
         self.path = check_output(path)
+        self._keep_partial = keep_partial
         self.frames = 0
         """How many have been written."""
         self.kept: Path | None = None
@@ -229,7 +231,7 @@ class VideoWriter:
         """Clean up behind an error; of an interruption keep what there is."""
         try:
             if self._clip is not None and self._temporary is not None:
-                if isinstance(error, KeyboardInterrupt) and self.frames:
+                if isinstance(error, KeyboardInterrupt) and self.frames and self._keep_partial:
                     self._keep(self._clip, self._temporary)
                 self._clip.abandon()
         finally:
@@ -280,3 +282,23 @@ def _check(image: ImageArray, size: tuple[int, ...], path: Path) -> None:
             f"the frames for {path} are {size[1]}x{size[0]} and then {image.shape[1]}x{image.shape[0]}; "
             "give them one size."
         )
+
+
+def write_video(path: str | os.PathLike[str], frames: Iterable[ImageArray], rate: float | Fraction) -> int:
+    """Write frames as a video at a constant rate and the best quality, or leave no file at all.
+
+    Args:
+        path: The video file; its suffix chooses the format, see `VideoWriter`. An .avi holds motion JPEG.
+        frames: Images, uint8 HxWx3 RGB, all of one size. One is in memory at a time.
+        rate: Frames per second.
+
+    Returns:
+        The number of frames written.
+
+    Raises:
+        InputError: There are no frames, or they cannot be written to this path.
+    """
+    with VideoWriter(path, rate=rate, quality="best", keep_partial=False) as writer:
+        for frame in frames:
+            writer.write(frame)
+    return writer.frames

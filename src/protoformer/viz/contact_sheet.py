@@ -16,7 +16,7 @@ from protoformer.datasets.tree import numbered_files, read_text
 from protoformer.errors import InputError
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import DepthSample, FlowSample
-from protoformer.video.mjpeg import read_frames
+from protoformer.video.reader import read_frames
 from protoformer.viz.colormaps import flow_to_color
 from protoformer.viz.images import Pixels, distinct_colors, draw_gray, to_uint8
 
