@@ -103,8 +103,8 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("clip.txt", [smooth(0)], 25.0, r"does not end in \.avi"),
         ("none/clip.avi", [smooth(0)], 25.0, "none does not exist"),
-        ("clip.avi", [smooth(0)], 0.0, "0.0 frames a second"),
-        ("clip.avi", [smooth(0)], float("nan"), "nan frames a second"),
+        ("clip.avi", [smooth(0)], 0.0, "0.0 frames per second"),
+        ("clip.avi", [smooth(0)], float("nan"), "nan frames per second"),
         ("clip.avi", [], 25.0, "without frames"),
         ("clip.avi", [smooth(0), smooth(1, 24, 30)], 25.0, "are 32x24 and then 30x24"),
         ("clip.avi", [smooth(0) / 255], 25.0, "float64 of shape"),
