@@ -39,12 +39,12 @@ def shortened(text: object, most: int = 300) -> str:
     return escaped[: most - len(gap) - tail] + gap + escaped[-tail:]
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, choices: Sequence[str]) -> str:
     """Find the valid name that is most similar to a misspelled one.
 
     Args:
         name: The misspelled name. Only its first 100 characters are compared, which bounds the time.
-        known: The valid names, at least one.
+        choices: The valid names, at least one.
 
     Returns:
         The valid name with the highest `difflib.SequenceMatcher.ratio`; the first of equals.
@@ -56,4 +56,4 @@ def nearest(name: str, known: Sequence[str]) -> str:
         matcher.set_seq1(candidate)
         return matcher.ratio()
 
-    return max(known, key=similarity)
+    return max(choices, key=similarity)
