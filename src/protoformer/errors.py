@@ -1,13 +1,17 @@
-"""The one exception a person can cause, and the name that they may have meant."""
+"""The exception for bad input, and helpers that keep its messages short and useful."""
 
-_LONGEST_NAME = 100
-"""Letters of a name that are compared with known ones."""
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+_MAX_COMPARED = 100
+"""Characters of a name that are compared with the valid names."""
 
 
 class InputError(ValueError):
-    """Bad input from outside: the message is one sentence that says what is wrong, where, and what to do.
+    """Invalid input from the user or from a file.
 
-    The command line prints the message and exits with code 2; the library raises it as it is.
+    The message is one sentence that says what is wrong, where, and what to do. The command line prints it and exits
+    with code 2.
     """
 
 
@@ -16,36 +20,40 @@ class UntrainedWarning(UserWarning):
 
 
 def shortened(text: object, most: int = 300) -> str:
-    """Text from a file for use in a message: on one line, and with its middle left out where it is long.
+    """Format text from a file for an error message: on one line, with the middle cut out of a long text.
 
     Args:
-        text: Any text, or what is to be written as one, such as another error.
-        most: Characters of the result.
+        text: The text, or an object whose `str` is used, such as another exception.
+        most: Maximum number of characters of the result.
 
     Returns:
         The text, with control characters and line breaks written as escapes.
     """
     text = str(text)
-    part = text if len(text) <= most else text[:most] + text[-most:]
-    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in part)
-    if len(text) <= most and len(shown) <= most:
-        return shown
+    ends = text if len(text) <= most else text[:most] + text[-most:]
+    escaped = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in ends)
+    if len(text) <= most and len(escaped) <= most:
+        return escaped
     gap = " ... "
     tail = (most - len(gap)) // 3
-    return shown[: most - len(gap) - tail] + gap + shown[-tail:]
+    return escaped[: most - len(gap) - tail] + gap + escaped[-tail:]
 
 
-def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
-    """The known name that has most of its letters in common with another, in their order; `known` has at least one."""
-    name = name[:_LONGEST_NAME]  # the search takes time in proportion to it
-    return max(known, key=lambda each: 2 * _common(name, each) / max(1, len(name) + len(each)))
+def nearest(name: str, choices: Sequence[str]) -> str:
+    """Find the valid name that is most similar to a misspelled one.
 
+    Args:
+        name: The misspelled name. Only its first 100 characters are compared, which bounds the time.
+        choices: The valid names, at least one.
 
-def _common(one: str, other: str) -> int:
-    """How many letters of two names follow one another in both."""
-    row = [0] * (len(other) + 1)
-    for letter in one:
-        above, row = row, [0]
-        for place, each in enumerate(other):
-            row.append(above[place] + 1 if each == letter else max(above[place + 1], row[place]))
-    return row[-1]
+    Returns:
+        The valid name with the highest `difflib.SequenceMatcher.ratio`; the first of equals.
+    """
+    # Not get_close_matches: it takes the last of equals, and the matcher caches its second sequence.
+    matcher = SequenceMatcher(autojunk=False, b=name[:_MAX_COMPARED])
+
+    def similarity(candidate: str) -> float:
+        matcher.set_seq1(candidate)
+        return matcher.ratio()
+
+    return max(choices, key=similarity)

@@ -100,7 +100,7 @@ def test_options_that_cannot_be(refuse: Refuse, monkeypatch: pytest.MonkeyPatch)
     assert "there is no model 'huge'" in refuse("--model", "huge", method="model")
     assert "give an end after the start" in refuse("--start", "2", "--end", "1")
     assert "one frame in 0 cannot be taken" in refuse("--every", "0")
-    assert "cannot have 0.0 frames a second" in refuse("--rate", "0")
+    assert "cannot have 0.0 frames per second" in refuse("--rate", "0")
 
 
 def test_a_window_needs_a_screen_and_an_opencv_that_draws_on_it(

@@ -29,7 +29,7 @@ from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample
 from protoformer.synthetic.renderer import Renderer, extents
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
-from protoformer.video.mjpeg import read_frames
+from protoformer.video.reader import read_frames
 
 SIZE = (48, 64)
 

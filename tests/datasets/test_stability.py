@@ -97,7 +97,7 @@ def test_other_files_are_not_looked_at(root: Path) -> None:
 
 def test_a_file_that_is_no_video_is_refused_when_it_is_asked_for(root: Path) -> None:
     (root / "stable" / "2.avi").write_bytes(b"not a video at all")
-    with pytest.raises(InputError, match=r"stable/2\.avi is not a video that can be read"):
+    with pytest.raises(InputError, match=r"stable/2\.avi is not a video of a known kind"):
         DeepStab(root)[1]
 
 

@@ -10,9 +10,8 @@ import av
 import numpy as np
 
 from protoformer.datasets.stabilization import count_frames
-from protoformer.video.mjpeg import read_frames, write_video
-from protoformer.video.reader import open_video
-from protoformer.video.writer import VideoWriter
+from protoformer.video.reader import open_video, read_frames
+from protoformer.video.writer import VideoWriter, write_video
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import Mutator, declared_size, mp4_boxes, png_chunks, riff_chunks

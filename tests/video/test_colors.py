@@ -132,6 +132,6 @@ def test_pixels_that_cannot_be_converted_are_told_at_once(
     def refused(*_: object, **__: object) -> None:
         raise av.error.OSError(95, "Operation not supported")
 
-    monkeypatch.setattr("protoformer.video.color_conversion.FrameConverter.developed", refused)
-    with pytest.raises(InputError, match=r"pixels of the kind yuv420p.*convert it first\.$"):
+    monkeypatch.setattr("protoformer.video.color_conversion.FrameConverter.convert", refused)
+    with pytest.raises(InputError, match=r"pixel format yuv420p.*convert it first\.$"):
         open_video(path)

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from protoformer.errors import InputError
-from protoformer.video.mjpeg import write_video
 from protoformer.video.reader import open_video
 from protoformer.video.types import exact_rate
-from protoformer.video.writer import VideoWriter
+from protoformer.video.writer import VideoWriter, write_video
 
 av = pytest.importorskip("av")
 
@@ -99,9 +98,9 @@ def test_rates_are_exact(rate: float | Fraction, exact: Fraction) -> None:
 
 @pytest.mark.parametrize("rate", [0, 1e-9, Fraction(1, 10**9), 1e-300, -1.0, 1e5, float("nan"), float("inf")])
 def test_other_rates_are_refused(rate: float | Fraction, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="frames a second"):
+    with pytest.raises(InputError, match="frames per second"):
         exact_rate(rate, "clip")
-    with pytest.raises(InputError, match="frames a second"):
+    with pytest.raises(InputError, match="frames per second"):
         write_video(tmp_path / "clip.avi", [gray(1)], float(rate))
 
 

@@ -46,7 +46,7 @@ def test_the_rate_of_images_is_given(folder: Path) -> None:
     assert [frame.number for frame in movie.frames(start=0.25, every=4)] == [3, 7, 11]
     assert open_video(folder, rate=29.97).info.rate == Fraction(2997, 100)
     for rate in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="frames a second"):
+        with pytest.raises(InputError, match="frames per second"):
             open_video(folder, rate=rate)
 
 

@@ -11,9 +11,8 @@ from protoformer.batch.ledger import list_jobs
 from protoformer.cli.clips import is_clip
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
-from protoformer.video.mjpeg import read_frames, write_video
-from protoformer.video.reader import open_video
-from protoformer.video.writer import VideoWriter
+from protoformer.video.reader import open_video, read_frames
+from protoformer.video.writer import VideoWriter, write_video
 
 av = pytest.importorskip("av")
 

@@ -10,9 +10,9 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.video.decoding import SeekPoint
-from protoformer.video.mjpeg import write_video
 from protoformer.video.reader import open_video
 from protoformer.video.types import Video
+from protoformer.video.writer import write_video
 
 av = pytest.importorskip("av")
 
@@ -206,14 +206,14 @@ def test_a_later_part_is_found_without_decoding_what_comes_before(
     path = make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(100)], options={"g": "10"})
     movie = open_video(path)
     decoded: list[int] = []
-    original = movie._shown  # type: ignore[attr-defined]
+    original = movie._timed_frames  # type: ignore[attr-defined]
 
     def counted(decoding: object, *rest: object) -> object:
         frames = decoding.frames  # type: ignore[attr-defined]
         monkeypatch.setattr(decoding, "frames", lambda: (decoded.append(frame.pts) or frame for frame in frames()))
         return original(decoding, *rest)
 
-    monkeypatch.setattr(movie, "_shown", counted)
+    monkeypatch.setattr(movie, "_timed_frames", counted)
     assert [frame.number for frame in movie.frames(3, 3.1)] == [75, 76, 77]
     assert len(decoded) <= 23  # a group of ten, the one before it, and those that are wanted
 
@@ -246,7 +246,12 @@ def test_a_frame_is_found_by_its_own_time(tmp_path: Path, make_movie: Make) -> N
 
 @pytest.mark.parametrize(
     ("bounds", "message"),
-    [((1, 1), "nothing"), ((2, 1), "nothing"), ((-1, 1), "0 or more"), ((float("nan"), 1), "0 or more")],
+    [
+        ((1, 1), "there are no frames"),
+        ((2, 1), "there are no frames"),
+        ((-1, 1), "0 or more"),
+        ((float("nan"), 1), "0 or more"),
+    ],
 )
 def test_bounds_without_a_span_are_refused_at_once(
     tmp_path: Path, make_movie: Make, bounds: tuple[float, float], message: str

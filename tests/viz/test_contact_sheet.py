@@ -75,8 +75,8 @@ def test_boxes_are_drawn_where_the_target_is_there(tmp_path: Path) -> None:
     for frame in ("0001.jpg", "0002.jpg"):
         write_image(clip / "img" / frame, np.zeros((*SIZE, 3), np.uint8))
     for boxes, hidden, colors in (
-        ("11,6,20,30\n11,6,20,30\n", "0,1", (module._SEEN, module._HIDDEN)),
-        ("11,6,20,30\n0,0,0,0\n", "0,0", (module._SEEN, (0, 0, 0))),
+        ("11,6,20,30\n11,6,20,30\n", "0,1", (module._VISIBLE, module._OCCLUDED)),
+        ("11,6,20,30\n0,0,0,0\n", "0,0", (module._VISIBLE, (0, 0, 0))),
     ):
         (clip / "groundtruth_rect.txt").write_text(boxes)
         (clip / "full_occlusion.txt").write_text(hidden + "\n")
@@ -91,7 +91,7 @@ def test_boxes_are_drawn_where_the_target_is_there(tmp_path: Path) -> None:
 def test_there_are_never_more_lines_than_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tile = np.zeros((*SIZE, 3), np.uint8)
     strip = module.Strip("a clip", ((tile,) * 6,) * 2)
-    monkeypatch.setitem(module._KINDS, "deepstab", (module._TIMES, lambda root, name: strip, 2))
+    monkeypatch.setitem(module._LAYOUTS, "deepstab", (module._FRAME_HEADS, lambda root, name: strip, 2))
     heights = [contact_sheet(tmp_path, "deepstab", ["1"] * count, "").shape[0] for count in (4, 5, 6, 500)]
     assert heights[0] < heights[1] == heights[2] == heights[3]
 

@@ -30,7 +30,7 @@ from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import FARTHEST
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.texture_bank import TextureBank
-from protoformer.video.mjpeg import write_video
+from protoformer.video.writer import write_video
 
 ClipCallback = Callable[[], object]
 """Called after each rendered image."""

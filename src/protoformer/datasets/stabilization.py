@@ -3,13 +3,10 @@
 import os
 from pathlib import Path
 
-import cv2
-
 from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
-from protoformer.io.files import check_input
 from protoformer.synthetic.samples import StabilityPair
-from protoformer.video.mjpeg import grab_frame
+from protoformer.video.reader import VideoFile
 
 
 class DeepStab(Dataset[StabilityPair]):
@@ -58,27 +55,17 @@ class DeepStab(Dataset[StabilityPair]):
 
 
 def count_frames(path: Path, trust_header: bool = False) -> int:
-    """Count the frames of a video.
+    """Count the frames of a video by decoding them, or take the number that its header declares, where it does.
 
     Args:
-        path: The video.
-        trust_header: Use the number of frames that the header declares, if any, instead of decoding all frames.
+        path: The video file.
+        trust_header: Whether to take the declared number.
 
     Raises:
-        InputError: If no frame can be decoded.
+        InputError: The file is no video that can be read.
     """
-    video = cv2.VideoCapture(str(check_input(path).absolute()))  # absolute, so that no name is parsed as a URL
-    try:
-        count = int(video.get(cv2.CAP_PROP_FRAME_COUNT)) if trust_header and video.isOpened() else 0
-        if count <= 0:
-            count = 0
-            while grab_frame(video):
-                count += 1
-    finally:
-        video.release()
-    if not count:
-        raise InputError(f"{path} is not a video that can be read, or has no frames; make or download it again.")
-    return count
+    video = VideoFile(path)
+    return (trust_header and video.info.frames) or video.count_frames()
 
 
 def _videos_by_number(folder: Path) -> dict[int, Path]:

@@ -1,6 +1,6 @@
-"""Partitions of an image, H x W, int64, a number for every pixel: their pieces, who touches whom, and moving them.
+"""Label maps (H x W, int64): connected components, adjacency, warping, metrics and merging.
 
-All of it on the CPU.
+All functions run on the CPU.
 """
 
 import torch
@@ -10,32 +10,43 @@ from torch import Tensor
 from protoformer.geometry.warps import pixel_grid
 
 UNASSIGNED = -1
-"""The number of pixels that are in no part."""
+"""Label of pixels without a region."""
 VOTES = 3
-"""Times that the pixels of a moved partition take the number that most have around them, so that gaps close."""
+"""Number of majority filters after warping labels, which close gaps."""
 
 
 def connected_components(labels: Tensor, values: Tensor | None = None, jump: float = torch.inf) -> Tensor:
-    """Every label cut into its connected pieces, numbered from 0 in reading order of their first pixels: H x W.
+    """Split labels into 4-connected components.
 
-    Pixels hang together that touch by a side, have one label, and whose values (C x H x W) differ by less than `jump`.
+    Args:
+        labels: H x W, int64.
+        values: C x H x W; None: only labels count.
+        jump: Neighbors of one label are connected if the distance of their values is less than this.
+
+    Returns:
+        H x W, int64, numbered from 0 in raster order of the first pixels.
     """
     height, width = labels.shape
-    number = torch.arange(height * width).view(height, width)
+    index = torch.arange(height * width).view(height, width)
     links = []
-    for one, other in _beside(labels.shape):
-        together = labels[one] == labels[other]
+    for one, other in _neighbor_slices(labels.shape):
+        connected = labels[one] == labels[other]
         if values is not None:
-            together &= (values[:, *one] - values[:, *other]).square().sum(dim=0) < jump**2
-        links.append(torch.stack((number[one][together], number[other][together])))
-    pieces: Tensor = merge_linked_labels(height * width, torch.cat(links, dim=1)).unique(return_inverse=True)[1]
-    return pieces.view(height, width)
+            connected &= (values[:, *one] - values[:, *other]).square().sum(dim=0) < jump**2
+        links.append(torch.stack((index[one][connected], index[other][connected])))
+    components: Tensor = merge_linked_labels(height * width, torch.cat(links, dim=1)).unique(return_inverse=True)[1]
+    return components.view(height, width)
 
 
 def merge_linked_labels(count: int, links: Tensor) -> Tensor:
-    """The lowest of all that each of `count` numbers is linked with, straight or through others: count, int64.
+    """Find the lowest label that each label is linked with, directly or through others.
 
-    links: 2 x n, int64.
+    Args:
+        count: Number of labels, 0 .. count - 1.
+        links: 2 x n, int64, pairs of linked labels.
+
+    Returns:
+        count, int64.
     """
     lowest = torch.arange(count)
     while True:
@@ -50,20 +61,22 @@ def merge_linked_labels(count: int, links: Tensor) -> Tensor:
 
 
 def adjacent_pairs(labels: Tensor) -> Tensor:
-    """Which labels have pixels that touch by a side: 2 x n, int64, each pair once, the lower first, in rising order."""
-    ends = [torch.stack((labels[one].flatten(), labels[other].flatten())) for one, other in _beside(labels.shape)]
+    """Return the pairs of 4-adjacent labels: 2 x n, int64, unique and sorted, the lower label first."""
+    ends = [
+        torch.stack((labels[one].flatten(), labels[other].flatten())) for one, other in _neighbor_slices(labels.shape)
+    ]
     return distinct_pairs(torch.cat(ends, dim=1), int(labels.max()) + 1)
 
 
 def distinct_pairs(pairs: Tensor, count: int) -> Tensor:
-    """Pairs (2 x n) of numbers below `count`, each once, the lower number first, none with itself: 2 x n, int64."""
+    """Return the unique pairs of different labels below `count`: 2 x n to 2 x m, int64, sorted, the lower first."""
     low, high = torch.minimum(pairs[0], pairs[1]), torch.maximum(pairs[0], pairs[1])
     keys = (low * count + high)[low != high].unique()
     return torch.stack((torch.div(keys, count, rounding_mode="floor"), keys % count))
 
 
 def relabel_by_size(labels: Tensor) -> Tensor:
-    """The same partition with the largest label as 0; of equals, that of the first pixel in reading order: H x W."""
+    """Renumber labels by decreasing size, equal sizes in raster order of their first pixels: H x W, int64."""
     flat = labels.unique(return_inverse=True)[1].flatten()
     sizes = torch.bincount(flat)
     first = torch.full_like(sizes, len(flat)).scatter_reduce_(0, flat, torch.arange(len(flat)), "amin")
@@ -73,43 +86,48 @@ def relabel_by_size(labels: Tensor) -> Tensor:
 
 
 def warp_labels(labels: Tensor, flow: Tensor, misfit: Tensor) -> Tensor:
-    """Where labels are once every pixel has moved along the flow (2 x H x W, pixels), to the nearest: H x W, int64.
+    """Warp labels forward along a flow to the nearest pixels, then apply majority filters to close gaps.
 
-    Where several meet, the one of the least misfit (H x W, such as the difference of color) stays. Then pixels
-    take the number of most around them, so that gaps close and specks go; where nothing arrives is NOBODY.
+    Args:
+        labels: H x W, int64.
+        flow: 2 x H x W, pixels.
+        misfit: H x W, such as a color difference; of several labels at one pixel the one with the lowest misfit wins.
+
+    Returns:
+        H x W, int64; `UNASSIGNED` where no label arrives.
     """
     height, width = labels.shape
     x, y = (pixel_grid(height, width) + flow).round().long()
-    lands = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    index, cost, moving = (y * width + x)[lands], misfit[lands], labels[lands]
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    index, cost, source = (y * width + x)[inside], misfit[inside], labels[inside]
     order = cost.argsort(stable=True)
-    place = torch.arange(len(order))
-    first = torch.full((height * width,), len(order)).scatter_reduce_(0, index[order], place, "amin")
+    rank = torch.arange(len(order))
+    first = torch.full((height * width,), len(order)).scatter_reduce_(0, index[order], rank, "amin")
     reached = first < len(order)
     moved = torch.full((height * width,), UNASSIGNED)
-    moved[reached] = moving[order][first[reached]]
+    moved[reached] = source[order][first[reached]]
     moved = moved.view(height, width)
     for _ in range(VOTES):
-        near = around(moved)
-        mixed = (near != near[0]).any(dim=0).nonzero().flatten()
-        near = near[:, mixed]
-        votes = (near[:, None] == near).sum(dim=1)
-        most = near.gather(0, votes.argmax(dim=0)[None])[0]  # of equals its own, which comes first
-        moved = moved.flatten().scatter(0, mixed, most).view(height, width)
+        neighbors = around(moved)
+        mixed = (neighbors != neighbors[0]).any(dim=0).nonzero().flatten()
+        neighbors = neighbors[:, mixed]
+        votes = (neighbors[:, None] == neighbors).sum(dim=1)
+        majority = neighbors.gather(0, votes.argmax(dim=0)[None])[0]  # its own label, the first, wins ties
+        moved = moved.flatten().scatter(0, mixed, majority).view(height, width)
     return moved
 
 
 def around(labels: Tensor) -> Tensor:
-    """Of every pixel its own label and those of the eight around it, the border going on beyond itself: 9 x (H W)."""
+    """Return the label of each pixel and of its eight neighbors, with replicated borders: 9 x (H W), its own first."""
     height, width = labels.shape
     rows, columns = (torch.arange(-1, side + 1).clamp(0, side - 1) for side in (height, width))
     padded = labels[rows][:, columns]
-    steps = sorted(((down, across) for down in range(3) for across in range(3)), key=lambda each: each != (1, 1))
+    steps = sorted(((down, across) for down in range(3) for across in range(3)), key=lambda step: step != (1, 1))
     return torch.stack([padded[down : down + height, across : across + width] for down, across in steps]).flatten(1)
 
 
-def _beside(shape: torch.Size) -> tuple[tuple[tuple[slice, slice], tuple[slice, slice]], ...]:
-    """Of pixels that touch, sideways and downwards, the one and the other."""
+def _neighbor_slices(shape: torch.Size) -> tuple[tuple[tuple[slice, slice], tuple[slice, slice]], ...]:
+    """Return pairs of slices that select horizontally and vertically neighboring pixels."""
     every = slice(None)
     return (
         ((every, slice(None, shape[1] - 1)), (every, slice(1, None))),
@@ -118,36 +136,42 @@ def _beside(shape: torch.Size) -> tuple[tuple[tuple[slice, slice], tuple[slice, 
 
 
 REACH = 2
-"""Pixels, each way, within which a true boundary counts as found."""
+"""Tolerance of the boundary recall, in pixels per axis."""
 
 
 def adjusted_rand_index(labels: Tensor, truth: Tensor, counted: Tensor | None = None) -> float:
-    """How often two partitions agree on whether two pixels belong together: 1 if always, 0 as often as by chance.
+    """Compute the adjusted Rand index (Hubert and Arabie, 1985).
 
-    Hubert and Arabie (1985). counted: H x W, bool, the pixels that count. Two partitions of one part each agree.
+    Args:
+        labels: H x W, int64.
+        truth: H x W, int64.
+        counted: H x W, bool, mask of the pixels to compare; None: all.
+
+    Returns:
+        1 for equal partitions, about 0 for random ones. Two partitions of one region each give 1.
     """
     table = contingency(labels, truth, counted).double()
-    together, ours, theirs = (_pairs(counts).sum() for counts in (table, table.sum(dim=1), table.sum(dim=0)))
-    expected = ours * theirs / _pairs(table.sum()).clamp_min(1)
-    most = (ours + theirs) / 2
-    return 1.0 if float(most - expected) == 0 else float((together - expected) / (most - expected))
+    both, in_labels, in_truth = (_num_pairs(counts).sum() for counts in (table, table.sum(dim=1), table.sum(dim=0)))
+    expected = in_labels * in_truth / _num_pairs(table.sum()).clamp_min(1)
+    maximum = (in_labels + in_truth) / 2
+    return 1.0 if float(maximum - expected) == 0 else float((both - expected) / (maximum - expected))
 
 
 def contingency(labels: Tensor, truth: Tensor, counted: Tensor | None = None) -> Tensor:
-    """How many pixels each label shares with each true one: labels x true labels, int64, both in rising order."""
+    """Return the contingency table: number of pixels per label and true label, both in increasing order, int64."""
     if labels.shape != truth.shape:
         raise ValueError(f"labels of {tuple(labels.shape)} cannot be compared with those of {tuple(truth.shape)}")
     if counted is not None:
         labels, truth = labels[counted], truth[counted]
-    ours, theirs = (each.unique(return_inverse=True)[1].flatten() for each in (labels, truth))
-    if not len(ours):
+    row, column = (partition.unique(return_inverse=True)[1].flatten() for partition in (labels, truth))
+    if not len(row):
         return torch.zeros(0, 0, dtype=torch.int64)
-    rows, columns = int(ours.max()) + 1, int(theirs.max()) + 1
-    return torch.bincount(ours * columns + theirs, minlength=rows * columns).view(rows, columns)
+    rows, columns = int(row.max()) + 1, int(column.max()) + 1
+    return torch.bincount(row * columns + column, minlength=rows * columns).view(rows, columns)
 
 
 def boundaries(labels: Tensor) -> Tensor:
-    """Pixels whose right or lower neighbor has another label: H x W, bool."""
+    """Return the boundary pixels, whose right or lower neighbor has another label: H x W, bool."""
     edge = torch.zeros_like(labels, dtype=torch.bool)
     edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
     edge[:-1] |= labels[:-1] != labels[1:]
@@ -155,60 +179,75 @@ def boundaries(labels: Tensor) -> Tensor:
 
 
 def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
-    """The share of true boundary pixels that have a boundary of the labels within `reach` pixels each way; NaN: none.
+    """Compute the fraction of true boundary pixels with a predicted boundary nearby.
 
-    Regions in small pieces have boundaries everywhere, so look at `boundary_share` beside it.
+    Small regions have boundaries everywhere, so this is only meaningful together with `boundary_share`.
+
+    Args:
+        labels: H x W, int64.
+        truth: H x W, int64.
+        reach: Maximum distance per axis, in pixels.
+
+    Returns:
+        Recall in [0, 1]; NaN if there are no true boundaries.
     """
-    wanted = boundaries(truth)
+    target = boundaries(truth)
     near = F.max_pool2d(boundaries(labels)[None, None].float(), 2 * reach + 1, stride=1, padding=reach)[0, 0] > 0
-    return float(near[wanted].float().mean()) if bool(wanted.any()) else float("nan")
+    return float(near[target].float().mean()) if bool(target.any()) else float("nan")
 
 
 def boundary_share(labels: Tensor) -> float:
-    """The share of an image's pixels that lie at a boundary."""
+    """Compute the fraction of pixels that are boundary pixels."""
     return float(boundaries(labels).float().mean())
 
 
 def best_merge(labels: Tensor, truth: Tensor) -> Tensor:
-    """Every region given to the true part that it shares most pixels with: the best that joining regions can reach.
+    """Assign each region to the true region with the largest overlap: the upper bound of merging regions.
 
-    H x W, int64, the number of the true part among those there are, in rising order.
+    Returns:
+        H x W, int64, the rank of the true label among all true labels.
     """
     winner = contingency(labels, truth).argmax(dim=1)
     return winner[labels.unique(return_inverse=True)[1]]
 
 
 def join_order(means: Tensor, sizes: Tensor) -> list[tuple[int, int]]:
-    """Which parts are joined one after the other, (the lower number, that stays; the other), until one is left.
+    """Merge regions one pair at a time by Ward's method until one is left.
 
-    means: n x C; sizes: n, pixels. As in Ward's method, what a join costs is the squared distance of the means times
-    a b / (a + b) for parts of a and b pixels, so that small ones are joined before large ones.
+    The cost of merging regions of a and b pixels is the squared distance of their means times a b / (a + b).
+
+    Args:
+        means: n x C, mean features.
+        sizes: n, pixels.
+
+    Returns:
+        The merges in order: (lower index, which remains; higher index, which is merged into it).
     """
     means, sizes, order = means.double(), sizes.double(), []
-    gaps = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist").square()
-    cost = gaps * (sizes[:, None] * sizes) / (sizes[:, None] + sizes).clamp_min(1)
+    distances = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist").square()
+    cost = distances * (sizes[:, None] * sizes) / (sizes[:, None] + sizes).clamp_min(1)
     cost.fill_diagonal_(torch.inf)
     means, sizes = means.clone(), sizes.clone()
     for _ in range(len(sizes) - 1):
-        kept, gone = sorted(divmod(int(cost.argmin()), len(sizes)))
-        order.append((kept, gone))
-        both = sizes[kept] + sizes[gone]
-        means[kept] = (means[kept] * sizes[kept] + means[gone] * sizes[gone]) / both.clamp_min(1)
-        sizes[kept] = both
-        row = (means - means[kept]).square().sum(dim=1) * (sizes * both) / (sizes + both).clamp_min(1)
-        row[cost[kept].isinf() & (torch.arange(len(row)) != gone)] = torch.inf
-        row[gone] = torch.inf
-        cost[kept], cost[:, kept], cost[gone], cost[:, gone] = row, row, torch.inf, torch.inf
+        target, other = sorted(divmod(int(cost.argmin()), len(sizes)))
+        order.append((target, other))
+        both = sizes[target] + sizes[other]
+        means[target] = (means[target] * sizes[target] + means[other] * sizes[other]) / both.clamp_min(1)
+        sizes[target] = both
+        row = (means - means[target]).square().sum(dim=1) * (sizes * both) / (sizes + both).clamp_min(1)
+        row[cost[target].isinf() & (torch.arange(len(row)) != other)] = torch.inf
+        row[other] = torch.inf
+        cost[target], cost[:, target], cost[other], cost[:, other] = row, row, torch.inf, torch.inf
     return order
 
 
 def owners(count: int, joins: list[tuple[int, int]]) -> Tensor:
-    """The part that each of `count` parts has become one with after these joins: count, int64."""
+    """Return the region that each of `count` regions belongs to after the merges of `join_order`: count, int64."""
     owner = torch.arange(count)
-    for kept, gone in joins:
-        owner[owner == gone] = kept
+    for target, other in joins:
+        owner[owner == other] = target
     return owner
 
 
-def _pairs(counts: Tensor) -> Tensor:
+def _num_pairs(counts: Tensor) -> Tensor:
     return counts * (counts - 1) / 2

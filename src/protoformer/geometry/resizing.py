@@ -1,4 +1,4 @@
-"""Small images made larger, so that thin things are seen, and what was found in them brought back to their own size."""
+"""Resizing, padding and upsampling of images, flows and maps."""
 
 import math
 from dataclasses import dataclass
@@ -12,56 +12,75 @@ Points = TypeVar("Points", float, Tensor)
 
 
 def limited_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """The (height, width) of an image of a size once it has no more than about so many pixels; none is enlarged."""
+    """Return the size of an image reduced to a number of pixels; it is never enlarged.
+
+    Args:
+        size: (height, width).
+        pixels: Approximate maximum number of pixels.
+
+    Returns:
+        (height, width) with the same aspect ratio.
+    """
     height, width = size
     scale = min(1.0, math.sqrt(pixels / (height * width)))
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def shrink(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images, N x 3 x H x W in [0, 1], at a size not larger than their own; every pixel is heard."""
+    """Reduce images, N x 3 x H x W in [0, 1], to (height, width) with antialiasing."""
     if (images.shape[2], images.shape[3]) == size:
         return images
     return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
 
 
 def shrink_position(position: Points, before: int, after: int) -> Points:
-    """Where a place along a side of so many pixels lies once there are fewer, the center of the first pixel being 0.
+    """Convert a coordinate along one side of an image to its coordinate after resizing.
 
-    It is the edges of an image that stay its edges, half a pixel outside the centers of its outer pixels.
+    The center of the first pixel is 0. The edges of the image, half a pixel outside the outer centers, stay aligned.
+
+    Args:
+        position: Coordinate before resizing, in pixels.
+        before: Side length before resizing, in pixels.
+        after: Side length after resizing, in pixels.
     """
     return (position + 0.5) * after / before - 0.5
 
 
-MOST_ENLARGED = 2.0
-"""Times a side: beyond that an image shows no more."""
-WORTH_ENLARGING = 1.1
-"""Times a side: below that it is left as it is, because to be resampled costs it more than it gains."""
-NEAR_ENOUGH = 0.05
-"""Share of a side by which it may be longer or shorter to be a multiple."""
+MAX_ENLARGEMENT = 2.0
+"""Maximum factor per side; further enlargement adds no detail."""
+MIN_ENLARGEMENT = 1.1
+"""Minimum factor per side; below it resampling loses more than it gains."""
+MULTIPLE_TOLERANCE = 0.05
+"""Relative change of a side that is accepted to make it a multiple."""
 
 
 def enlarged_size(size: tuple[int, int], pixels: int, multiple: int = 1) -> tuple[int, int]:
-    """The (height, width) of an image once it has about so many pixels, or twice its sides; none is shrunk.
+    """Return the size of an image enlarged to a number of pixels, at most twice per side; it is never reduced.
 
-    A side is a multiple of `multiple`, so that a network pads nothing, where one lies within 5 % of what the side is to
-    be and within twice what it was; else it is rounded to a pixel.
+    Args:
+        size: (height, width).
+        pixels: Approximate number of pixels to reach.
+        multiple: Each side is rounded to a multiple of this, to avoid padding, if one lies within 5 % of the exact side
+            and within twice the original; else it is rounded to a pixel.
+
+    Returns:
+        (height, width).
     """
-    scale = min(MOST_ENLARGED, math.sqrt(pixels / (size[0] * size[1])))
-    if scale < WORTH_ENLARGING:
+    scale = min(MAX_ENLARGEMENT, math.sqrt(pixels / (size[0] * size[1])))
+    if scale < MIN_ENLARGEMENT:
         return size
     return _enlarged_side(size[0], scale, multiple), _enlarged_side(size[1], scale, multiple)
 
 
 def _enlarged_side(side: int, scale: float, multiple: int) -> int:
-    wanted = scale * side
-    whole = multiple * round(wanted / multiple)
-    near = abs(whole - wanted) <= NEAR_ENOUGH * wanted and whole <= MOST_ENLARGED * side
-    return whole if near else round(wanted)
+    exact = scale * side
+    rounded = multiple * round(exact / multiple)
+    near = abs(rounded - exact) <= MULTIPLE_TOLERANCE * exact and rounded <= MAX_ENLARGEMENT * side
+    return rounded if near else round(exact)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images, N x 3 x H x W in [0, 1], at another size: smaller, or larger by cubic interpolation."""
+    """Resize images, N x 3 x H x W in [0, 1], to (height, width): antialiased to fewer pixels, bicubic to more."""
     height, width = images.shape[2:]
     if size[0] * size[1] <= height * width:
         return shrink(images, size)
@@ -69,54 +88,72 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize_flow(flow: Tensor, size: tuple[int, int]) -> Tensor:
-    """A flow, N x 2 x H x W or with further maps below it, of the same images at another size, in pixels of that size.
+    """Resize a flow and scale its vectors.
 
-    The edges of an image stay its edges, so vectors have only to be as much longer or shorter as the sides are.
+    Args:
+        flow: N x C x H x W; the first two channels are (u, v) in pixels, further channels are only resized.
+        size: (height, width).
+
+    Returns:
+        N x C x height x width, with (u, v) in pixels of the new size.
     """
     height, width = flow.shape[2:]
     if (height, width) == size:
         return flow
-    # At half the size, the four neighbors of a place are all that there is; at less, some would not be heard.
-    averaged = height > 2 * size[0] or width > 2 * size[1]
-    moved = F.interpolate(flow, size, mode="bilinear", align_corners=False, antialias=averaged)
-    moved[:, 0] *= size[1] / width
-    moved[:, 1] *= size[0] / height
-    return moved
+    # Bilinear interpolation to less than half the size would leave out pixels.
+    antialias = height > 2 * size[0] or width > 2 * size[1]
+    resized = F.interpolate(flow, size, mode="bilinear", align_corners=False, antialias=antialias)
+    resized[:, 0] *= size[1] / width
+    resized[:, 1] *= size[0] / height
+    return resized
 
 
 def convex_upsample(field: Tensor, weights: Tensor, factor: int = 8) -> Tensor:
-    """Each fine pixel is a convex combination of the 3x3 coarse pixels around it.
+    """Upsample a field by convex combinations of the 3x3 coarse neighbors of each fine pixel (as in RAFT).
 
-    field: N x C x H x W; weights: N x (9 factor^2) x H x W, logits; returns N x C x (factor H) x (factor W).
-    At the border the outermost value is repeated, so a constant field stays constant up to the edge.
+    At the border the outermost value is repeated, so that a constant field stays constant.
+
+    Args:
+        field: N x C x H x W.
+        weights: N x (9 factor^2) x H x W, logits.
+        factor: Upsampling factor.
+
+    Returns:
+        N x C x (factor H) x (factor W).
     """
     batch, channels, height, width = field.shape
-    shares = weights.view(batch, 1, 9, factor, factor, height, width).float().softmax(dim=2)
-    around = F.unfold(F.pad(field.float(), (1, 1, 1, 1), mode="replicate"), kernel_size=3)
-    around = around.view(batch, channels, 9, 1, 1, height, width)
-    fine = (shares * around).sum(dim=2)
+    probabilities = weights.view(batch, 1, 9, factor, factor, height, width).float().softmax(dim=2)
+    neighbors = F.unfold(F.pad(field.float(), (1, 1, 1, 1), mode="replicate"), kernel_size=3)
+    neighbors = neighbors.view(batch, channels, 9, 1, 1, height, width)
+    fine = (probabilities * neighbors).sum(dim=2)
     return fine.permute(0, 1, 4, 2, 5, 3).reshape(batch, channels, factor * height, factor * width)
 
 
 def upsample_2x(maps: Tensor) -> Tensor:
-    """N x C x H x W to N x C x 2H x 2W, bilinear between the pixels' centers; the outermost values are repeated.
+    """Upsample maps bilinearly: N x C x H x W to N x C x 2H x 2W.
 
-    As torch's own, whose gradient is not the same twice on a GPU.
+    Equal to `F.interpolate` with align_corners=False, whose gradient is not deterministic on a GPU.
     """
     for dim in (2, 3):
         length = maps.shape[dim]
         before = torch.cat((maps.narrow(dim, 0, 1), maps.narrow(dim, 0, length - 1)), dim)
         after = torch.cat((maps.narrow(dim, 1, length - 1), maps.narrow(dim, length - 1, 1)), dim)
-        near = 0.75 * maps
-        maps = torch.stack((near + 0.25 * before, near + 0.25 * after), dim + 1).flatten(dim, dim + 1)
+        center = 0.75 * maps
+        maps = torch.stack((center + 0.25 * before, center + 0.25 * after), dim + 1).flatten(dim, dim + 1)
     return maps
 
 
 @dataclass(frozen=True)
 class Padding:
-    """How many pixels to add at the bottom and on the right, by repeating the last row and column.
+    """Padding at the bottom and on the right, by repeating the last row and column.
 
-    Padding there alone keeps every pixel's coordinates as they are.
+    Padding on these sides only leaves the coordinates of all pixels unchanged.
+
+    Attributes:
+        height: Height of the image.
+        width: Width of the image.
+        bottom: Number of rows to add.
+        right: Number of columns to add.
     """
 
     height: int
@@ -125,33 +162,33 @@ class Padding:
     right: int
 
     @classmethod
-    def to_multiple(cls, height: int, width: int, multiple: int, least: int = 1) -> "Padding":
-        """Padding of a height x width image to the next multiple, and to at least `least` pixels a side."""
-        # Not `max`: a side that a graph leaves open is known to reach `least` or not, and its maximum stays a formula.
-        grown = (least if side < least else side for side in (height, width))
+    def to_multiple(cls, height: int, width: int, multiple: int, min_side: int = 1) -> "Padding":
+        """Pad both sides to a multiple of `multiple`, and to at least `min_side` pixels."""
+        # Not `max`: on a symbolic side of an exported graph the comparison is decided, but `max` stays an expression.
+        grown = (min_side if side < min_side else side for side in (height, width))
         padded_height, padded_width = ((side + multiple - 1) // multiple * multiple for side in grown)
         return cls(height, width, padded_height - height, padded_width - width)
 
     def pad(self, images: Tensor) -> Tensor:
-        """N x C x height x width to N x C x (height + bottom) x (width + right)."""
-        if _surely_none(self.bottom) and _surely_none(self.right):
+        """Pad images: N x C x height x width to N x C x (height + bottom) x (width + right)."""
+        if _is_surely_zero(self.bottom) and _is_surely_zero(self.right):
             return images
         return F.pad(images, (0, self.right, 0, self.bottom), mode="replicate")
 
     def crop(self, maps: Tensor, stride: int = 1) -> Tensor:
-        """Cut maps of the padded image, at 1/stride of its size, to those of the image itself (rounded up)."""
+        """Crop maps of the padded image, at 1/stride of its size, to the size of the image (rounded up)."""
         height, width = -(-self.height // stride), -(-self.width // stride)
         if isinstance(height, int) and isinstance(width, int):
             return maps[..., :height, :width]
-        if _surely_none(self.bottom) and _surely_none(self.right):
+        if _is_surely_zero(self.bottom) and _is_surely_zero(self.right):
             return maps
-        # Copied: how a part of a map lies in memory would depend on the size that the graph leaves open.
+        # Copied, because the strides of a view would depend on the symbolic size of an exported graph.
         rows, columns = torch.arange(height, device=maps.device), torch.arange(width, device=maps.device)
         return maps.index_select(-2, rows).index_select(-1, columns)
 
 
-def _surely_none(pixels: int) -> bool:
-    """Whether no pixels are added, where that is known: of a size that a graph leaves open it may not be."""
+def _is_surely_zero(pixels: int) -> bool:
+    """Return whether a number of pixels is 0; False if it is symbolic and cannot be decided."""
     if isinstance(pixels, int):
         return pixels == 0
     from torch.fx.experimental.symbolic_shapes import statically_known_true

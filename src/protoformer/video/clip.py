@@ -1,4 +1,4 @@
-"""The frames of a clip that are wanted, one at a time, wherever they come from."""
+"""Frames of a clip as tensors, from a file, an open video or frames in memory."""
 
 import math
 import os
@@ -16,17 +16,21 @@ from protoformer.video.reader import open_video
 from protoformer.video.types import DEFAULT_RATE, Video, exact_rate
 
 Source = str | os.PathLike[str] | Video | Iterable[ImageLike]
-"""A video file, a folder of images, a pattern of their names; an open movie; or frames, each as `as_frame` takes it."""
+"""A source of `open_video`, an open `Video`, or frames in any form that `as_frame` accepts."""
 
 EARLY = 0.1
-"""Share of a frame's time that a look at it begins before it, as times are rounded."""
+"""Fraction of a frame's duration by which sampling starts before the frame, since times are rounded."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """What of a clip is taken: of the frames from second `start` to `end` the first, and then one in `every`.
+    """The frames of a clip to use.
 
-    rate: frames a second of images, which have no times.
+    Attributes:
+        start: Time of the first frame, in seconds; None: the beginning.
+        end: Time after the last frame, in seconds; None: the end.
+        every: Use the first of these frames and every `every`-th after it.
+        rate: Frames per second of images, which store no times.
     """
 
     start: float | Fraction | None = None
@@ -41,7 +45,13 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class ClipFrame:
-    """Pixels, 3 x H x W, uint8 or float in [0, 1], with their number in the whole clip and their time, seconds."""
+    """One frame of a clip.
+
+    Attributes:
+        pixels: 3 x H x W RGB, uint8 or float in [0, 1].
+        number: Index in the whole clip, from 0.
+        time: Time since the first frame of the whole clip, in seconds.
+    """
 
     pixels: Tensor
     number: int
@@ -49,71 +59,83 @@ class ClipFrame:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width), pixels."""
+        """(height, width) in pixels."""
         return self.pixels.shape[1], self.pixels.shape[2]
 
 
 class ClipFrames:
-    """Iterate over it for the frames of a span, as often as the source can be read; all have one size.
+    """An iterable over the frames of a span, all of one size.
 
-    movie: the open clip, or None where frames were handed in.
+    It can be iterated as often as its source allows.
+
+    Attributes:
+        span: The frames to use.
+        movie: The open video; None if the source is frames in memory.
     """
 
     def __init__(self, source: Source, span: Span) -> None:
         self.span = span
         self.movie: Video | None = None
-        self._handed_in: Iterable[ImageLike] = ()
+        self._images: Iterable[ImageLike] = ()
         if isinstance(source, Video):
             self.movie = source
         elif isinstance(source, (str, os.PathLike)):
             self.movie = open_video(source, span.rate)
         elif isinstance(source, Iterable):
-            self._handed_in = source
+            self._images = source
         else:
-            raise InputError(f"{source!r} is no clip; give a path, an open movie, or frames.")
+            raise InputError(f"{source!r} is not a clip; give a path, an open video, or frames.")
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The name of the clip in error messages."""
         return "the clip" if self.movie is None else str(self.movie.info.paths[0])
 
     def __iter__(self) -> Iterator[ClipFrame]:
-        return trim_memory(self._given() if self.movie is None else self.read(self.movie, self.span.start))
+        return trim_memory(self._iterate_images() if self.movie is None else self.read(self.movie, self.span.start))
 
-    def read(self, movie: Video, start: float | Fraction | None) -> Iterator[ClipFrame]:
-        """Those of an open clip from a second on."""
-        for frame in movie.frames(start, self.span.end, self.span.every):
+    def read(self, video: Video, start: float | Fraction | None) -> Iterator[ClipFrame]:
+        """Read the frames of an open video from `start` (seconds) to the end of the span."""
+        for frame in video.frames(start, self.span.end, self.span.every):
             yield ClipFrame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
 
-    def instants(self, movie: Video, most: int, together: int = 1) -> list[float]:
-        """Seconds of the span's frames at which to look at so many `together`: at all of a short span, no more than
-        `most` of a longer one, in the middle of equal parts.
+    def instants(self, video: Video, max_count: int, together: int = 1) -> list[float]:
+        """Choose times at which to sample the span.
+
+        Args:
+            video: The open video.
+            max_count: Maximum number of samples. A short span is sampled at every frame, a longer one in the middle of
+                equal parts.
+            together: Number of consecutive frames of each sample.
+
+        Returns:
+            Times in seconds, shortly before the first frame of each sample.
         """
-        rate, first = float(movie.info.rate), float(self.span.start or 0)
-        length = movie.info.seconds
-        if length is None:
-            length = max((frame.time for frame in movie.frames(first)), default=Fraction(0)) + 1 / movie.info.rate
-        last = min(float(length), float("inf") if self.span.end is None else float(self.span.end))
-        places = max(1, math.ceil((last - first) * rate / self.span.every - EARLY) - together + 1)
-        count = min(most, places)
-        starts = [(2 * look + 1) * places // (2 * count) for look in range(count)]
+        rate, first = float(video.info.rate), float(self.span.start or 0)
+        duration = video.info.seconds
+        if duration is None:
+            duration = max((frame.time for frame in video.frames(first)), default=Fraction(0)) + 1 / video.info.rate
+        last = min(float(duration), float("inf") if self.span.end is None else float(self.span.end))
+        num_positions = max(1, math.ceil((last - first) * rate / self.span.every - EARLY) - together + 1)
+        count = min(max_count, num_positions)
+        starts = [(2 * index + 1) * num_positions // (2 * count) for index in range(count)]
         return [first + max(0.0, start * self.span.every - EARLY) / rate for start in starts]
 
-    def _given(self) -> Iterator[ClipFrame]:
+    def _iterate_images(self) -> Iterator[ClipFrame]:
         rate, size = exact_rate(self.span.rate, self.name), None
-        first, last = self.span.start or 0, self.span.end
-        taken = 0
-        for number, image in enumerate(self._handed_in):
+        start, end = self.span.start or 0, self.span.end
+        count = 0
+        for number, image in enumerate(self._images):
             time = number / rate
-            if last is not None and float(time) >= last:
+            if end is not None and float(time) >= end:
                 return
-            if float(time) < first:
+            if float(time) < start:
                 continue
-            taken += 1
-            if (taken - 1) % self.span.every:
+            count += 1
+            if (count - 1) % self.span.every:
                 continue
             pixels = as_frame(image, f"frame {number}").cpu()
-            # Whoever hands frames in may write the next one over this one.
+            # A copy, because the source may reuse the memory for its next frame.
             frame = ClipFrame(pixels.clone(), number, time)
             if size is not None and frame.size != size:
                 raise InputError(

@@ -1,4 +1,4 @@
-"""Movies that lie in a folder as images, one file a frame."""
+"""Videos stored as a sequence of image files."""
 
 import glob
 import os
@@ -22,14 +22,21 @@ IMAGE_SUFFIXES = frozenset(
 
 
 class ImageSequence(Video):
-    """Images of one size, `rate` frames a second, read as `read_image` reads them and rounded to 8 bits."""
+    """Images of one size at a constant rate, read by `read_image` and rounded to 8 bits."""
 
     def __init__(self, paths: Iterable[Path], rate: Fraction, max_pixels: int | None = None) -> None:
+        """Read the first image.
+
+        Args:
+            paths: The image files in order, at least one.
+            rate: Frames per second.
+            max_pixels: Maximum number of pixels of an image; None: `MAX_PIXELS`.
+        """
         files = tuple(paths)
         self._max_pixels = max_pixels
         info = VideoInfo(
             paths=files,
-            size=_picture(files[0], max_pixels).shape[:2],
+            size=_read_uint8(files[0], max_pixels).shape[:2],
             rate=rate,
             tick=1 / rate,
             start=Fraction(0),
@@ -45,7 +52,7 @@ class ImageSequence(Video):
         inside = [(number, time) for number, time in times if start <= float(time) < end]
         for number, time in inside[::every]:
             path = self.info.paths[number]
-            image = _picture(path, self._max_pixels)
+            image = _read_uint8(path, self._max_pixels)
             if image.shape[:2] != self.info.size:
                 height, width = self.info.size
                 raise InputError(
@@ -56,41 +63,55 @@ class ImageSequence(Video):
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The images of a folder, known by their suffix, frame_2 before frame_10; hidden files are left out."""
+    """List the images of a folder by their suffix, in natural order (frame_2 before frame_10), without hidden files.
+
+    Raises:
+        InputError: The folder cannot be listed or has no images.
+    """
     try:
-        found = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]
+        images = [path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]
     except OSError as error:
         raise InputError(f"{folder} cannot be listed ({system_reason(error)}); check its permissions.") from None
-    files = _in_order(found)
+    files = _sort_visible(images)
     if not files:
         raise InputError(f"the folder {folder} holds no images; give a folder of png, jpeg or other images.")
     return files
 
 
 def match_images(pattern: str) -> list[Path]:
-    """The files whose names match a pattern such as 'frames/*.png', frame_2 before frame_10."""
-    files = _in_order(map(Path, names_like(pattern)))
+    """List the files that match a pattern such as 'frames/*.png', in natural order (frame_2 before frame_10).
+
+    Raises:
+        InputError: No file matches.
+    """
+    files = _sort_visible(map(Path, names_like(pattern)))
     if not files:
         raise InputError(f"no file matches {pattern}; check the folder and the pattern.")
     return files
 
 
 def names_like(pattern: str) -> list[str]:
-    """Return the names of what matches a pattern. Folders at its beginning that exist are those, whatever their names.
+    """List the paths that match a pattern.
+
+    Leading folders that exist are taken literally, even if their names contain *, ? or [.
 
     Args:
-        pattern: As `glob` takes it, with ** for any number of folders.
+        pattern: A pattern of `glob`, with ** for any number of folders.
     """
     parts = Path(pattern).parts
-    known = 0
-    while known < len(parts) - 1 and Path(*parts[: known + 1]).is_dir():
-        known += 1
-    escaped = [glob.escape(part) for part in parts[:known]]
-    return glob.glob(str(Path(*escaped, *parts[known:])), recursive=True)  # noqa: PTH207 - it may be absolute
+    num_literal = 0
+    while num_literal < len(parts) - 1 and Path(*parts[: num_literal + 1]).is_dir():
+        num_literal += 1
+    escaped = [glob.escape(part) for part in parts[:num_literal]]
+    return glob.glob(str(Path(*escaped, *parts[num_literal:])), recursive=True)  # noqa: PTH207 - it may be absolute
 
 
 def is_image_file(path: Path) -> bool:
-    """Whether the file is an image, by its suffix, and not an animation of its kind that ffmpeg reads."""
+    """Return whether a file is a still image, by its suffix; animations that ffmpeg reads are not.
+
+    Raises:
+        InputError: The file cannot be read, or is an animated webp.
+    """
     suffix = path.suffix.lower()
     if suffix not in IMAGE_SUFFIXES or suffix == ".gif":
         return False
@@ -101,12 +122,13 @@ def is_image_file(path: Path) -> bool:
     return b"acTL" not in head.split(b"IDAT")[0]
 
 
-def _in_order(paths: Iterable[Path]) -> list[Path]:
+def _sort_visible(paths: Iterable[Path]) -> list[Path]:
+    """Sort files in natural order, without hidden ones."""
     visible = [path for path in paths if not path.name.startswith(".") and path.is_file()]
     return sorted(visible, key=lambda path: natural_key(os.fspath(path)))
 
 
-def _picture(path: Path, max_pixels: int | None) -> ImageArray:
+def _read_uint8(path: Path, max_pixels: int | None) -> ImageArray:
     samples = read_image(path, max_pixels)
     samples *= 255
     return np.rint(samples, out=samples).astype(np.uint8)

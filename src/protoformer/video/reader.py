@@ -1,7 +1,7 @@
-"""Video files of any container and codec that ffmpeg reads."""
+"""Readers for video files and image sequences; `open_video` opens any of them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from protoformer.errors import InputError
 from protoformer.io.files import PixelLimitError, check_input, check_pixel_count, is_folder, path_exists, pixel_limit
-from protoformer.video.color_conversion import FrameConverter, FrameGeometry, decode_size_tag, frame_geometry, kept_size
+from protoformer.video.color_conversion import (
+    FrameConverter,
+    FrameGeometry,
+    cropped_size,
+    decode_size_tag,
+    read_geometry,
+)
 from protoformer.video.decoding import (
     CODED_BORDER,
     PacketDecoder,
@@ -32,52 +38,56 @@ if TYPE_CHECKING:
 
 
 _BLOCK = 64
-"""Pixels on each axis by which a coded frame is at most larger than the frame it holds."""
+"""Maximum padding of a coded frame per axis, in pixels."""
 SMALL_FRAME = 2**23
-"""Pixels of a frame, a little more than 4K has, that a file of any length may declare."""
+"""Pixels of a frame (slightly more than 4K) that a file of any length may declare."""
 FRAME_PIXELS_PER_BYTE = 512
-"""Pixels of a frame that a file may declare for each of its bytes, beyond `SMALL_FRAME`. Single-color frames compress
-further, but a file that holds little else would take gigabytes to decode."""
+"""Pixels of a frame that a file may declare per byte of its length, beyond `SMALL_FRAME`.
+
+Frames of a single color compress further, but a file that holds little else would take gigabytes to decode."""
 
 
 class VideoFile(Video):
-    """A video file. Frames come in the order and at the times in which they are shown.
+    """A video file, with frames in display order and at their display times.
 
-    A time that is missing or does not grow is put one usual frame after the one before. Of several video streams the
-    default one is read; the picture on a sound file is none.
+    A missing or non-increasing time is replaced by the previous time plus the average frame duration. If there are
+    several video streams, the default one is read; cover images of audio files are ignored.
     """
 
     def __init__(self, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
-        """Read the header and the first frame.
+        """Read the header and decode the first frame.
 
         Args:
             path: The video file.
-            max_pixels: Most pixels of a frame as shown; None: `MAX_PIXELS`. A larger header is refused before a frame
-                is decoded; a frame that turns out to be larger is neither decoded nor converted.
+            max_pixels: Maximum number of pixels of a displayed frame; None: `MAX_PIXELS`. A header that declares more
+                is refused before any frame is decoded, and a larger frame is neither decoded nor converted.
+
+        Raises:
+            InputError: The file cannot be read, or its frames are too large (`PixelLimitError`).
         """
         self._path = check_input(path)
-        self._bytes = self._path.stat().st_size
-        self._max_pixels = min(pixel_limit(max_pixels), max(SMALL_FRAME, FRAME_PIXELS_PER_BYTE * self._bytes))
-        self._by_length = self._max_pixels < pixel_limit(max_pixels)
-        with self._opened() as (container, stream):
-            # Matroska writes the names of its tags large.
+        self._num_bytes = self._path.stat().st_size
+        self._max_pixels = min(pixel_limit(max_pixels), max(SMALL_FRAME, FRAME_PIXELS_PER_BYTE * self._num_bytes))
+        self._limited_by_length = self._max_pixels < pixel_limit(max_pixels)
+        with self._open() as (container, stream):
+            # Matroska writes tag names in capitals.
             tags = {name.lower(): text for name, text in container.metadata.items()}
-            aspect, marked = stream.sample_aspect_ratio, decode_size_tag(tags.get("comment", ""))
-            self._check_size(kept_size((stream.height, stream.width), aspect, marked))
+            aspect, tagged = stream.sample_aspect_ratio, decode_size_tag(tags.get("comment", ""))
+            self._check_size(cropped_size((stream.height, stream.width), aspect, tagged))
             first = next(PacketDecoder(container, stream, self._path).frames(), None)
             if first is None:
                 raise InputError(f"{path} has no frame that can be decoded; make or download it again.")
-            self._framing = frame_geometry(first, aspect, marked, stream.codec_context.codec.canonical_name)
-            self._check_size(self._framing.kept)
-            # A kind of pixel that cannot be converted is told now and not later.
-            _developed(FrameConverter(self._framing), first, self._path, number=0)
+            self._geometry = read_geometry(first, aspect, tagged, stream.codec_context.codec.canonical_name)
+            self._check_size(self._geometry.cropped)
+            # Converted once, so that an unsupported pixel format is an error here and not while reading.
+            _convert_frame(FrameConverter(self._geometry), first, self._path, number=0)
             self._origin = first.pts or 0
             sound = has_sound(container, self._path, self._max_pixels)
-            super().__init__(_described(container, stream, self._path, self._framing, self._origin, sound))
+            super().__init__(_read_info(container, stream, self._path, self._geometry, self._origin, sound))
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple["InputContainer", "VideoStream"]]:
-        """The open file and its video stream, whose decoder takes no frame far over the limit of pixels."""
+    def _open(self) -> Iterator[tuple["InputContainer", "VideoStream"]]:
+        """Open the file and its video stream, whose decoder refuses frames far over the pixel limit."""
         with open_container(self._path, self._max_pixels) as container:
             stream = video_stream(container, self._path)
             if stream.width < 1 or stream.height < 1:
@@ -90,67 +100,78 @@ class VideoFile(Video):
             yield container, stream
 
     def _check_size(self, size: tuple[int, int]) -> None:
-        if self._by_length and size[0] * size[1] > self._max_pixels:
+        if self._limited_by_length and size[0] * size[1] > self._max_pixels:
             raise PixelLimitError(
-                f"{self._path} declares frames of {size[1]}x{size[0]} pixels in only {self._bytes} bytes, which no "
+                f"{self._path} declares frames of {size[1]}x{size[0]} pixels in only {self._num_bytes} bytes, which no "
                 "recorded clip does; scale it down, or make or download it again.",
                 size,
             )
         check_pixel_count(size[1], size[0], self._path, self._max_pixels)
 
+    def count_frames(self) -> int:
+        """Count the intact frames by decoding all of them, without conversion to RGB."""
+        with self._open() as (container, stream):
+            return sum(1 for _ in PacketDecoder(container, stream, self._path).frames())
+
     def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        place = find_seek_point(self._path, self._origin, start) if start > 0 else None
-        if place is not None:
+        seek_point = find_seek_point(self._path, self._origin, start) if start > 0 else None
+        if seek_point is not None:
             try:
-                yield from self._from(place, start, end, every)
+                yield from self._read_from(seek_point, start, end, every)
                 return
-            except _LostPlaceError:
+            except _SeekError:
                 pass
-        yield from self._from(None, start, end, every)
+        yield from self._read_from(None, start, end, every)
 
-    def _from(self, place: SeekPoint | None, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        """As `_reading`, from a place; `_LostPlaceError` where seeking does not lead there, before any frame."""
+    def _read_from(self, seek_point: SeekPoint | None, start: float, end: float, every: int) -> Iterator[VideoFrame]:
+        """Read frames from a seek point, or from the beginning.
+
+        Raises:
+            _SeekError: Seeking did not reach the frame; raised before any frame is yielded.
+        """
         self.skipped, self.torn = 0, False
-        developer, count = FrameConverter(self._framing), 0
-        with self._opened() as (container, stream):
-            decoding = PacketDecoder(container, stream, self._path)
-            if place is not None:
-                _seek(container, stream, place)
-            for shown in self._shown(decoding, time_base(stream), place):
-                self.skipped = decoding.skipped
-                if float(shown.time) >= end:
+        converter, count = FrameConverter(self._geometry), 0
+        with self._open() as (container, stream):
+            decoder = PacketDecoder(container, stream, self._path)
+            if seek_point is not None:
+                _seek(container, stream, seek_point)
+            for timed in self._timed_frames(decoder, time_base(stream), seek_point):
+                self.skipped = decoder.skipped
+                if float(timed.time) >= end:
                     return
-                if float(shown.time) >= start:
+                if float(timed.time) >= start:
                     if count % every == 0:
-                        image = _developed(developer, shown.frame, self._path, shown.number)
-                        yield VideoFrame(image, shown.number, shown.time)
+                        image = _convert_frame(converter, timed.frame, self._path, timed.number)
+                        yield VideoFrame(image, timed.number, timed.time)
                     count += 1
-            self.skipped, self.torn = decoding.skipped, decoding.torn
+            self.skipped, self.torn = decoder.skipped, decoder.torn
 
-    def _shown(self, decoding: PacketDecoder, tick: Fraction, place: SeekPoint | None) -> Iterator["_Shown"]:
-        """Frames with their numbers and times, all of them or those from the place on."""
+    def _timed_frames(
+        self, decoder: PacketDecoder, tick: Fraction, seek_point: SeekPoint | None
+    ) -> Iterator["_TimedFrame"]:
+        """Number and time the decoded frames, all of them or those from the seek point on."""
         step = max(1, round(1 / self.info.rate / tick)) * tick
         time, offset = None, 0
-        for index, frame in enumerate(decoding.frames()):
-            number = index + decoding.skipped
-            if place is not None and time is None:
-                if frame.pts is None or frame.pts < place.pts:
+        for index, frame in enumerate(decoder.frames()):
+            number = index + decoder.skipped
+            if seek_point is not None and time is None:
+                if frame.pts is None or frame.pts < seek_point.pts:
                     continue
-                if frame.pts != place.pts:
-                    raise _LostPlaceError
+                if frame.pts != seek_point.pts:
+                    raise _SeekError
             if time is None:
-                offset = (0 if place is None else place.number) - number
-            before = time
+                offset = (0 if seek_point is None else seek_point.number) - number
+            previous = time
             time = Fraction(0) if frame.pts is None else (frame.pts - self._origin) * tick
-            if before is not None and (frame.pts is None or time <= before):
-                time = before + step
-            yield _Shown(frame, number + offset, time)
-        if place is not None and time is None:
-            raise _LostPlaceError
+            if previous is not None and (frame.pts is None or time <= previous):
+                time = previous + step
+            yield _TimedFrame(frame, number + offset, time)
+        if seek_point is not None and time is None:
+            raise _SeekError
 
 
 @dataclass(frozen=True, eq=False)
-class _Shown:
+class _TimedFrame:
     """A decoded frame with its number and its time in seconds."""
 
     frame: "AvFrame"
@@ -158,43 +179,47 @@ class _Shown:
     time: Fraction
 
 
-class _LostPlaceError(Exception):
-    """Seeking led behind the frame that was wanted, or nowhere."""
+class _SeekError(Exception):
+    """Seeking failed or went past the requested frame."""
 
 
-def _seek(container: "InputContainer", stream: "VideoStream", place: SeekPoint) -> None:
+def _seek(container: "InputContainer", stream: "VideoStream", seek_point: SeekPoint) -> None:
     try:
-        container.seek(place.key, stream=stream)
+        container.seek(seek_point.key, stream=stream)
     except require_av().error.FFmpegError:
-        raise _LostPlaceError from None
+        raise _SeekError from None
 
 
-def _developed(developer: FrameConverter, frame: "AvFrame", path: Path, number: int) -> ImageArray:
-    """The picture of a frame, or an `InputError` that names it."""
-    height, width = developer.framing.stored
+def _convert_frame(converter: FrameConverter, frame: "AvFrame", path: Path, number: int) -> ImageArray:
+    """Convert a frame to RGB.
+
+    Raises:
+        InputError: The frame has another size than the first, or its pixel format cannot be converted.
+    """
+    height, width = converter.geometry.stored
     if (frame.height, frame.width) != (height, width):
         raise InputError(
             f"{path} changes at frame {number} from {width}x{height} to {frame.width}x{frame.height} pixels; "
             "cut it there, or convert it to one size."
         )
     try:
-        return developer.developed(frame)
+        return converter.convert(frame)
     except require_av().error.FFmpegError:
         raise InputError(
-            f"{path} has pixels of the kind {frame.format.name}, which cannot be converted to RGB; convert it first."
+            f"{path} has the pixel format {frame.format.name}, which cannot be converted to RGB; convert it first."
         ) from None
 
 
-def _described(
-    container: "InputContainer", stream: "VideoStream", path: Path, framing: FrameGeometry, origin: int, sound: bool
+def _read_info(
+    container: "InputContainer", stream: "VideoStream", path: Path, geometry: FrameGeometry, origin: int, sound: bool
 ) -> VideoInfo:
     tick = time_base(stream)
     rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
-    frames = _frame_count(container, stream)
+    frames = _declared_frames(container, stream)
     seconds = stream.duration * tick if stream.duration else declared_duration(container, stream)
     return VideoInfo(
         paths=(path,),
-        size=framing.size,
+        size=geometry.size,
         rate=rate,
         tick=tick,
         start=origin * tick,
@@ -205,8 +230,8 @@ def _described(
     )
 
 
-def _frame_count(container: "InputContainer", stream: "VideoStream") -> int | None:
-    """What the file says, less what its list of edits cuts away."""
+def _declared_frames(container: "InputContainer", stream: "VideoStream") -> int | None:
+    """Return the number of frames that the file declares, without those that its edit list removes."""
     entries = stream.index_entries
     if "mov" in container.format.name and stream.frames and len(entries):
         return sum(not entry.is_discard for entry in entries)
@@ -216,12 +241,22 @@ def _frame_count(container: "InputContainer", stream: "VideoStream") -> int | No
 def open_video(
     source: str | os.PathLike[str], rate: float | Fraction = DEFAULT_RATE, max_pixels: int | None = None
 ) -> Video:
-    """Open a video file of any kind that ffmpeg reads, a folder of images, or a pattern such as 'frames/*.png'.
+    """Open a video file, a folder of images, or a pattern of image names.
 
-    Images come in natural order, 2 before 10, `rate` of them a second; a video file knows its own times. What cannot
-    be read is an `InputError` here and not later: the first frame has been decoded once when this returns.
+    The first frame is decoded once, so that an unreadable source is an error here and not while reading.
 
-    Frames of more than `max_pixels` pixels (None: `MAX_PIXELS`) are a `PixelLimitError`, from the header alone.
+    Args:
+        source: A file that ffmpeg reads, a folder, or a pattern such as 'frames/*.png'. Images are read in natural
+            order, 2 before 10.
+        rate: Frames per second of images; a video file has its own times.
+        max_pixels: Maximum number of pixels of a frame; None: `MAX_PIXELS`.
+
+    Returns:
+        The video.
+
+    Raises:
+        InputError: The source cannot be read.
+        PixelLimitError: The header declares frames of more than `max_pixels` pixels.
     """
     path, exact = Path(source), exact_rate(rate, source)
     if is_folder(path):
@@ -230,3 +265,27 @@ def open_video(
         return ImageSequence(match_images(str(source)), exact, max_pixels)
     path = check_input(path)
     return ImageSequence([path], exact, max_pixels) if is_image_file(path) else VideoFile(path, max_pixels)
+
+
+def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Iterator[ImageArray]:
+    """Read the frames of a video that have the given numbers.
+
+    Args:
+        path: Any source of `open_video`.
+        numbers: Frame numbers, counted from 0, in any order; repeated numbers count once.
+
+    Yields:
+        The images, uint8 HxWx3 RGB, in the order of the video.
+
+    Raises:
+        InputError: The video cannot be read, or a requested frame is damaged or missing.
+    """
+    requested, last = set(numbers), max(numbers, default=-1)
+    for frame in open_video(path).frames():
+        if frame.number in requested:
+            requested.remove(frame.number)
+            yield frame.image
+        if frame.number >= last:
+            break
+    if requested:
+        raise InputError(f"{path} has no frame {min(requested)}, or it is damaged; make or download the video again.")

@@ -1,6 +1,6 @@
-"""What a movie is to the rest of the house: pictures one at a time, each with its number and its exact time.
+"""Base types for video input: `Video`, its frames and its metadata.
 
-`open_movie` (in `movie_opening`) makes one from a video file, a folder of images or a pattern of their names.
+`protoformer.video.reader.open_video` creates a `Video` from a file, a folder of images or a pattern of their names.
 """
 
 import os
@@ -22,101 +22,132 @@ ImageArray = npt.NDArray[np.uint8]
 
 
 DEFAULT_RATE = Fraction(25)
-"""Frames a second where nobody says how many: images say nothing about time."""
+"""Frames per second of image sequences, which store no times, unless a rate is given."""
 LONGEST_SECONDS = 1_000_000
-"""The most seconds, 11 days, that a frame may be shown, or lie after the first one."""
+"""Maximum duration of a frame, and maximum time of a frame after the first one, in seconds (11 days)."""
 
 
 @dataclass(frozen=True, eq=False)
 class VideoFrame:
-    """One picture of a movie."""
+    """One decoded frame of a video.
+
+    Attributes:
+        image: uint8 HxWx3 RGB, upright, square pixels. The caller may modify it.
+        number: Index in the whole video, counted from 0 independently of where reading started. Damaged frames that
+            are skipped keep their numbers.
+        time: Exact time since the first frame of the video, in seconds; strictly increasing.
+    """
 
     image: ImageArray
-    """uint8 HxWx3 RGB, upright, square pixels, yours to change."""
     number: int
-    """From 0 in the whole clip, wherever the reading began. A frame that was lost keeps its number for itself."""
     time: Fraction
-    """Seconds, exact, since the first frame of the clip; it grows from frame to frame."""
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What is known of a movie before it is read."""
+    """Metadata of a video, available before its frames are read.
+
+    Attributes:
+        paths: The video file, or all images in order.
+        size: (height, width) in pixels as displayed: after rotation, with square pixels.
+        rate: Average number of frames per second.
+        tick: Time base in seconds; every frame time is a multiple of it.
+        start: Time of the first frame on the clock of the file, in seconds. The audio uses the same clock.
+        frames: Number of frames declared by the file; None if it declares none.
+        seconds: Duration declared by the file; None if it declares none.
+        sound: Whether there is an audio stream.
+        codec: Codec name as in ffmpeg: h264, vp9, gif, png, ...
+    """
 
     paths: tuple[Path, ...]
-    """The video file, or every image in its order."""
     size: tuple[int, int]
-    """(height, width) in pixels as shown: rotated, and stretched to square pixels."""
     rate: Fraction
-    """Frames a second, on average."""
     tick: Fraction
-    """Seconds: every time is a whole number of these."""
     start: Fraction
-    """Seconds on the file's own clock, which its sound shares, at which the first frame is shown."""
     frames: int | None
-    """How many there are, as the file says; None where it does not."""
     seconds: Fraction | None
-    """How long it is, as the file says; None where it does not."""
     sound: bool
-    """Is there any?"""
     codec: str
-    """The name of what it is coded with, as ffmpeg calls it: h264, vp9, gif, png, ..."""
 
 
 class Video(ABC):
-    """A movie that can be read any number of times, from any second on, with one picture in memory at a time.
+    """A video that can be read repeatedly, from any time on, with one frame in memory at a time.
 
-    Nothing stays open between two readings, so there is nothing to close.
+    Files are open only while frames are being read, so there is nothing to close.
+
+    Attributes:
+        info: Metadata.
+        skipped: Number of damaged frames that the latest reading skipped.
+        torn: Whether the latest reading reached the end of the file before the declared duration.
     """
 
     def __init__(self, info: VideoInfo) -> None:
         self.info = info
         self.skipped = 0
-        """Frames that the latest reading had to leave out because their data are damaged."""
         self.torn = False
-        """Did the latest reading, gone on to the end, find less than the file promises?"""
 
     def frames(
         self, start: float | Fraction | None = None, end: float | Fraction | None = None, every: int = 1
     ) -> Iterator[VideoFrame]:
-        """The frames with start <= time < end, in seconds; of these the first, and then one in `every`.
+        """Read the frames with start <= time < end.
 
-        Damaged frames are left out and counted in `skipped`. A clip that is cut short gives its whole frames, and
-        `torn` says so afterwards. A picture of another size than the first is an `InputError` when its turn comes.
+        Damaged frames are skipped and counted in `skipped`. A truncated file yields its intact frames, and `torn` is
+        set afterwards.
+
+        Args:
+            start: Time of the first frame, in seconds; None: the beginning.
+            end: Time after the last frame, in seconds; None: the end.
+            every: Yield the first of these frames and every `every`-th after it.
+
+        Returns:
+            An iterator over the frames. It raises `InputError` at a frame whose size differs from the first.
+
+        Raises:
+            InputError: The span is empty or `every` is less than 1.
         """
-        first = 0.0 if start is None else _second(start, "start")
-        last = float("inf") if end is None else _second(end, "end")
+        first = 0.0 if start is None else _check_seconds(start, "start")
+        last = float("inf") if end is None else _check_seconds(end, "end")
         if last <= first:
-            raise InputError(f"from second {first:g} to second {last:g} there is nothing; give an end after the start.")
+            raise InputError(f"there are no frames from second {first:g} to {last:g}; give an end after the start.")
         if every < 1:
             raise InputError(f"one frame in {every} cannot be taken; give a whole number of 1 or more.")
         return self._reading(first, last, every)
 
     @abstractmethod
     def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        """As `frames`, with bounds that are numbers. Times are compared as the nearest floats."""
+        """Read the frames with start <= float(time) < end; see `frames`."""
 
 
-def _second(value: float | Fraction, name: str) -> float:
-    """A bound as a float, which an exact time rounds to as well: a frame's own time as `start` finds that frame."""
-    second = float(value)
-    if not 0 <= second < float("inf"):
-        raise InputError(f"the {name} of a movie is at second {second:g}; give a number of seconds, 0 or more.")
-    return second
+def _check_seconds(value: float | Fraction, name: str) -> float:
+    """Convert a time bound to float.
+
+    Frame times are rounded to float in the same way, so that the exact time of a frame as `start` selects this frame.
+    """
+    seconds = float(value)
+    if not 0 <= seconds < float("inf"):
+        raise InputError(f"the {name} of a video is at second {seconds:g}; give a number of seconds, 0 or more.")
+    return seconds
 
 
 def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction:
-    """Return a rate, frames a second, as a fraction.
+    """Convert a frame rate to a fraction that video files can store.
 
-    A float, or a fraction that no video file can store, becomes the nearest fraction of small numbers, which differs by
-    less than a millionth: 29.97 is 2997/100, and 0.0003, a frame every 10000/3 seconds, is 3/10000.
+    A float, or a fraction of large integers, becomes the nearest fraction with small integers, which differs by less
+    than one millionth: 29.97 becomes 2997/100, and 0.0003 (10000/3 seconds per frame) becomes 3/10000.
+
+    Args:
+        rate: Frames per second.
+        path: The file to name in the error message.
+
+    Returns:
+        The rate in frames per second.
 
     Raises:
         InputError: The rate is not between 1 / `LONGEST_SECONDS` and 100,000.
     """
     if not Fraction(1, LONGEST_SECONDS) <= rate < 100_000:
         raise InputError(
-            f"{path} cannot have {rate} frames a second; give a rate over 0, "
+            f"{path} cannot have {rate} frames per second; give a rate over 0, "
             f"of at least {1 / LONGEST_SECONDS:f} and less than 100000."
         )
     exact = Fraction(rate)
@@ -124,12 +155,16 @@ def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction
         return exact
     if exact >= 1:
         return exact.limit_denominator(1001)
-    # Below 1 the seconds of a frame are the number that needs few digits.
+    # Below 1 it is the duration of a frame that has few digits.
     return 1 / (1 / exact).limit_denominator(1001)
 
 
 def require_av() -> ModuleType:
-    """The package `av`, or an `InputError` that says how to get it."""
+    """Import PyAV.
+
+    Raises:
+        InputError: PyAV is not installed.
+    """
     try:
         return import_module("av")
     except ImportError:

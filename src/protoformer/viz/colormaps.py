@@ -1,7 +1,8 @@
-"""Flow as a picture: Middlebury's color wheel (Baker et al., A Database and Evaluation Methodology for Optical Flow).
+"""Color maps for optical flow and depth.
 
-Hue is direction, saturation is speed: no motion is white, motion at the chosen maximum has the wheel's pure color,
-faster motion is darkened, and unknown motion is black.
+Flow uses the color wheel of Middlebury (Baker et al., A Database and Evaluation Methodology for Optical Flow): hue is
+direction and saturation is speed. Zero motion is white, the chosen maximum has the pure color of the wheel, faster
+motion is darker, and invalid flow is black. Depth uses a perceptually uniform color map of its logarithm.
 """
 
 from functools import cache
@@ -12,43 +13,56 @@ import numpy.typing as npt
 from protoformer.errors import InputError
 from protoformer.io.arrays import as_flow, as_values, valid_flow
 
-# Steps between red, yellow, green, cyan, blue, magenta and red again: more where the eye tells more hues apart.
+# Steps between red, yellow, green, cyan, blue, magenta and red: more where more hues can be distinguished.
 _STEPS = (15, 6, 4, 11, 13, 6)
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255), (255, 0, 0))
 
-_TOO_FAST_BRIGHTNESS = 0.75
-_TYPICAL_PERCENTILE = 99.0
-# Below this (pixels) a still scene's rounding noise would be painted as if it were motion.
-_SMALLEST_MAX_MOTION = 1e-3
+_OVERFLOW_BRIGHTNESS = 0.75
+_MAX_MOTION_PERCENTILE = 99.0
+# In pixels; below it the rounding noise of a static scene would be drawn like motion.
+_MIN_MAX_MOTION = 1e-3
 
 
 def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.NDArray[np.uint8]:
-    """Paint a flow, HxWx2 (u right, v down) in pixels, as uint8 HxWx3 RGB.
+    """Color-code a flow with the Middlebury color wheel.
 
-    `max_motion`: the length in pixels that gets the pure color, over 0. None takes the 99th percentile of the known
-    lengths, so that one outlier does not wash out the picture, and at least 0.001 pixel. Unknown motion (NaN, infinite
-    or beyond 1e9) is black.
+    Args:
+        flow: HxWx2, (u right, v down) in pixels. Values that are NaN, infinite or beyond 1e9 are invalid.
+        max_motion: Length in pixels that gets the pure color; None: the 99th percentile of the valid lengths, at least
+            0.001 pixels.
+
+    Returns:
+        uint8 HxWx3 RGB; invalid flow is black.
+
+    Raises:
+        InputError: `max_motion` is not a positive number.
     """
     array = as_flow(flow)
-    known = valid_flow(array)
-    vectors = array[known]
+    valid = valid_flow(array)
+    vectors = array[valid]
     lengths = np.hypot(vectors[:, 0], vectors[:, 1])
     if max_motion is None:
-        max_motion = _typical_maximum(lengths)
+        max_motion = _default_max_motion(lengths)
     elif not (np.isfinite(max_motion) and max_motion > 0):
-        raise InputError(f"max_motion is a length in pixels over 0, not {max_motion}; give one, or None to measure it.")
-    picture = np.zeros((*known.shape, 3), dtype=np.uint8)
+        raise InputError(
+            f"max_motion is a length in pixels over 0, not {max_motion}; give one, or None to choose it automatically."
+        )
+    image = np.zeros((*valid.shape, 3), dtype=np.uint8)
     with np.errstate(over="ignore"):
         speeds = lengths / np.float64(max_motion)
-    # Anything over 1 is painted alike; the bound keeps infinity out of the arithmetic.
-    picture[known] = _paint(vectors, np.minimum(speeds, 2).astype(np.float32))
-    return picture
+    # All speeds over 1 are drawn alike; the bound keeps infinity out of the arithmetic.
+    image[valid] = _color_vectors(vectors, np.minimum(speeds, 2).astype(np.float32))
+    return image
 
 
 def color_wheel_legend(size: int) -> npt.NDArray[np.uint8]:
-    """Draw the wheel as uint8 size x size x 3 RGB: each pixel has the color of motion from the center towards it.
+    """Draw the color wheel: each pixel has the color of motion from the center towards it.
 
-    The rim, at the picture's edge, is motion at the maximum; outside it the picture is white.
+    Args:
+        size: Side of the image in pixels; the rim, at its edge, is motion at the maximum.
+
+    Returns:
+        uint8 size x size x 3 RGB, white outside the wheel.
     """
     if size < 1:
         raise InputError(f"a legend is at least one pixel wide, not {size}; give a larger size.")
@@ -59,108 +73,122 @@ def color_wheel_legend(size: int) -> npt.NDArray[np.uint8]:
     return flow_to_color(np.stack([u * inside, v * inside], axis=-1), max_motion=1.0)
 
 
-def _typical_maximum(lengths: npt.NDArray[np.float32]) -> float:
-    """Choose the length (pixels) to paint in pure color, from N known lengths."""
+def _default_max_motion(lengths: npt.NDArray[np.float32]) -> float:
+    """Choose the length in pixels that gets the pure color, from N valid lengths."""
     if lengths.size == 0:
-        return _SMALLEST_MAX_MOTION
-    return max(float(np.percentile(lengths, _TYPICAL_PERCENTILE)), _SMALLEST_MAX_MOTION)
+        return _MIN_MAX_MOTION
+    return max(float(np.percentile(lengths, _MAX_MOTION_PERCENTILE)), _MIN_MAX_MOTION)
 
 
 def _color_wheel() -> npt.NDArray[np.float64]:
-    """Build the 55 pure colors, float64 55x3 RGB in [0, 1]."""
+    """Compute the 55 pure colors of the wheel, float64 55x3 RGB in [0, 1]."""
     spans = []
     for start, end, steps in zip(_CORNERS[:-1], _CORNERS[1:], _STEPS, strict=True):
-        moved = np.arange(steps)[:, None] * (np.array(end) - np.array(start)) / steps
-        # The published wheel floors the amount moved, not the color reached.
-        spans.append(np.array(start) + np.sign(moved) * np.floor(np.abs(moved)))
+        change = np.arange(steps)[:, None] * (np.array(end) - np.array(start)) / steps
+        # The published wheel floors the change, not the resulting color.
+        spans.append(np.array(start) + np.sign(change) * np.floor(np.abs(change)))
     return np.concatenate(spans) / 255
 
 
 _WHEEL = _color_wheel()
-_PLACES = np.arange(len(_WHEEL), dtype=np.float64)
+_WHEEL_POSITIONS = np.arange(len(_WHEEL), dtype=np.float64)
 
 
-def _paint(vectors: npt.NDArray[np.float32], speeds: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """Color N known vectors (Nx2) whose speeds (N, 1 = the maximum) are given: uint8 Nx3 RGB."""
+def _color_vectors(vectors: npt.NDArray[np.float32], speeds: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    """Return the colors of N vectors (Nx2) with their speeds relative to the maximum (N): uint8 Nx3 RGB."""
     # Adding zero turns -0.0 into 0.0; atan2 would otherwise put the two at opposite ends of the wheel.
     u, v = vectors[:, 0] + 0, vectors[:, 1] + 0
     # Rightward motion sits at the wheel's first color, and angles grow clockwise on screen from there.
-    place = (np.arctan2(-v, -u) / np.float32(np.pi) + 1) / 2 * _PLACES[-1]
-    pure = np.stack([np.interp(place, _PLACES, channel) for channel in _WHEEL.T], axis=-1)
+    position = (np.arctan2(-v, -u) / np.float32(np.pi) + 1) / 2 * _WHEEL_POSITIONS[-1]
+    pure = np.stack([np.interp(position, _WHEEL_POSITIONS, channel) for channel in _WHEEL.T], axis=-1)
     speeds = speeds[:, None]
-    shown = np.where(speeds <= 1, 1 - speeds * (1 - pure), _TOO_FAST_BRIGHTNESS * pure)
-    picture: npt.NDArray[np.uint8] = np.rint(255 * shown).astype(np.uint8)
-    return picture
+    color = np.where(speeds <= 1, 1 - speeds * (1 - pure), _OVERFLOW_BRIGHTNESS * pure)
+    colors: npt.NDArray[np.uint8] = np.rint(255 * color).astype(np.uint8)
+    return colors
 
 
 UNKNOWN = (90, 96, 104)
-"""The color of pixels without a depth: a gray that is no color of the map."""
-USUAL_SHARES = (2.0, 98.0)
-"""Percentiles of the known depths that get the first and the last color, where nobody says which should."""
+"""Color of invalid pixels: a gray that is not part of the color map."""
+_RANGE_PERCENTILES = (2.0, 98.0)
+"""Percentiles of the valid depths that get the first and the last color by default."""
 _STOPS = ((255, 246, 190), (255, 176, 74), (228, 92, 79), (155, 48, 120), (78, 36, 124), (18, 18, 62))
 """From the nearest to the farthest: cream, amber, coral, plum, violet, night."""
 _COLORS = 256
 LEAST_RATIO = 1.5
-"""The last color is at least so many times as far as the first: a wall is not painted as a landscape."""
+"""Minimum ratio of the depths of the last and the first color, so that a flat wall is not stretched over all colors."""
 _BAND = 2**18
-"""Pixels that are painted at a time: painting takes many times the memory of the picture."""
+"""Pixels that are converted at a time, since conversion takes many times the memory of the image."""
 
 
 def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float | None = None) -> npt.NDArray[np.uint8]:
-    """Paint a depth, HxW in meters, as uint8 HxWx3 RGB.
+    """Color-code the logarithm of a depth map, so that a step of 10 % looks the same at 1 m and at 50 m.
 
-    near, far: meters that get the first and the last color, 0 < near < far; what lies beyond is painted like them.
-    None takes that of `usual_range`. The logarithm of depth is what colors follow, so that a step of 10 %
-    looks the same at 1 m and at 50 m. Unknown depth (not finite, or not above 0) is gray.
+    Args:
+        depth: HxW in meters. Values that are not finite or not above 0 are invalid.
+        near: Depth of the first color in meters; None: from `default_depth_range`. Nearer depths get the same color.
+        far: Depth of the last color in meters, over `near`; None: from `default_depth_range`.
+
+    Returns:
+        uint8 HxWx3 RGB; invalid depth is gray.
+
+    Raises:
+        InputError: The range is not 0 < near < far.
     """
     array = as_values(depth, "a depth")
-    low, high = _bounds(array, near, far)
-    painted = np.empty((*array.shape, 3), dtype=np.uint8)
+    low, high = _resolve_range(array, near, far)
+    image = np.empty((*array.shape, 3), dtype=np.uint8)
     rows = max(1, _BAND // array.shape[1])
     for top in range(0, len(array), rows):
         band = array[top : top + rows]
-        known = np.isfinite(band) & (band > 0)
-        share = np.log(np.where(known, band, low) / low) / np.log(high / low)
-        places = np.rint(np.clip(share, 0, 1) * (_COLORS - 1)).astype(np.uint8)
-        painted[top : top + rows] = color_map()[places]
-        painted[top : top + rows][~known] = UNKNOWN
-    return painted
+        valid = np.isfinite(band) & (band > 0)
+        fraction = np.log(np.where(valid, band, low) / low) / np.log(high / low)
+        indices = np.rint(np.clip(fraction, 0, 1) * (_COLORS - 1)).astype(np.uint8)
+        image[top : top + rows] = color_map()[indices]
+        image[top : top + rows][~valid] = UNKNOWN
+    return image
 
 
 def default_depth_range(depths: npt.ArrayLike) -> tuple[float, float]:
-    """(near, far), meters of the first and the last color for depths of any shape, where nobody says otherwise.
+    """Choose the depth range of the color map.
 
-    The 2nd and the 98th percentile of the known ones, far being at least 1.5 times near; 1 and 2 m where none is known.
+    Args:
+        depths: Depths in meters, any shape.
+
+    Returns:
+        (near, far) in meters: the 2nd and the 98th percentile of the valid depths, with far at least 1.5 times near;
+        (1, 2) if no depth is valid.
     """
     array = np.asarray(depths)
-    known = array[np.isfinite(array) & (array > 0)]
-    if not known.size:
+    valid = array[np.isfinite(array) & (array > 0)]
+    if not valid.size:
         return 1.0, 2.0
-    near, far = np.percentile(known, USUAL_SHARES).tolist()
+    near, far = np.percentile(valid, _RANGE_PERCENTILES).tolist()
     return near, max(far, LEAST_RATIO * near)
 
 
 def depth_legend(width: int, height: int) -> npt.NDArray[np.uint8]:
-    """A strip of all colors, the nearest on the left: uint8 height x width x 3 RGB."""
+    """Draw a strip of all colors, near on the left: uint8 height x width x 3 RGB."""
     if width < 1 or height < 1:
         raise InputError(f"a legend is at least one pixel each way, not {width}x{height}; give a larger size.")
-    places = np.linspace(0, _COLORS - 1, width).round().astype(np.intp)
-    return np.repeat(color_map()[places][None], height, axis=0)
+    indices = np.linspace(0, _COLORS - 1, width).round().astype(np.intp)
+    return np.repeat(color_map()[indices][None], height, axis=0)
 
 
 @cache
 def color_map() -> npt.NDArray[np.uint8]:
-    """The 256 colors, uint8 256x3 RGB, the nearest first.
+    """Return the depth color map: 256 colors, uint8 256x3 RGB, near first.
 
-    Perceptually uniform by construction: a line through a few colors in OKLab (Ottosson, 2020), in which distance is
-    what the eye sees, walked in steps of one length; its lightness falls all the way, so that it reads in gray as well.
+    It is perceptually uniform: a polyline through a few colors in OKLab (Ottosson, 2020), sampled at equal distances.
+    Lightness decreases monotonically, so that it is readable in gray as well.
     """
-    line = np.stack([np.interp(np.linspace(0, len(_STOPS) - 1, 4096), range(len(_STOPS)), axis) for axis in _lab().T])
-    walked = np.concatenate(([0.0], np.linalg.norm(np.diff(line), axis=0).cumsum()))
-    even = np.linspace(0, walked[-1], _COLORS)
-    colors = _rgb(np.stack([np.interp(even, walked, axis) for axis in line], axis=1))
+    line = np.stack(
+        [np.interp(np.linspace(0, len(_STOPS) - 1, 4096), range(len(_STOPS)), axis) for axis in _stops_in_oklab().T]
+    )
+    distance = np.concatenate(([0.0], np.linalg.norm(np.diff(line), axis=0).cumsum()))
+    even = np.linspace(0, distance[-1], _COLORS)
+    colors = _oklab_to_rgb(np.stack([np.interp(even, distance, axis) for axis in line], axis=1))
     table: npt.NDArray[np.uint8] = np.rint(255 * colors).astype(np.uint8)
-    table.flags.writeable = False  # one for all who ask
+    table.flags.writeable = False  # the cached array is shared
     return table
 
 
@@ -180,28 +208,28 @@ _TO_LAB = np.array(
 )
 
 
-def _lab() -> npt.NDArray[np.float64]:
-    """The stops in OKLab, n x 3."""
-    stored = np.array(_STOPS) / 255
-    light = np.where(stored <= 0.04045, stored / 12.92, ((stored + 0.055) / 1.055) ** 2.4)
-    lab: npt.NDArray[np.float64] = np.cbrt(light @ _TO_CONES.T) @ _TO_LAB.T
+def _stops_in_oklab() -> npt.NDArray[np.float64]:
+    """Convert the stops to OKLab: n x 3."""
+    srgb = np.array(_STOPS) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    lab: npt.NDArray[np.float64] = np.cbrt(linear @ _TO_CONES.T) @ _TO_LAB.T
     return lab
 
 
-def _rgb(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Colors of OKLab, n x 3, as stored RGB in [0, 1]."""
-    light = (lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_CONES).T
-    light = np.clip(light, 0, 1)
-    stored: npt.NDArray[np.float64] = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
-    return stored
+def _oklab_to_rgb(lab: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Convert OKLab colors, n x 3, to sRGB in [0, 1]."""
+    linear = (lab @ np.linalg.inv(_TO_LAB).T) ** 3 @ np.linalg.inv(_TO_CONES).T
+    linear = np.clip(linear, 0, 1)
+    srgb: npt.NDArray[np.float64] = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return srgb
 
 
-def _bounds(depth: npt.NDArray[np.float32], near: float | None, far: float | None) -> tuple[float, float]:
-    """The depths of the first and the last color."""
+def _resolve_range(depth: npt.NDArray[np.float32], near: float | None, far: float | None) -> tuple[float, float]:
+    """Return the depths of the first and the last color, in meters."""
     if near is None or far is None:
-        usual = default_depth_range(depth)
-        near = usual[0] if near is None else near
-        far = max(usual[1], LEAST_RATIO * near) if far is None else far
+        default = default_depth_range(depth)
+        near = default[0] if near is None else near
+        far = max(default[1], LEAST_RATIO * near) if far is None else far
     if not 0 < near < far < float("inf"):
         raise InputError(f"colors cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
     return near, far

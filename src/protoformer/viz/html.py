@@ -1,4 +1,4 @@
-"""One html page that carries its pictures inside it, so that it can be sent as a single file."""
+"""Self-contained HTML pages with embedded images."""
 
 import base64
 import math
@@ -37,16 +37,22 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, uint8 H x W or H x W x 3, or an svg text, and what it shows. small: it is a key to others."""
+    """An image with a caption.
+
+    Attributes:
+        content: uint8 H x W or H x W x 3, or the text of an SVG.
+        caption: The text below the image.
+        small: Whether the image is a legend, which is shown small.
+    """
 
     content: npt.NDArray[np.uint8] | str
     caption: str
     small: bool = False
 
     def html(self) -> str:
-        """The figure element."""
-        kind = ' class="small"' if self.small else ""
-        return f"<figure{kind}>{self._image()}<figcaption>{escape(self.caption)}</figcaption></figure>"
+        """Return the figure element."""
+        css_class = ' class="small"' if self.small else ""
+        return f"<figure{css_class}>{self._image()}<figcaption>{escape(self.caption)}</figcaption></figure>"
 
     def _image(self) -> str:
         if isinstance(self.content, str):
@@ -59,7 +65,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a paragraph, figures, a table (its first row is the head), and a paragraph on the table."""
+    """A section of a page.
+
+    Attributes:
+        title: The heading.
+        text: The paragraph below the heading.
+        figures: Figures, side by side.
+        table: Rows of cells; the first row is the head.
+        below: The paragraph below the table.
+    """
 
     title: str
     text: str
@@ -68,7 +82,7 @@ class Section:
     below: str = ""
 
     def html(self) -> str:
-        """The section element."""
+        """Return the section element."""
         parts = [f"<section><h2>{escape(self.title)}</h2><p>{escape(self.text)}</p>"]
         if self.figures:
             parts.append(f'<div class="figures">{"".join(figure.html() for figure in self.figures)}</div>')
@@ -84,7 +98,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A title, a line under it, an optional notice that must not be missed, and sections."""
+    """An HTML page.
+
+    Attributes:
+        title: The heading.
+        lead: The line below the heading.
+        notice: A highlighted warning; empty: none.
+        sections: The sections.
+    """
 
     title: str
     lead: str
@@ -92,7 +113,7 @@ class Page:
     sections: tuple[Section, ...] = field(default=())
 
     def html(self) -> str:
-        """The whole document."""
+        """Return the document."""
         notice = f'<p class="notice">{escape(self.notice)}</p>' if self.notice else ""
         body = "".join(section.html() for section in self.sections)
         return (
@@ -110,32 +131,32 @@ _JPEG_QUALITY = 92
 
 
 def png_data_uri(pixels: Pixels) -> str:
-    """A picture, uint8 H x W x 3, as an address that holds it whole and exactly."""
+    """Encode an image, uint8 H x W x 3, as a data URI with a PNG (lossless)."""
     return f"data:image/png;base64,{to_base64(encode_png(pixels))}"
 
 
 def jpeg_data_uri(pixels: Pixels) -> str:
-    """As `png_address`, in fewer bytes and not exactly."""
+    """Encode an image, uint8 H x W x 3, as a data URI with a JPEG (lossy, smaller)."""
     ordered = np.ascontiguousarray(pixels[..., ::-1])
     _, data = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return f"data:image/jpeg;base64,{to_base64(data.tobytes())}"
 
 
 def to_base64(data: bytes) -> str:
-    """Bytes as text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
 
 
 MOST_CELLS = 2**20
-"""Cells that go to the browser: of larger images, those of every second pixel each way, or third, and so on."""
+"""Maximum number of cells sent to the browser; larger images are subsampled."""
 
 
 def cell_step(height: int, width: int, most_cells: int) -> int:
-    """A cell stands for every so many pixels, each way, so that about `most_cells` are left of an image."""
+    """Return the subsampling step, in pixels per axis, that reduces an image to about `most_cells` cells."""
     return math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
 
 
 def confidence_text(confidence: Tensor, step: int) -> str:
-    """A confidence, 1 x H x W in [0, 1], at its cells: base64 of uint8, 255 is 1."""
-    shares = confidence[0, ::step, ::step].clamp(0, 1).float().cpu().numpy()
-    return to_base64((shares * 255).round().astype(np.uint8).tobytes())
+    """Subsample a confidence map, 1 x H x W in [0, 1], and encode it as base64 of uint8, where 255 is 1."""
+    values = confidence[0, ::step, ::step].clamp(0, 1).float().cpu().numpy()
+    return to_base64((values * 255).round().astype(np.uint8).tobytes())

@@ -1,4 +1,4 @@
-"""Images, maps and prototypes as pixels to look at."""
+"""Conversion of tensors to uint8 images, and colors for labels."""
 
 import colorsys
 from collections.abc import Iterable
@@ -14,43 +14,51 @@ from protoformer.geometry.resizing import resize
 from protoformer.models.prototyping import Prototypes
 
 Pixels = npt.NDArray[np.uint8]
+"""uint8 H x W x 3 RGB, or H x W gray."""
 
 
 def to_uint8(image: Tensor) -> Pixels:
-    """An image, 3 x H x W in [0, 1], as uint8 H x W x 3."""
+    """Convert an image, 3 x H x W in [0, 1], to uint8 H x W x 3."""
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 def draw_gray(values: Tensor) -> Pixels:
-    """A map, H x W in [0, 1], as uint8 H x W: 0 is black and 1 white."""
+    """Convert a map, H x W in [0, 1], to uint8 H x W: 0 is black and 1 is white."""
     return (values.clamp(0, 1) * 255).round().byte().cpu().numpy()
 
 
 def distinct_colors(count: int) -> Tensor:
-    """`count` colors that neighbors can be told apart by, always the same ones: count x 3 in [0, 1]."""
+    """Return a fixed sequence of distinguishable colors: count x 3 in [0, 1]."""
     return label_colors(range(count))
 
 
 def label_colors(numbers: Iterable[int]) -> Tensor:
-    """Of each number, from 0, its color among `distinct_colors`: n x 3 in [0, 1]."""
-    # Steps of the golden ratio around the hues never come close to an earlier one; lightness alternates besides.
+    """Return the colors of labels (from 0) in the sequence of `distinct_colors`: n x 3 in [0, 1]."""
+    # Hues in steps of the golden ratio stay far apart; lightness alternates in addition.
     colors = [colorsys.hls_to_rgb((index * 0.61803399) % 1, (0.42, 0.58, 0.72)[index % 3], 0.75) for index in numbers]
     return torch.tensor(colors, dtype=torch.float32)
 
 
 def hex_colors(colors: Tensor) -> list[str]:
-    """Colors, n x 3 in [0, 1], as pages write them, such as "#bf1b1b"."""
-    return ["#" + "".join(f"{round(255 * part):02x}" for part in color) for color in colors.tolist()]
+    """Convert colors, n x 3 in [0, 1], to CSS notation such as "#bf1b1b"."""
+    return ["#" + "".join(f"{round(255 * channel):02x}" for channel in color) for color in colors.tolist()]
 
 
 def draw_assignment(
     prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65, seen: tuple[int, int] | None = None
 ) -> Pixels:
-    """The first image of a batch with every pixel tinted by the prototype it belongs to: uint8 H x W x 3.
+    """Tint each pixel of an image by the prototype that `Prototypes.owners` assigns it to.
 
-    image: 3 x H x W in [0, 1], the one that was prototyped. seen: the (height, width) at which the network saw it, and
-    at which it is drawn; None: its own. Maps are at 1/stride of that, and may reach past it as the network pads it.
-    Pixels belong to prototypes as `Prototypes.owners` says.
+    Args:
+        prototypes: Prototypes of a batch; the first image is drawn. The maps may be larger than the image, because the
+            network pads it.
+        image: 3 x H x W in [0, 1], the first image of the batch.
+        stride: Image pixels per cell of the maps.
+        strength: Opacity of the tint in [0, 1].
+        seen: (height, width) at which the network processed the image; None: H x W.
+
+    Returns:
+        uint8 H x W x 3.
     """
     size = (image.shape[1], image.shape[2])
     height, width = seen or size
@@ -65,9 +73,13 @@ def draw_assignment(
 
 
 def frame_pixels(image: Tensor | None) -> Pixels:
-    """The frame of a step, 3 x H x W, as uint8 H x W x 3 to draw on."""
+    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3.
+
+    Raises:
+        ValueError: There is no frame.
+    """
     if image is None:
-        raise ValueError("the step comes without its frame")
+        raise ValueError("the step has no frame")
     if image.is_floating_point():
         return np.ascontiguousarray(to_uint8(image))
     return np.array(image.permute(1, 2, 0).numpy(), order="C", copy=True)

@@ -1,4 +1,4 @@
-"""How results and models are printed: in a line of facts, not as all of their numbers."""
+"""Text output: short representations of results and models, tables of scores, and the worst samples."""
 
 import heapq
 import math
@@ -18,44 +18,51 @@ from protoformer.viz.images import Pixels
 
 
 class SummaryRepr(ABC):
-    """Prints as the name of its class and its facts."""
+    """Base class whose `repr` is the class name with a short summary."""
 
     @abstractmethod
     def _facts(self) -> tuple[str, ...]:
-        """What is worth saying of it, each in a few words."""
+        """Return the parts of the summary, a few words each."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._facts())})"
 
 
 def format_size(height: int, width: int) -> str:
-    """The size of an image, as people say it."""
+    """Format the size of an image, such as 640x480 pixels."""
     return f"{width}x{height} pixels"
 
 
 def format_time(number: int, time: Fraction) -> str:
-    """Which frame of a clip it is."""
+    """Format the number and the time (seconds) of a frame."""
     return f"frame {number} at {float(time):.3f} s"
 
 
 def format_training(trained: bool) -> str:
-    """Whether there is a meaning to it."""
+    """Format whether a model is trained."""
     return "trained" if trained else "not trained"
 
 
 def format_count(count: int, thing: str) -> str:
-    """How many things there are."""
+    """Format a number with a noun, in the plural if needed."""
     return f"1 {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def predictor_summary(task: str, network: nn.Module, trained: bool, device: torch.device) -> tuple[str, ...]:
-    """What a network does, whether it can, how large it is and where it runs."""
-    millions = sum(each.numel() for each in network.parameters()) / 1e6
+    """Return the task, training state, number of parameters and device of a predictor."""
+    millions = sum(parameter.numel() for parameter in network.parameters()) / 1e6
     return task, format_training(trained), f"{millions:.2f} M parameters", f"on {device}"
 
 
 def score_table(title: str, caption: str, words: Iterable[str], figures: Iterable[str]) -> Table:
-    """A table without rows: columns of words, which break where there is no room, then of figures, which never do."""
+    """Create an empty table of scores.
+
+    Args:
+        title: The title.
+        caption: The text below the table.
+        words: Heads of the text columns, which may wrap.
+        figures: Heads of the numeric columns, which never wrap.
+    """
     table = Table(
         title=Text(title), caption=caption, caption_justify="left", box=None, pad_edge=False, collapse_padding=True
     )
@@ -67,7 +74,13 @@ def score_table(title: str, caption: str, words: Iterable[str], figures: Iterabl
 
 
 class WorstSamples:
-    """Keeps pictures of the samples with the largest errors, and draws no others."""
+    """Keeps images of the samples with the largest errors, and draws only these.
+
+    Attributes:
+        count: Maximum number of samples.
+        kept: A heap of (error, order, name, image).
+        seen: Number of samples offered.
+    """
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -75,17 +88,23 @@ class WorstSamples:
         self.seen = 0
 
     def offer(self, error: float, name: str, draw: Callable[[], Pixels]) -> None:
-        """Draw a sample if it is among the worst so far."""
-        self.seen += 1  # a number of its own for every sample decides between equal errors
+        """Draw and keep a sample if it is among the worst so far.
+
+        Args:
+            error: The error of the sample; NaN is ignored.
+            name: The name of the sample.
+            draw: Draws the sample.
+        """
+        self.seen += 1  # breaks ties between equal errors
         if self.count and not math.isnan(error) and (len(self.kept) < self.count or error > self.kept[0][0]):
             heapq.heappush(self.kept, (error, self.seen, name, draw()))
             if len(self.kept) > self.count:
                 heapq.heappop(self.kept)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write them, the worst first, as worst-01-<name>.png and so on."""
+        """Write the images, the worst first, as worst-01-<name>.png and so on; returns the paths."""
         written = []
-        ranked = sorted(self.kept, reverse=True, key=lambda each: each[:2])
+        ranked = sorted(self.kept, reverse=True, key=lambda sample: sample[:2])
         for rank, (_, _, name, pixels) in enumerate(ranked, start=1):
             path = folder / f"worst-{rank:02d}-{short_name(name.replace('/', '-'))}.png"
             write_image(path, pixels)
