@@ -182,5 +182,5 @@ def test_what_cannot_be_a_clip_is_one_sentence(tiny: pf.FlowPredictor, frames: l
         tiny.flow_video(frames, precision="double")
     with pytest.raises(InputError, match="0 updates cannot be run"):
         list(tiny.flow_video(frames, updates=0))
-    with pytest.raises(InputError, match="open them as a clip, or give a scale"):
+    with pytest.raises(InputError, match="open it as a video, or give a scale"):
         tiny.flow_video(frames).typical_motion()
