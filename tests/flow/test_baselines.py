@@ -1,4 +1,4 @@
-"""Classical methods see the motion of a camera that pans over a texture."""
+"""Classical baselines recover the flow of a camera pan over a texture."""
 
 import cv2
 import numpy as np

@@ -1,4 +1,4 @@
-"""Large images are computed in windows that fit the memory, and their seams do not show."""
+"""Large images are processed in tiles that fit into memory, without visible seams."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Windows cover an image, and what is said of each blends into one map without seams."""
+"""Tiles cover an image, and their predictions blend into one map without seams."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Flow as a task of the loop."""
+"""The flow task of the trainer."""
 
 import pytest
 import torch

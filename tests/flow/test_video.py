@@ -1,4 +1,4 @@
-"""A clip gives the flow of each of its pairs, with exact times, whatever the batch and the number of threads."""
+"""A video gives the flow of each pair with exact timestamps, for any batch size and number of threads."""
 
 import weakref
 from collections.abc import Callable, Iterator

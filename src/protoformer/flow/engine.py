@@ -179,21 +179,21 @@ def check_updates(updates: int | None) -> None:
 
 
 @torch.no_grad()
-def propagate_flow(flow: Tensor, seen: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
+def propagate_flow(flow: Tensor, working: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
     """Forward-warp a flow to the next frame pair, to initialize its estimate.
 
     Args:
         flow: flow of the previous pair, 2 x H x W, pixels.
-        seen: working size (h, w) of the network.
+        working: working size (h, w) of the network.
         device: device to compute on.
         back: also return the initial backward flow, as a second batch element.
 
     Returns:
         1 x 2 x h x w, or 2 x 2 x h x w with `back`, pixels at the working size.
     """
-    flow = resize_flow(flow[None].to(device), seen)
+    flow = resize_flow(flow[None].to(device), working)
     # The network refines flow at 1/8 of the image size; warping there takes 64 times fewer vectors.
-    padding = Padding.to_multiple(*seen, FACTOR)
+    padding = Padding.to_multiple(*working, FACTOR)
     carried = carry_forward(F.avg_pool2d(padding.pad(flow), FACTOR) / FACTOR)
     init_flow = torch.cat((carried, -carry_forward(carried))) if back else carried
     return padding.crop(F.interpolate(FACTOR * init_flow, scale_factor=FACTOR, mode="nearest"))

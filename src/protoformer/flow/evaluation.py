@@ -109,13 +109,13 @@ def predictor_method(
 
     def predict(first: Tensor, second: Tensor) -> Tensor:
         size = (first.shape[1], first.shape[2])
-        seen = working_size(size, model.network.config, model.device, zoom, tile)
-        images = [resize(image[None], seen)[0] for image in (first, second)]
+        working = working_size(size, model.network.config, model.device, zoom, tile)
+        images = [resize(image[None], working)[0] for image in (first, second)]
 
         def predict_tile(window: Tile) -> Tensor:
             return model.flow(*(image[:, *window] for image in images), updates=updates, zoom=1).flow
 
-        return resize_flow(predict_tiled(seen, tile, predict_tile)[None], size)[0]
+        return resize_flow(predict_tiled(working, tile, predict_tile)[None], size)[0]
 
     return predict
 

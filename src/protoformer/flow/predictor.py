@@ -99,7 +99,7 @@ class FlowPredictor(SummaryRepr):
         size = (images[0].shape[2], images[0].shape[3])
         options = _FlowOptions(updates, occlusion, prototypes, previous, low_memory, progress)
         if tile is None and memory is None:
-            seen = self._working_size(size, zoom, pairs=2 if occlusion else 1)
+            working = self._working_size(size, zoom, pairs=2 if occlusion else 1)
         else:
             pairs = 2 if occlusion and prototypes else 1  # forward and backward flow run one after the other in tiles
             plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
@@ -108,8 +108,8 @@ class FlowPredictor(SummaryRepr):
             options = replace(options, low_memory=plan.low_memory if low_memory is None else low_memory)
             if plan.tile is not None or (occlusion and not prototypes):
                 return self._predict_by_plan(images, replace(plan, low_memory=bool(options.low_memory)), options)
-            seen = plan.seen
-        return replace(self._predict_whole(images, seen, options), explainer=Explainer(self, (first, second)))
+            working = plan.seen
+        return replace(self._predict_whole(images, working, options), explainer=Explainer(self, (first, second)))
 
     @torch.no_grad()
     def explain(
@@ -224,13 +224,15 @@ class FlowPredictor(SummaryRepr):
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("flow", self.network, self.trained, self.device)
 
-    def _predict_whole(self, images: tuple[Tensor, Tensor], seen: tuple[int, int], options: _FlowOptions) -> FlowResult:
-        """Predict the flow of whole images, 1 x 3 x H x W each, at the working size `seen` (height, width)."""
+    def _predict_whole(
+        self, images: tuple[Tensor, Tensor], working: tuple[int, int], options: _FlowOptions
+    ) -> FlowResult:
+        """Predict the flow of whole images, 1 x 3 x H x W each, at the working size (height, width)."""
         size = (images[0].shape[2], images[0].shape[3])
-        images = (resize(images[0].to(self.device), seen), resize(images[1].to(self.device), seen))
+        images = (resize(images[0].to(self.device), working), resize(images[1].to(self.device), working))
         init_flow = None
         if options.previous is not None:
-            init_flow = self._init_flow(options.previous, size, seen, back=options.occlusion)
+            init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
         if options.occlusion:
             images = (torch.cat(images), torch.cat(images[::-1]))
         prediction = self.network(
@@ -241,7 +243,7 @@ class FlowPredictor(SummaryRepr):
             prototypes=options.prototypes,
             progress=options.progress,
         )
-        output = resize_flow(predict_flow(prediction, zoom_between(size, seen)), size)
+        output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
         flow = output[:, :2]
         return FlowResult(
             flow=flow[0].cpu(),
@@ -249,7 +251,7 @@ class FlowPredictor(SummaryRepr):
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if options.occlusion else None,
             prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in prediction.prototypes),
             trained=self.trained,
-            seen=None if seen == size else seen,
+            seen=None if working == size else working,
         )
 
     def _predict_by_plan(self, images: tuple[Tensor, Tensor], plan: FlowPlan, options: _FlowOptions) -> FlowResult:
@@ -275,23 +277,23 @@ class FlowPredictor(SummaryRepr):
     def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
         """Return the (height, width) at which whole images are processed, or raise if memory is not sufficient."""
         config = self.network.config
-        seen = working_size(size, config, self.device, zoom, pairs=pairs)
-        padding = Padding.to_multiple(*seen, FACTOR, LEAST_SIDE)
-        pixels = (seen[0] + padding.bottom) * (seen[1] + padding.right)
+        working = working_size(size, config, self.device, zoom, pairs=pairs)
+        padding = Padding.to_multiple(*working, FACTOR, LEAST_SIDE)
+        pixels = (working[0] + padding.bottom) * (working[1] + padding.right)
         needed, free = BYTES_PER_PIXEL[config.decoder] * pixels * pairs, free_bytes(self.device)
         if free is not None and needed > free:
             inputs = "the images" if zoom is None else "the images or the zoom"
             raise InputError(
-                f"flow at {describe_working_size(size, seen)} takes about {describe_memory(needed)} of memory "
+                f"flow at {describe_working_size(size, working)} takes about {describe_memory(needed)} of memory "
                 f"and {describe_memory(free)} are free; make {inputs} smaller."
             )
-        return seen
+        return working
 
-    def _init_flow(self, previous: FlowResult, size: tuple[int, int], seen: tuple[int, int], back: bool) -> Tensor:
+    def _init_flow(self, previous: FlowResult, size: tuple[int, int], working: tuple[int, int], back: bool) -> Tensor:
         """Warp the previous flow to the next pair at the working size; see `propagate_flow`."""
         if previous.flow.shape[1:] != size:
             raise InputError(
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
                 f"{size[1]}x{size[0]}; start from a flow of the same size."
             )
-        return propagate_flow(previous.flow, seen, self.device, back)
+        return propagate_flow(previous.flow, working, self.device, back)

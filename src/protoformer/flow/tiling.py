@@ -199,16 +199,16 @@ class Budget:
     total: int | None
     holds_frames: bool
 
-    def beside_frames(self, size: tuple[int, int], seen: tuple[int, int]) -> int | None:
+    def beside_frames(self, size: tuple[int, int], working: tuple[int, int]) -> int | None:
         """Return the bytes left for the network.
 
         Args:
             size: (height, width) of the frames.
-            seen: (height, width) of the working size.
+            working: (height, width) of the working size.
         """
         if self.total is None or not self.holds_frames:
             return self.total
-        return self.total - FRAME_BYTES * max(size[0] * size[1], seen[0] * seen[1])
+        return self.total - FRAME_BYTES * max(size[0] * size[1], working[0] * working[1])
 
 
 def check_zoom(zoom: float | None) -> None:
@@ -265,15 +265,17 @@ def _choose_working_size(
     return enlarged if is_single_tile and fits else size
 
 
-def zoom_between(size: tuple[int, int], seen: tuple[int, int]) -> float:
-    """Return the working size `seen` divided by the image size, as the geometric mean of both sides."""
-    return math.sqrt(seen[0] * seen[1] / (size[0] * size[1]))
+def zoom_between(size: tuple[int, int], working: tuple[int, int]) -> float:
+    """Return the working size divided by the image size, as the geometric mean of both sides."""
+    return math.sqrt(working[0] * working[1] / (size[0] * size[1]))
 
 
-def describe_working_size(size: tuple[int, int], seen: tuple[int, int]) -> str:
-    """Format the working size `seen`, and the image size where it differs, for messages."""
-    note = "" if seen == size else f" (images of {size[1]}x{size[0]}, with a zoom of {zoom_between(size, seen):.2g})"
-    return f"{seen[1]}x{seen[0]} pixels{note}"
+def describe_working_size(size: tuple[int, int], working: tuple[int, int]) -> str:
+    """Format the working size, and the image size where it differs, for messages."""
+    note = (
+        "" if working == size else f" (images of {size[1]}x{size[0]}, with a zoom of {zoom_between(size, working):.2g})"
+    )
+    return f"{working[1]}x{working[0]} pixels{note}"
 
 
 def plan_flow(
@@ -311,26 +313,26 @@ def plan_flow(
     budget = _memory_budget(device, memory)
     needed = partial(_required_bytes, config, device, half, pairs)
     needed_for_batch = partial(_required_bytes, config, device, half, pairs * (batch or 1))
-    seen = _choose_working_size(size, config, zoom, tile, needed_for_batch, budget)
-    available = budget.beside_frames(size, seen)
+    working = _choose_working_size(size, config, zoom, tile, needed_for_batch, budget)
+    available = budget.beside_frames(size, working)
     if tile == "auto":
-        tile = _largest_tile(seen, needed, available)
-    crop = seen if tile is None else (min(tile[0], seen[0]), min(tile[1], seen[1]))
-    tile = None if crop == seen else tile
+        tile = _largest_tile(working, needed, available)
+    crop = working if tile is None else (min(tile[0], working[0]), min(tile[1], working[1]))
+    tile = None if crop == working else tile
     low_memory = needed(crop, True) > (STORED_LIMIT if available is None else available)
     required = needed(crop, not low_memory)
     if available is not None and required > available:
-        tile_note = "" if crop == seen else f" in tiles of {crop[1]}x{crop[0]}"
+        tile_note = "" if crop == working else f" in tiles of {crop[1]}x{crop[0]}"
         with_frames = min(required, needed(crop, True)) + (budget.total or 0) - available
         raise InputError(
-            f"flow at {describe_working_size(size, seen)}{tile_note} takes about "
+            f"flow at {describe_working_size(size, working)}{tile_note} takes about "
             f"{describe_memory(required)} of memory besides the frames "
             f"and {describe_memory(max(0, available))} are left for it; {_memory_advice(with_frames, device, zoom)}."
         )
     fitting = 1 if available is None else max(1, available // required)
     max_batch = MAX_BATCH_SIZE if device.type == "cuda" else 1
     batch_size = min(fitting, max_batch) if batch is None else batch
-    return FlowPlan(size, seen, tile, batch_size, low_memory)
+    return FlowPlan(size, working, tile, batch_size, low_memory)
 
 
 def _largest_tile(size: tuple[int, int], needed: MemoryNeed, available: int | None) -> tuple[int, int] | None:
