@@ -32,7 +32,7 @@ def names(folder: Path) -> list[str]:
 def test_an_image_becomes_every_kind_of_file(folder: Path, protoformer: Run) -> None:
     wanted = ("-o", "d.png", "-o", "d.npy", "-o", "d.ply")
     outcome = done(protoformer("depth", "a.png", *QUICK, *wanted, "--focal", "25", "--format", "kitti"))
-    assert outcome.out.startswith("30x20 pixels, ") and "focal length 25.0 px (as you said); wrote d.png" in outcome.out
+    assert outcome.out.startswith("30x20 pixels, ") and "focal length 25.0 px (given); wrote d.png" in outcome.out
     with pytest.warns(pf.UntrainedWarning):
         expected = pf.load("tiny", task="depth").depth("a.png", focal=25.0, updates=1, precision="full")
     assert np.array_equal(np.load("d.npy"), expected.numpy())
@@ -103,7 +103,7 @@ def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
         (("a.png", "--fov", "1e-300"), "no camera has a field of view of 1e-300 degrees; give one from 0.01 to 179"),
         (("a.png", "--focal", "1e300"), "no camera has a focal length of 1e+300 pixels; give one from 0.001 to 1e+08"),
         (("a.png", "--range", "1e300,1e301"), "a range cannot go from 1e+300 to 1e+301 m; give meters from 1e-06"),
-        (("a.png", "--fov", "60", "--focal", "9"), "the camera is told by focal and by fov"),
+        (("a.png", "--fov", "60", "--focal", "9"), "the camera is given by focal and by fov"),
         (("a.png", "--range", "outdoor"), "there is no range 'outdoor'; the nearest one is 'indoor'"),
         (("a.png", "--range", "5,1"), "--range cannot go from 5 to 1 m"),
         (("a.png", "--range", "near,far"), "--range is 'near,far', but it takes NEAR,FAR in meters"),

@@ -132,7 +132,7 @@ def test_one_scale_serves_the_whole_clip(place: Path, protoformer: Run, make_mov
 def test_windows_and_memory_are_told(place: Path, protoformer: Run, make_movie: Make) -> None:
     make_movie(place / "clip.mp4", [noise(n, 64, 96) for n in range(2)])
     outcome = done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--tile", "40x64", "--warm-start"))
-    assert "6 windows of 40x64 an image, one at a time" in outcome.out
+    assert "6 tiles of 40x64 per image, one at a time" in outcome.out
     outcome = done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--memory", "90 GiB", "--arrows"))
     assert "whole images" in outcome.out and "colors" not in outcome.out
     assert " arrows are 12 times as long as the motion; " in outcome.out
@@ -143,7 +143,7 @@ def test_two_images_may_go_in_windows(folder: Path, protoformer: Run) -> None:
         write_image(folder / f"{number}.png", noise(number, 40, 50))
     pair = ("flow", "0.png", "1.png", "--model", "tiny", "-o", "m.flo")
     outcome = done(protoformer(*pair, "--tile", "32x32"))
-    assert outcome.out.endswith(" px; 6 windows of 32x32 an image, one at a time; wrote m.flo\n")
+    assert outcome.out.endswith(" px; 6 tiles of 32x32 per image, one at a time; wrote m.flo\n")
     assert read_flo("m.flo").shape == (40, 50, 2)
     for arguments in (("--tile", "none"), ("--memory", "80GB"), ("--tile", "64x64")):
         assert "window" not in done(protoformer(*pair, *arguments)).out

@@ -40,16 +40,16 @@ def test_two_images_are_looked_at_as_large_as_one_says(place: Path, protoformer)
         expected = pf.load("tiny").flow("frames/0.png", "frames/1.png", updates=1, zoom=1.5)
     pair = ("flow", "frames/0.png", "frames/1.png", *MODEL, "-o", "m.flo", "--zoom", "1.5")
     outcome = protoformer(*pair)
-    assert outcome.code == 0 and "whole images looked at 1.5 times as large, one at a time" in outcome.out
+    assert outcome.code == 0 and "whole images resized by 1.5, one at a time" in outcome.out
     assert np.array_equal(read_flo("m.flo"), expected.numpy())
     assert json.loads(protoformer(*pair, "--json").out)["zoom"] == 1.5
-    assert "looked at" not in protoformer(*pair[:-1], "auto").out  # the smallest network enlarges nothing by itself
+    assert "resized by" not in protoformer(*pair[:-1], "auto").out  # the smallest network enlarges nothing by itself
 
 
 def test_so_is_a_clip(place: Path, protoformer) -> None:
     clip = ("flow", "frames", *MODEL, "--save-flo", "flows", "--zoom", "2", "--precision", "full")
     outcome = protoformer(*clip)
-    assert outcome.code == 0 and "looked at 2 times as large" in outcome.out
+    assert outcome.code == 0 and "resized by 2" in outcome.out
     with pytest.warns(pf.UntrainedWarning):
         steps = list(pf.load("tiny").flow_video("frames", updates=1, zoom=2, precision="full"))
     for step in steps:
@@ -70,7 +70,7 @@ def test_where_memory_is_scarce_frames_stay_as_they_are_and_it_is_told(
         monkeypatch.setattr(planning, "free_bytes", lambda _, free=free: free)
         for command in commands:
             outcome = protoformer(*command)
-            assert outcome.code == 0 and ("looked at 2 times as large" in outcome.out) == (zoom == 2)
+            assert outcome.code == 0 and ("resized by 2" in outcome.out) == (zoom == 2)
             told = json.loads(protoformer(*command, "--json").out)
             assert (told["zoom"], told["tile"]) == (zoom, None)
 
@@ -93,8 +93,8 @@ def test_so_are_many_videos(place: Path, protoformer, make_movie: Callable[..., 
 @pytest.mark.parametrize(
     ("zoom", "sentence"),
     [
-        ("9", "images cannot be looked at 9.0 times as large; give a zoom from 0.25 to 4."),
-        ("nan", "images cannot be looked at nan times as large; give a zoom from 0.25 to 4."),
+        ("9", "images cannot be resized by a zoom of 9.0; give a zoom from 0.25 to 4."),
+        ("nan", "images cannot be resized by a zoom of nan; give a zoom from 0.25 to 4."),
         ("large", "a zoom is auto or a number from 0.25 to 4, not 'large'; give one of these."),
     ],
 )

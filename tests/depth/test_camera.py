@@ -1,4 +1,4 @@
-"""The camera of an image: as told, as noted, or as assumed, and the result says which."""
+"""The camera of an image is given, read from EXIF or assumed, and the result says which."""
 
 import math
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_intrinsics_that_are_none_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=why):
             CameraHint(intrinsics=bad)
-    with pytest.raises(InputError, match=r"the camera is told by focal and by fov; give one of these\.$"):
+    with pytest.raises(InputError, match=r"the camera is given by focal and by fov; give one of these\.$"):
         CameraHint(focal=3.0, fov=60.0)
 
 

@@ -1,4 +1,4 @@
-"""Depth from datasets, and from datasets and the world by turns: every batch is decided by its number alone."""
+"""Depth from datasets, alone and mixed with synthetic scenes: each batch is a function of its index."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""A depth network is used at the scales that it was trained at."""
+"""A depth network runs at the scales that it was trained at."""
 
 import dataclasses
 import math

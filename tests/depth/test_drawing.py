@@ -1,4 +1,4 @@
-"""An evaluation of depth as a table and as pictures, and a depth as a page shows it."""
+"""Depth evaluations as tables and images, and the data of the depth viewer."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""Depth is scored by the benchmarks' rules, to the pixel."""
+"""Depth is scored by the benchmarks' rules, exact to the pixel."""
 
 import csv
 import io
@@ -82,7 +82,7 @@ def test_the_crop_of_a_benchmark_ends_at_its_pixel(
     for pixel in inside:
         assert len(evaluated([only(pixel, size)], dataset=dataset).samples) == 1
     for pixel in outside:
-        with pytest.raises(InputError, match="has no true depth that counts"):
+        with pytest.raises(InputError, match="has no true depth to evaluate"):
             evaluated([only(pixel, size)], dataset=dataset)
 
 
@@ -129,7 +129,7 @@ def test_a_table_of_samples_has_three_rows_each() -> None:
 
 
 def test_what_cannot_be_scored_is_one_sentence() -> None:
-    with pytest.raises(InputError, match="a is 30x20 pixels, but Eigen's crop is one of 640x480; give images"):
+    with pytest.raises(InputError, match="a is 30x20 pixels, but Eigen's crop is defined for 640x480; give images"):
         evaluated([sample()], dataset="nyuv2")
     with pytest.raises(InputError, match=r"the depth of a cannot be scored .*; try another method\.$"):
         evaluated([sample()], math.nan)

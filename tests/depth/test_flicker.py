@@ -1,4 +1,4 @@
-"""Flicker is what a depth says of one point in two frames."""
+"""Flicker is the change of the log depth of a point between two frames."""
 
 import math
 
@@ -33,5 +33,5 @@ def test_only_what_is_visible_counts() -> None:
 
 
 def test_flows_of_another_number_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"flows of 3 depths are \[2, 2, 4, 6\]"):
+    with pytest.raises(ValueError, match=r"flows of 3 depths must be \[2, 2, 4, 6\]"):
         depth_flicker(torch.ones(3, 1, 4, 6), torch.zeros(3, 2, 4, 6), torch.ones(2, 1, 4, 6, dtype=torch.bool))

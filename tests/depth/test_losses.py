@@ -1,4 +1,4 @@
-"""What training makes small for depth, against sums done by hand."""
+"""The depth loss, against sums computed by hand."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protoformer.depth.losses import DepthLoss, count_valid_depths, depth_loss, edge_sum, silog
+from protoformer.depth.losses import DepthLoss, depth_loss, edge_sum, silog, valid_depth_mask
 from protoformer.models.heads.depth import CANONICAL_FOCAL, DepthPrediction, canonical_log
 
 FOCAL = torch.tensor([CANONICAL_FOCAL])
@@ -59,13 +59,13 @@ def test_later_updates_weigh_more_and_the_last_one_is_measured() -> None:
     assert depth_loss(predicted(second, first), depth, EVERYWHERE, FOCAL).delta1.item() == 0
 
 
-def test_the_surprise_is_minus_the_log_of_a_laplace_density_and_leaves_the_depth_alone() -> None:
+def test_the_nll_is_minus_the_log_of_a_laplace_density_and_leaves_the_depth_alone() -> None:
     log = maps(0.3).requires_grad_()
     prediction = predicted(log, log_scale=-1.0)
     loss = depth_loss(prediction, maps(1.0), EVERYWHERE, FOCAL)
     scale = math.exp(-1)
-    assert loss.surprise.item() == pytest.approx(-math.log(math.exp(-0.3 / scale) / (2 * scale)), rel=1e-4)
-    assert not loss.surprise.requires_grad and loss.total.requires_grad
+    assert loss.nll.item() == pytest.approx(-math.log(math.exp(-0.3 / scale) / (2 * scale)), rel=1e-4)
+    assert not loss.nll.requires_grad and loss.total.requires_grad
 
 
 def test_edges_compare_changes_and_not_values() -> None:
@@ -83,7 +83,7 @@ def test_edges_compare_changes_and_not_values() -> None:
 def test_unknown_near_and_far_depths_do_not_count() -> None:
     depth = maps(2.0)
     depth[..., 0, :4] = torch.tensor([0.05, 100.0, 0.0, torch.nan])
-    counted = count_valid_depths(depth, EVERYWHERE & (depth != 0), 0.1, 80.0)
+    counted = valid_depth_mask(depth, EVERYWHERE & (depth != 0), 0.1, 80.0)
     assert counted.sum() == 16
     loss = depth_loss(predicted(maps(math.log(2)).requires_grad_()), depth, counted, FOCAL)
     assert loss.abs_rel.item() == pytest.approx(0, abs=1e-6) and loss.total.isfinite()
@@ -106,7 +106,7 @@ def test_processes_weigh_by_their_pixels() -> None:
     pixels = torch.tensor((20 + 5) / 2)
     shared = [depth_loss(each, depth, counted, FOCAL, pixels=pixels) for each, counted in parts]
     alone = [depth_loss(each, depth, counted, FOCAL) for each, counted in parts]
-    for field in ("total", "silog", "surprise", "edges", "abs_rel", "delta1"):
+    for field in ("total", "silog", "nll", "edges", "abs_rel", "delta1"):
         mean = sum(getattr(loss, field) for loss in shared) / 2
         expected = (20 * getattr(alone[0], field) + 5 * getattr(alone[1], field)) / 25
         assert torch.allclose(mean, expected, rtol=1e-4), field
@@ -126,7 +126,7 @@ def test_silog_of_parts_is_no_more_than_that_of_the_whole_and_all_else_is_its_me
 
     whole, mean = loss([0, 1, 2, 3]), counted.sum() / 2
     halves = [loss(part, mean) for part in ([0, 1], [2, 3])]
-    for name in ("surprise", "edges", "abs_rel", "delta1"):
+    for name in ("nll", "edges", "abs_rel", "delta1"):
         assert torch.allclose(sum(getattr(half, name) for half in halves) / 2, getattr(whole, name), rtol=1e-4), name
     together = sum(half.silog for half in halves) / 2
     assert 0.8 * whole.silog < together < whole.silog

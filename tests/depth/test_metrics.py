@@ -159,7 +159,7 @@ def test_a_crop_counts_its_pixels_and_no_other(crop, size, rows, columns) -> Non
 
 def test_the_eigen_crop_has_one_size() -> None:
     truth = torch.ones(1, 1, 240, 320)
-    with pytest.raises(ValueError, match="480 x 640 images, not of 240 x 320"):
+    with pytest.raises(ValueError, match="480 x 640 images, not for 240 x 320"):
         depth_scores(truth, truth, everywhere(truth), crop="eigen")
 
 
@@ -210,7 +210,7 @@ def test_without_a_pixel_there_is_no_error() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_depth_that_is_not_finite_is_an_error(value: float) -> None:
     depth, truth = torch.cat((depths(1, 1), depths(1, value))), depths(1, 1).expand(2, 1, 1, 2)
-    with pytest.raises(ValueError, match="sample 1 is not finite at 1 pixels"):
+    with pytest.raises(ValueError, match="sample 1 is not finite at 1 evaluated pixels"):
         depth_scores(depth, truth, everywhere(truth))
 
 

@@ -1,4 +1,4 @@
-"""Point clouds in the format that every viewer opens."""
+"""Point clouds are written as binary .ply files."""
 
 from pathlib import Path
 

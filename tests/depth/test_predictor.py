@@ -1,4 +1,4 @@
-"""The depth of an image: meters that the camera decides, whatever the resolution."""
+"""Metric depth depends on the camera, not on the resolution."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_any_size_goes(tiny_depth: pf.DepthPredictor, height: int, width: int) -
 def test_images_in_a_batch_do_not_change_one_another(tiny_depth: pf.DepthPredictor) -> None:
     frames, camera = [smooth(48, 64, seed) for seed in range(3)], resolve_camera((48, 64), CameraHint())
     alone, together = (
-        list(DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), camera, batch=batch).estimates(frames))
+        list(DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), camera, batch=batch).predict_frames(frames))
         for batch in (1, 3)
     )
     for one, other in zip(alone, together, strict=True):

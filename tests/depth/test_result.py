@@ -1,4 +1,4 @@
-"""A depth becomes files, pictures and points, in meters."""
+"""Depth is saved as files, images and point clouds, in meters."""
 
 import math
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_points_beside_a_step_of_depth_can_be_left_out(result: pf.DepthResult) -
     kept = found.points(jump=0.1)
     assert len(kept) == 36 and 3 not in np.rint(kept.points[:, 0] * 10 / kept.points[:, 2] + 3)
     assert len(found.points(jump=1.5)) == 48
-    with pytest.raises(InputError, match="a jump of depth is a share over 0"):
+    with pytest.raises(InputError, match="a jump of depth is a fraction over 0"):
         found.points(jump=0)
 
 
@@ -89,11 +89,11 @@ def test_only_known_truth_is_aligned_to(result: pf.DepthResult) -> None:
     wrong = torch.ones(6, 8, dtype=torch.bool)
     truth[5], wrong[5] = 9.0, False
     torch.testing.assert_close(result.aligned_to(truth, wrong).depth, 2 * result.depth)
-    with pytest.raises(InputError, match="the reference has no known depth to align to"):
+    with pytest.raises(InputError, match="the reference has no valid depth to align to"):
         result.aligned_to(torch.zeros(6, 8))
     with pytest.raises(InputError, match=r"the reference has shape \(1, 3, 3\) and the depth \(1, 6, 8\)"):
         result.aligned_to(torch.ones(3, 3))
-    with pytest.raises(InputError, match="give bool, a value a pixel"):
+    with pytest.raises(InputError, match="give bool, one value per pixel"):
         result.aligned_to(torch.ones(6, 8), torch.ones(6, 8))
 
 

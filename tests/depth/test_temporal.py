@@ -1,4 +1,4 @@
-"""Depth carried along the motion flickers less, and does not lag behind what moves."""
+"""Depth filtered along the flow flickers less and does not lag behind moving objects."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import protoformer as pf
 from protoformer.depth.metrics import depth_flicker
-from protoformer.depth.video import MOST_DEPARTURE, TemporalFilter, classical_motion
+from protoformer.depth.video import MAX_DEPARTURE, TemporalFilter, classical_motion
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 
@@ -95,7 +95,7 @@ def test_no_pixel_leaves_what_its_frame_says_by_more_than_the_bound() -> None:
         jumped = log.clone()
         jumped[:, :20, :20] = step
         departed = steady.follow(image, jumped, log) - jumped
-        assert 0 < float(departed.abs().max()) <= MOST_DEPARTURE
+        assert 0 < float(departed.abs().max()) <= MAX_DEPARTURE
 
 
 def test_a_steady_approach_is_followed_without_lag() -> None:

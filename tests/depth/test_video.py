@@ -1,4 +1,4 @@
-"""A clip gives the depth of each of its frames, with exact times, whatever the batch."""
+"""A video gives the depth of each frame with exact timestamps, for any batch size."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -131,7 +131,7 @@ def test_what_cannot_be_a_clip_is_one_sentence(
         list(tiny_depth.depth_video([frames[0], frames[0][:24, :40]]))
     with pytest.raises(InputError, match="one frame in 0 cannot be taken"):
         tiny_depth.depth_video(frames, every=0)
-    with pytest.raises(InputError, match="0 at a time cannot be computed"):
+    with pytest.raises(InputError, match="a batch size of 0 is not possible"):
         tiny_depth.depth_video(folder, batch=0)
-    with pytest.raises(InputError, match="open them as a clip, or give a range"):
+    with pytest.raises(InputError, match="open it as a video, or give a range"):
         tiny_depth.depth_video(frames).typical_range()

@@ -1,4 +1,4 @@
-"""Classical methods see the motion of a camera that pans over a texture."""
+"""Classical baselines recover the flow of a camera pan over a texture."""
 
 import cv2
 import numpy as np
@@ -72,7 +72,7 @@ def test_dis_is_opencvs_at_full_resolution_with_ten_refinements_on_gray() -> Non
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (4, 6), (8, 8)])
 def test_images_too_small_for_dense_inverse_search_are_refused(method: str, height: int, width: int) -> None:
     image = torch.rand(3, height, width, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(InputError, match=rf"^{method} cannot work on images of {width}x{height} pixels; give larger"):
+    with pytest.raises(InputError, match=rf"^{method} does not support images of {width}x{height} pixels; give larger"):
         baseline_flow(method, image, image)
 
 

@@ -1,4 +1,4 @@
-"""Motion as the frames of a video."""
+"""Flow drawn as colors and arrows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Methods are scored as the benchmarks do it, and stand beside the numbers of others."""
+"""Methods are scored by the benchmarks' rules and compared with published results."""
 
 import csv
 import io

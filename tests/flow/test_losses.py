@@ -1,4 +1,4 @@
-"""What training makes small, against sums done by hand."""
+"""The flow loss, against sums computed by hand."""
 
 import math
 from dataclasses import replace
@@ -70,10 +70,10 @@ def test_matching_is_one_more_part_of_the_loss():
     loss = flow_loss(prediction, constant(0, 0), EVERYWHERE, matching=2.0)
     # One cell of 256 pixels, of which 20 are there.
     assert loss.matching.item() == pytest.approx(256 * math.log(2) / 20, rel=1e-4)
-    assert loss.total.item() == pytest.approx((loss.distance + 0.1 * loss.surprise + 2 * loss.matching).item())
+    assert loss.total.item() == pytest.approx((loss.distance + 0.1 * loss.nll + 2 * loss.matching).item())
 
 
-def test_the_surprise_is_minus_the_log_of_two_laplace_densities():
+def test_the_nll_is_minus_the_log_of_two_laplace_densities():
     error, log_scale = torch.tensor([1.5, -0.5]).view(1, 2, 1, 1), torch.tensor(0.7).view(1, 1, 1, 1)
     scale = math.exp(0.7)
     by_hand = -sum(math.log(math.exp(-abs(e) / scale) / (2 * scale)) for e in (1.5, -0.5))

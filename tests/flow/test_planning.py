@@ -1,4 +1,4 @@
-"""Large images are computed in windows that fit the memory, and their seams do not show."""
+"""Large images are processed in tiles that fit into memory, without visible seams."""
 
 import re
 
@@ -28,7 +28,7 @@ def whole_images(size: tuple[int, int]) -> FlowPlan:
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that holds nothing on a machine with 64 GB."""
     monkeypatch.setattr(planning, "free_bytes", lambda _: 64 * GB)
-    monkeypatch.setattr(planning, "_resident", lambda: 0)
+    monkeypatch.setattr(planning, "_resident_bytes", lambda: 0)
 
 
 @pytest.mark.usefixtures("alone")
@@ -39,7 +39,7 @@ class TestPlans:
     def test_4k_goes_in_windows_of_a_multiple_of_eight(self) -> None:
         plan = plan_flow((2160, 3840), FAST, CPU, memory=4 * GB)
         assert plan.tile is not None and all(side % 8 == 0 for side in plan.tile)
-        assert str(plan) == f"{len(plan.windows)} windows of {plan.tile[0]}x{plan.tile[1]} an image, one at a time"
+        assert str(plan) == f"{len(plan.tiles)} tiles of {plan.tile[0]}x{plan.tile[1]} per image, one at a time"
 
     @given(
         size=st.tuples(st.integers(1, 5000), st.integers(1, 5000)),
@@ -55,18 +55,18 @@ class TestPlans:
             assert memory - FRAME_BYTES * size[0] * size[1] < 600 * 2**20
             return
         window = plan.tile or size
-        takes = planning._bytes(config, CPU, False, 1, window, not plan.low_memory)
+        takes = planning._required_bytes(config, CPU, False, 1, window, not plan.low_memory)
         assert takes + FRAME_BYTES * size[0] * size[1] <= memory
-        rows, columns = ({(each[axis].start, each[axis].stop) for each in plan.windows} for axis in (0, 1))
+        rows, columns = ({(each[axis].start, each[axis].stop) for each in plan.tiles} for axis in (0, 1))
         for spans, side in ((rows, size[0]), (columns, size[1])):
             assert min(spans)[0] == 0 and max(spans)[1] == side
 
     def test_more_memory_means_fewer_windows(self) -> None:
-        counts = [len(plan_flow((2160, 3840), FAST, CPU, memory=n * GB).windows) for n in (2, 3, 5, 10, 60)]
+        counts = [len(plan_flow((2160, 3840), FAST, CPU, memory=n * GB).tiles) for n in (2, 3, 5, 10, 60)]
         assert counts == sorted(counts, reverse=True) and counts[0] > 3 * counts[-1]
 
     def test_a_gpu_takes_several_at_a_time(self) -> None:
-        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch == planning.MOST_AT_ONCE
+        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch == planning.MAX_BATCH_SIZE
         assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=2 * GB).batch == 2
 
     def test_kernels_in_half_precision_have_room_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ class TestPlans:
         self, size: tuple[int, int], half: bool, measured: int
     ) -> None:
         """MiB of a frame on a CPU, by benchmarks/inference.py."""
-        planned = planning._bytes(FAST, CPU, half, 1, size, True) / 2**20
+        planned = planning._required_bytes(FAST, CPU, half, 1, size, True) / 2**20
         assert measured < planned < 2 * measured
 
     def test_a_window_larger_than_the_image_is_the_whole(self) -> None:
@@ -101,7 +101,7 @@ class TestPlans:
         plan = plan_flow((1080, 1920), FAST, CPU, tile=None, memory=memory)
         assert plan.low_memory and plan.tile is None
 
-    @pytest.mark.parametrize(("tile", "said"), [("auto", " in windows of "), (None, " takes about")])
+    @pytest.mark.parametrize(("tile", "said"), [("auto", " in tiles of "), (None, " takes about")])
     def test_too_little_is_refused(self, tile: planning.TileSize, said: str) -> None:
         with pytest.raises(InputError, match=rf"flow at 1920x1080 pixels{said}.* 0 MiB are left for it; ") as refused:
             plan_flow((1080, 1920), FAST, CPU, tile, memory=10**8)
@@ -115,13 +115,13 @@ class TestPlans:
             plan_flow((1080, 1920), FAST, CPU, None)
 
     def test_a_batch_of_none_is_refused(self) -> None:
-        with pytest.raises(InputError, match="0 at a time cannot be computed"):
+        with pytest.raises(InputError, match="a batch size of 0 is not possible"):
             plan_flow((64, 64), FAST, CPU, batch=0)
 
 
 def test_what_the_process_holds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "free_bytes", lambda _: None)
-    monkeypatch.setattr(planning, "_resident", lambda: GB)
+    monkeypatch.setattr(planning, "_resident_bytes", lambda: GB)
     assert plan_flow((440, 1024), FAST, CPU, memory=3 * GB).tile is None
     assert plan_flow((440, 1024), FAST, CPU, memory=int(1.5 * GB)).tile is not None
 
@@ -162,5 +162,5 @@ class TestSeams:
         assert float((found.occlusion != whole.occlusion).float().mean()) < 0.2
 
     def test_windows_have_no_prototypes(self, tiny: pf.FlowPredictor) -> None:
-        with pytest.raises(InputError, match="an image in windows has no prototypes"):
+        with pytest.raises(InputError, match="prototypes are not available for tiled images"):
             tiny.flow(torch.rand(3, 64, 96), torch.rand(3, 64, 96), tile=(40, 48), prototypes=True)

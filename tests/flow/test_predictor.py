@@ -1,4 +1,4 @@
-"""Any two images of one size go in; motion of that size comes out."""
+"""Any two images of the same size give a flow of that size."""
 
 import re
 from pathlib import Path

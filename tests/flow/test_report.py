@@ -1,4 +1,4 @@
-"""An evaluation as a table, and its worst samples as pictures."""
+"""An evaluation as a table, and its worst samples as images."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Results are frozen records that become files and pictures."""
+"""Results are frozen dataclasses that can be saved as files and images."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Names that come from a manifest become names of files: short enough, and inside the folder that was asked for."""
+"""Sample names from a manifest become file names: short enough, and inside the requested folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Both decoders learn what motion is."""
+"""Both decoders learn flow in a short training run."""
 
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Windows cover an image, and what is said of each blends into one map without seams."""
+"""Tiles cover an image, and their predictions blend into one map without seams."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def test_windows_overlap_by_twenty_and_the_last_ends_flush(length: int, window: 
 
 @pytest.mark.parametrize("window", [1, 19, 20])
 def test_a_window_no_longer_than_the_overlap_would_never_advance(window: int) -> None:
-    with pytest.raises(ValueError, match=rf"a window of {window} pixels cannot overlap the next by 20"):
+    with pytest.raises(ValueError, match=rf"a tile of {window} pixels cannot overlap the next by 20"):
         tile_starts(100, window)
     assert tile_starts(window, window) == [0]
 

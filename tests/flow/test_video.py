@@ -1,4 +1,4 @@
-"""A clip gives the flow of each of its pairs, with exact times, whatever the batch and the number of threads."""
+"""A video gives the flow of each pair with exact timestamps, for any batch size and number of threads."""
 
 import weakref
 from collections.abc import Callable, Iterator
@@ -182,5 +182,5 @@ def test_what_cannot_be_a_clip_is_one_sentence(tiny: pf.FlowPredictor, frames: l
         tiny.flow_video(frames, precision="double")
     with pytest.raises(InputError, match="0 updates cannot be run"):
         list(tiny.flow_video(frames, updates=0))
-    with pytest.raises(InputError, match="open them as a clip, or give a scale"):
+    with pytest.raises(InputError, match="open it as a video, or give a scale"):
         tiny.flow_video(frames).typical_motion()

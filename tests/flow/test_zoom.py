@@ -1,4 +1,4 @@
-"""Small frames are looked at enlarged, and what is found there is told in their own pixels."""
+"""Small frames are processed enlarged, and the flow is returned in their own pixels."""
 
 import itertools
 import math
@@ -131,13 +131,13 @@ class TestPlans:
     @pytest.fixture(autouse=True)
     def alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planning, "free_bytes", lambda _: 64 * 10**9)
-        monkeypatch.setattr(planning, "_resident", lambda: 0)
+        monkeypatch.setattr(planning, "_resident_bytes", lambda: 0)
 
     def test_the_memory_is_that_of_the_enlarged_images(self) -> None:
         plan = plan_flow(SMALL, FAST, CPU, memory=400 * 10**6, zoom=2)
         assert plan.seen == (480, 640)
-        assert plan.tile is not None and [side.stop for side in plan.windows[-1]] == [480, 640]
-        window = planning._bytes(FAST, CPU, False, 1, plan.tile, not plan.low_memory)
+        assert plan.tile is not None and [side.stop for side in plan.tiles[-1]] == [480, 640]
+        window = planning._required_bytes(FAST, CPU, False, 1, plan.tile, not plan.low_memory)
         assert window + FRAME_BYTES * 480 * 640 <= 400 * 10**6
 
     def test_images_are_enlarged_by_themselves_only_where_they_fit_as_a_whole(self) -> None:
@@ -183,8 +183,8 @@ class TestPlans:
 
     def test_they_say_how_images_are_looked_at(self) -> None:
         small, large = ((384, 512), (1080, 1920))
-        assert str(plan_flow(small, FAST, CPU)) == "whole images looked at 1.5 times as large, one at a time"
-        assert str(plan_flow(large, FAST, CPU, zoom=0.5)) == "whole images looked at 0.5 times as large, one at a time"
+        assert str(plan_flow(small, FAST, CPU)) == "whole images resized by 1.5, one at a time"
+        assert str(plan_flow(large, FAST, CPU, zoom=0.5)) == "whole images resized by 0.5, one at a time"
         assert str(plan_flow(large, FAST, CPU)) == "whole images, one at a time"
 
     def test_what_does_not_fit_is_told_with_its_zoom(
@@ -194,7 +194,7 @@ class TestPlans:
         said = r"flow at 160x96 pixels \(images of 40x24, with a zoom of 4\) takes"
         with pytest.raises(pf.InputError, match=rf"{said} .* make the images or the zoom smaller\.$"):
             tiny.flow(clip[0], clip[1], zoom=4)
-        with pytest.raises(pf.InputError, match=rf"{said} .* make the images, the windows or the zoom smaller, or"):
+        with pytest.raises(pf.InputError, match=rf"{said} .* make the images, the tiles or the zoom smaller, or"):
             tiny.flow(clip[0], clip[1], zoom=4, memory=2**20)
 
 
@@ -209,7 +209,7 @@ class TestScarceMemory:
         return model
 
     def leave(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-        monkeypatch.setattr(planning, "_resident", lambda: 0)
+        monkeypatch.setattr(planning, "_resident_bytes", lambda: 0)
         for module in (planning, flow_module):
             monkeypatch.setattr(module, "free_bytes", lambda _: free)
 
@@ -255,7 +255,7 @@ def test_a_zoom_is_any_real_number(tiny: pf.FlowPredictor, clip: list[torch.Tens
     "zoom", [np.bool_(True), 2j, np.float32("nan"), 0, 0.2, 4.1, -1, math.nan, math.inf, True, "2"]
 )
 def test_a_zoom_that_cannot_be_is_one_sentence(tiny: pf.FlowPredictor, clip: list[torch.Tensor], zoom: object) -> None:
-    said = r"images cannot be looked at .* times as large; give a zoom from 0\.25 to 4\.$"
+    said = r"images cannot be resized by a zoom of .*; give a zoom from 0\.25 to 4\.$"
     with pytest.raises(pf.InputError, match=said):
         tiny.flow(clip[0], clip[1], zoom=zoom)  # type: ignore[arg-type]
     with pytest.raises(pf.InputError, match=said):

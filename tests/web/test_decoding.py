@@ -144,7 +144,7 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
     Image.fromarray(noise(0)).save(path, exif=exif)
     model = protoformer.load("tiny", "cpu", task="depth")
     answer = depth_image(model, ROOM, path, tmp_path, DepthRequest())
-    assert answer.summary.endswith(f"focal length {50 / np.hypot(36, 24) * 80:.1f} px (noted in the file).")
+    assert answer.summary.endswith(f"focal length {50 / np.hypot(36, 24) * 80:.1f} px (from EXIF).")
     np.testing.assert_array_equal(np.load(answer.downloads[".npy"]), model.depth(path).numpy())
 
 

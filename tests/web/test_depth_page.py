@@ -46,7 +46,7 @@ def test_the_files_of_an_image_hold_what_the_model_says(
     np.testing.assert_allclose(read_mm_depth(answer.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
     assert answer.downloads[".ply"].read_bytes().startswith(b"ply")
     assert answer.frames == 1 and told[-1] == 1 and answer.prototypes.startswith("data:image/png;base64,")
-    assert "(as you said)" in answer.summary and (answer.view["width"], answer.view["height"]) == (96, 72)
+    assert "(given)" in answer.summary and (answer.view["width"], answer.view["height"]) == (96, 72)
 
 
 def test_every_frame_of_a_clip_is_kept_for_the_slider(

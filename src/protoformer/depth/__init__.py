@@ -1,1 +1,1 @@
-"""Scene depth."""
+"""Monocular depth: prediction, training and evaluation."""

@@ -1,4 +1,4 @@
-"""What camera took an image: as somebody says, as the image's file notes, or as most cameras are."""
+"""Camera intrinsics: given by the user, read from EXIF, or assumed."""
 
 import math
 import os
@@ -17,23 +17,25 @@ from protoformer.io.image import DecodedImage, focal_in_35mm
 from protoformer.io.image_input import ImageLike
 
 ASSUMED_FOV = 60.0
-"""Degrees that the longer side of an image spans where nothing is known of its camera: about that of a phone."""
+"""Field of view along the longer image side of an unknown camera, degrees: about that of a phone."""
 FILM_DIAGONAL = math.hypot(36.0, 24.0)
-"""Millimeters, of 35 mm film."""
+"""Diagonal of 35 mm film, millimeters."""
 FOV_BOUNDS = (0.01, 179.0)
-"""Degrees: from far beyond the longest telephoto lens to the widest angle that a pinhole camera can have."""
+"""Accepted fields of view, degrees: beyond the longest telephoto lens to nearly the limit of a pinhole camera."""
 FOCAL_BOUNDS = (1e-3, 1e8)
-"""Pixels of a focal length, and at most so many to the optical center: all that follows from them is finite."""
+"""Accepted focal lengths, pixels; the upper bound also limits the optical center. Results remain finite."""
 
 CameraSource = Literal["given", "exif", "assumed"]
-"""Who says what the camera is: you, the image's file, or nobody."""
+"""Where the intrinsics come from: the user, the image file, or a default."""
 
 
 @dataclass(frozen=True, eq=False)
 class Camera:
     """A pinhole camera.
 
-    intrinsics: 3 x 3, pixels of the image, the center of the first pixel being (0, 0). source: who says so.
+    Attributes:
+        intrinsics: 3 x 3, pixels of the image, with the center of the first pixel at (0, 0).
+        source: where the intrinsics come from.
     """
 
     intrinsics: Tensor
@@ -41,19 +43,26 @@ class Camera:
 
     @property
     def focal(self) -> float:
-        """The focal length, pixels: the geometric mean of both directions."""
+        """Focal length, pixels: the geometric mean of fx and fy."""
         return math.sqrt(float(self.intrinsics[0, 0]) * float(self.intrinsics[1, 1]))
 
     @property
     def center(self) -> tuple[float, float]:
-        """(x, y) that it looks at, pixels."""
+        """Optical center (x, y), pixels."""
         return float(self.intrinsics[0, 2]), float(self.intrinsics[1, 2])
 
 
 @dataclass(frozen=True)
 class CameraHint:
-    """What somebody says of a camera, at most one of: focal, pixels of the image; intrinsics, 3 x 3; fov, degrees
-    across the width of the image.
+    """User-provided camera parameters, at most one of them.
+
+    Attributes:
+        focal: focal length, pixels of the image.
+        intrinsics: 3 x 3, pixels of the image.
+        fov: horizontal field of view, degrees.
+
+    Raises:
+        InputError: if more than one is given, or a value is not possible.
     """
 
     focal: float | None = None
@@ -61,82 +70,93 @@ class CameraHint:
     fov: float | None = None
 
     def __post_init__(self) -> None:
-        said = [name for name in ("focal", "intrinsics", "fov") if getattr(self, name) is not None]
-        if len(said) > 1:
-            raise InputError(f"the camera is told by {' and by '.join(said)}; give one of these.")
-        if self.focal is not None and not 0 < _number(self.focal) < math.inf:
+        given = [name for name in ("focal", "intrinsics", "fov") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"the camera is given by {' and by '.join(given)}; give one of these.")
+        if self.focal is not None and not 0 < _to_number(self.focal) < math.inf:
             raise InputError(
-                f"a focal length is a number of pixels over 0, not {_told(self.focal)}; give one, or none."
+                f"a focal length is a number of pixels over 0, not {_format_value(self.focal)}; give one, or none."
             )
-        if self.fov is not None and not 0 < _number(self.fov) < 180:
-            raise InputError(f"a field of view is between 0 and 180 degrees, not {_told(self.fov)}; give one, or none.")
-        if self.focal is not None and not _within(_number(self.focal), FOCAL_BOUNDS):
-            raise _no_camera("focal length", _told(self.focal), "pixels", FOCAL_BOUNDS)
-        if self.fov is not None and not _within(_number(self.fov), FOV_BOUNDS):
-            raise _no_camera("field of view", _told(self.fov), "degrees", FOV_BOUNDS)
+        if self.fov is not None and not 0 < _to_number(self.fov) < 180:
+            raise InputError(
+                f"a field of view is between 0 and 180 degrees, not {_format_value(self.fov)}; give one, or none."
+            )
+        if self.focal is not None and not _in_bounds(_to_number(self.focal), FOCAL_BOUNDS):
+            raise _out_of_bounds("focal length", _format_value(self.focal), "pixels", FOCAL_BOUNDS)
+        if self.fov is not None and not _in_bounds(_to_number(self.fov), FOV_BOUNDS):
+            raise _out_of_bounds("field of view", _format_value(self.fov), "degrees", FOV_BOUNDS)
         if self.intrinsics is not None:
-            _checked(self.intrinsics)
+            _check_intrinsics(self.intrinsics)
 
 
 def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | None = None) -> Camera:
-    """The camera of an image of (height, width). image: as it was handed in; a file, or a picture, may know it."""
+    """Determine the camera of an image: from the hint, else from EXIF, else by a default field of view.
+
+    Args:
+        size: (height, width) of the image.
+        hint: camera parameters given by the user.
+        image: image as the user passed it; files and PIL images may contain EXIF data.
+
+    Raises:
+        InputError: if the focal length that follows from the hint is not possible.
+    """
     height, width = size
     if hint.intrinsics is not None:
-        return Camera(_checked(hint.intrinsics), "given")
+        return Camera(_check_intrinsics(hint.intrinsics), "given")
     if hint.focal is not None:
-        return Camera(_pinhole(_number(hint.focal), size), "given")
+        return Camera(_make_intrinsics(_to_number(hint.focal), size), "given")
     if hint.fov is not None:
-        focal = focal_from_fov(_number(hint.fov), width)
-        if not _within(focal, FOCAL_BOUNDS):  # of an image with very many pixels in a row
-            raise _no_camera("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
-        return Camera(_pinhole(focal, size), "given")
-    noted = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
+        focal = focal_from_fov(_to_number(hint.fov), width)
+        if not _in_bounds(focal, FOCAL_BOUNDS):  # possible for extremely wide images
+            raise _out_of_bounds("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
+        return Camera(_make_intrinsics(focal, size), "given")
+    exif_focal = focal_in_35mm(image) if isinstance(image, (str, os.PathLike, Image.Image)) else None
     if isinstance(image, DecodedImage):
-        noted = image.focal_in_35mm
-    if noted is not None:
-        focal = noted / FILM_DIAGONAL * math.hypot(height, width)
-        if _within(focal, FOCAL_BOUNDS):  # what a file notes may be anything, and does not make it unreadable
-            return Camera(_pinhole(focal, size), "exif")
-    return Camera(_pinhole(focal_from_fov(ASSUMED_FOV, max(height, width)), size), "assumed")
+        exif_focal = image.focal_in_35mm
+    if exif_focal is not None:
+        focal = exif_focal / FILM_DIAGONAL * math.hypot(height, width)
+        if _in_bounds(focal, FOCAL_BOUNDS):  # an invalid EXIF value must not make the image unreadable
+            return Camera(_make_intrinsics(focal, size), "exif")
+    return Camera(_make_intrinsics(focal_from_fov(ASSUMED_FOV, max(height, width)), size), "assumed")
 
 
 def focal_from_fov(degrees: float, length: int) -> float:
-    """The focal length, pixels, of a camera that sees `length` pixels under an angle."""
+    """Return the focal length, pixels, for a field of view in degrees along a side of `length` pixels."""
     return length / 2 / math.tan(math.radians(degrees) / 2)
 
 
-def _number(given: Any) -> float:
-    """It as a number; NaN where it is none. A text is none."""
+def _to_number(value: Any) -> float:
+    """Convert a value to a float; NaN if it is not a number. Strings are not converted."""
     try:
-        return math.nan if isinstance(given, str) else float(given)
+        return math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return math.nan
 
 
-def _within(value: float, bounds: tuple[float, float]) -> bool:
+def _in_bounds(value: float, bounds: tuple[float, float]) -> bool:
     return bounds[0] <= value <= bounds[1]
 
 
-def _no_camera(what: str, value: str, unit: str, bounds: tuple[float, float]) -> InputError:
-    least, most = bounds
-    return InputError(f"no camera has a {what} of {value} {unit}; give one from {least:g} to {most:g}, or none.")
+def _out_of_bounds(quantity: str, value: str, unit: str, bounds: tuple[float, float]) -> InputError:
+    low, high = bounds
+    return InputError(f"no camera has a {quantity} of {value} {unit}; give one from {low:g} to {high:g}, or none.")
 
 
-def _told(given: object) -> str:
-    return shown(given) if math.isnan(_number(given)) and not isinstance(given, float) else f"{_number(given):g}"
+def _format_value(value: object) -> str:
+    return shown(value) if math.isnan(_to_number(value)) and not isinstance(value, float) else f"{_to_number(value):g}"
 
 
-def _pinhole(focal: float, size: tuple[int, int]) -> Tensor:
-    """A camera that looks at the middle of its image, 3 x 3."""
+def _make_intrinsics(focal: float, size: tuple[int, int]) -> Tensor:
+    """Return the intrinsics, 3 x 3, of a camera whose optical center is the image center."""
     height, width = size
     rows = [[focal, 0.0, (width - 1) / 2], [0.0, focal, (height - 1) / 2], [0.0, 0.0, 1.0]]
     return torch.tensor(rows, dtype=torch.float32)
 
 
-def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
-    """Intrinsics as a float tensor, or an `InputError`."""
+def _check_intrinsics(intrinsics: Tensor | npt.NDArray[np.generic]) -> Tensor:
+    """Return valid intrinsics as a float tensor, or raise an `InputError`."""
     try:
-        matrix = torch.as_tensor(given).detach().float().cpu()
+        matrix = torch.as_tensor(intrinsics).detach().float().cpu()
     except (TypeError, ValueError, RuntimeError):
         matrix = torch.empty(0)
     if matrix.shape != (3, 3):
@@ -146,8 +166,8 @@ def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
     if not (matrix[0, 0] > 0 and matrix[1, 1] > 0):
         raise InputError("the intrinsics have a focal length that is not over 0; give fx and fy in pixels.")
     for focal in (float(matrix[0, 0]), float(matrix[1, 1])):
-        if not _within(focal, FOCAL_BOUNDS):
-            raise _no_camera("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
+        if not _in_bounds(focal, FOCAL_BOUNDS):
+            raise _out_of_bounds("focal length", f"{focal:g}", "pixels", FOCAL_BOUNDS)
     if float(matrix[:2, 2].abs().max()) > FOCAL_BOUNDS[1]:
         raise InputError(
             f"the intrinsics have an optical center more than {FOCAL_BOUNDS[1]:g} pixels away; give cx and cy in "
@@ -157,10 +177,10 @@ def _checked(given: Tensor | npt.NDArray[np.generic]) -> Tensor:
 
 
 def describe_camera(source: str, focal: float) -> str:
-    """Who says what the camera is, in words."""
-    who = {
-        "given": "as you said",
-        "exif": "noted in the file",
-        "assumed": f"assumed, {ASSUMED_FOV:g} degrees along the longer side: meters are as good as this guess",
+    """Format the focal length, pixels, and where it comes from."""
+    notes = {
+        "given": "given",
+        "exif": "from EXIF",
+        "assumed": f"assumed field of view of {ASSUMED_FOV:g} degrees along the longer side: metric scale is uncertain",
     }
-    return f"focal length {focal:.1f} px ({who[source]})"
+    return f"focal length {focal:.1f} px ({notes[source]})"

@@ -1,4 +1,4 @@
-"""The depth of a frame as a picture of a video: colors, or the frame beside them."""
+"""Visualization of depth: color maps and side-by-side frames."""
 
 from typing import Any
 
@@ -13,16 +13,30 @@ from protoformer.viz.images import Pixels, frame_pixels
 
 
 def draw_depth_frame(step: DepthFrame, colors: tuple[float, float], side_by_side: bool = False) -> Pixels:
-    """A step's depth in colors: uint8 H x W x 3. colors: meters of the first and of the last one.
+    """Draw the depth of one video frame in colors.
 
-    side_by_side: the frame to the left of the colors, H x 2W x 3.
+    Args:
+        step: frame with its depth and image.
+        colors: depths of the first and the last color, meters.
+        side_by_side: put the frame to the left of the colors.
+
+    Returns:
+        uint8 H x W x 3, or H x 2W x 3 if `side_by_side`.
     """
-    painted = colorize_depth(step.depth, colors)
-    return np.concatenate((frame_pixels(step.image), painted), axis=1) if side_by_side else painted
+    image = colorize_depth(step.depth, colors)
+    return np.concatenate((frame_pixels(step.image), image), axis=1) if side_by_side else image
 
 
 def colorize_depth(depth: Tensor, colors: tuple[float, float]) -> Pixels:
-    """A depth, 1 x H x W in meters, in colors from near to far, meters: uint8 H x W x 3."""
+    """Convert depth to colors.
+
+    Args:
+        depth: 1 x H x W, meters.
+        colors: depths of the first and the last color, meters.
+
+    Returns:
+        uint8 H x W x 3.
+    """
     return depth_to_color(depth[0].numpy(), *colors)
 
 
@@ -32,11 +46,18 @@ _LEVELS = 2**16 - 1
 def depth_viewer_data(
     result: DepthResult, image: Pixels, colors: tuple[float, float], most_cells: int = MOST_CELLS
 ) -> dict[str, Any]:
-    """What a page needs, of plain numbers and texts. image: uint8 H x W x 3. colors: meters of the first and the last.
+    """Serialize a depth result for the interactive viewer.
 
-    image, depth: pictures as data addresses. width, height: pixels. step: a depth stands for every so many pixels, each
-    way; columns, rows: how many there are. depths: base64 of uint16, 0 is `low` and 65535 `high`, in the logarithm of
-    meters. confidence: base64 of uint8, 255 is 1. near, far: of the colors.
+    Args:
+        result: depth to show.
+        image: uint8 H x W x 3.
+        colors: depths of the first and the last color, meters.
+        most_cells: largest number of depths to include.
+
+    Returns:
+        A JSON-serializable dict. `image`, `depth`: images as data URIs. `width`, `height`: pixels. `step`: sampling
+        stride of the depths, pixels; `columns`, `rows`: their grid size. `depths`: base64 of uint16, log meters scaled
+        from `low` (0) to `high` (65535). `confidence`: base64 of uint8, 255 is 1. `near`, `far`: the colors' depths.
     """
     _, height, width = result.depth.shape
     step = cell_step(height, width, most_cells)

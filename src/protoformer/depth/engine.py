@@ -1,4 +1,4 @@
-"""A depth network on frames of one size: shrunk to the size it works at, some at a time."""
+"""Batched depth inference on frames of one size, at the working size of the network."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,21 +20,23 @@ from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import CudaGraph, ProgressCallback
 
 WORKING_BYTES = 900
-"""Memory that the network takes for each pixel it works on: what was seen, and some to spare."""
+"""Bytes per pixel of the working size: the measured amount plus a margin."""
 FRAME_BYTES = 60
-"""Main memory for each pixel of an image: the image, its depth and confidence at full size, and the picture."""
-RIGHT = 0.1
-"""Share of the true depth within which a depth counts as right."""
-MOST_AT_ONCE = 8
+"""Bytes of main memory per image pixel: image, depth and confidence at full size, and the drawn image."""
+CONFIDENCE_TOLERANCE = 0.1
+"""Relative depth error to which the confidence refers."""
+MAX_BATCH_SIZE = 8
 """Frames in a batch on a GPU; a CPU is no faster with more than one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The depth of one image at the working size, on the CPU.
+    """Predicted depth of one image at the working size, on the CPU.
 
-    log: 1 x h x w, natural logarithm of meters for a camera of the canonical focal length. log_scale: 1 x h x w, that
-    of the Laplace scale of the error of `log`. prototypes: those of the image at the working size, if asked for.
+    Attributes:
+        log: 1 x h x w, natural logarithm of depth in meters for the canonical focal length.
+        log_scale: 1 x h x w, logarithm of the Laplace scale of the error of `log`.
+        prototypes: prototypes of the image, per stage and block; empty if not requested.
     """
 
     log: Tensor
@@ -43,10 +45,26 @@ class Estimate:
 
 
 class DepthEngine:
-    """A network made ready for images of one (height, width), taken by one camera.
+    """Runs a depth network on images of one size and camera.
 
-    working: the (height, width) it computes at. focal: of the camera, in pixels of that. batch: how many at once.
-    mirrored: whether each is looked at in a mirror as well, and the mean taken.
+    Args:
+        network: depth network in eval mode.
+        device: device of the network.
+        size: (height, width) of the images.
+        camera: camera of the images.
+        updates: number of refinement updates; None uses the network's default.
+        half: run matrix products in bfloat16.
+        batch: batch size; None chooses it by device.
+        mirrored: average with a horizontally flipped prediction (test-time augmentation).
+
+    Attributes:
+        size: (height, width) of the images.
+        working: (height, width) at which the network runs.
+        focal: focal length, pixels of the working size.
+        batch: batch size.
+
+    Raises:
+        InputError: if an option is invalid or memory is not sufficient.
     """
 
     def __init__(
@@ -62,86 +80,108 @@ class DepthEngine:
     ) -> None:
         check_updates(updates)
         if batch is not None and batch < 1:
-            raise InputError(f"{batch} at a time cannot be computed; give a whole number, 1 or more.")
+            raise InputError(f"a batch size of {batch} is not possible; give a whole number, 1 or more.")
         self.size, self.working = size, limited_size(size, network.config.depth_pixels)
-        (height, width), (low, narrow) = self.size, self.working
-        self.focal = camera.focal * math.sqrt(low / height * narrow / width)
+        (height, width), (working_height, working_width) = self.size, self.working
+        self.focal = camera.focal * math.sqrt(working_height / height * working_width / width)
         x, y = camera.center
-        center = (shrink_position(x, width, narrow), shrink_position(y, height, low))
+        center = (shrink_position(x, width, working_width), shrink_position(y, height, working_height))
         self._center = torch.tensor([center], dtype=torch.float32, device=device)
-        self.batch = batch or (MOST_AT_ONCE if device.type == "cuda" else 1)
+        self.batch = batch or (MAX_BATCH_SIZE if device.type == "cuda" else 1)
         self._network, self._device, self._updates, self._half = network, device, updates, half
         self._mirrored = mirrored
-        self._compute: Callable[..., tuple[Tensor, ...]] = self._computed
+        self._run_batch: Callable[..., tuple[Tensor, ...]] = self._run
         if device.type == "cuda":
-            self._compute = CudaGraph(self._computed)
+            self._run_batch = CudaGraph(self._run)
         check_memory(size, self.working, device, self.batch * (2 if mirrored else 1))
 
-    def estimates(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
-        """Of frames, 3 x H x W each, uint8 or float in [0, 1]."""
+    def predict_frames(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
+        """Predict the depth of frames, 3 x H x W each, uint8 or float in [0, 1]."""
         for first in range(0, len(frames), self.batch):
-            images = self._images(frames[first : first + self.batch])
-            log, log_scale = self._compute(images, self._center.expand(len(images), 2))
-            for one in zip(log.cpu(), log_scale.cpu(), strict=True):
-                yield Estimate(*one)
+            images = self._stack_images(frames[first : first + self.batch])
+            log, log_scale = self._run_batch(images, self._center.expand(len(images), 2))
+            for output in zip(log.cpu(), log_scale.cpu(), strict=True):
+                yield Estimate(*output)
 
     @torch.no_grad()
-    def estimate(self, frame: Tensor, prototypes: bool = False, progress: ProgressCallback | None = None) -> Estimate:
-        """Of one frame, with its prototypes, or with somebody who is told of every update."""
-        (log,), (log_scale,), found = self._found(self._images([frame]), self._center, prototypes, progress)
-        kept = tuple(tuple(each.first(1).cpu() for each in stage) for stage in found)
-        return Estimate(log.cpu(), log_scale.cpu(), kept)
+    def predict_frame(
+        self, frame: Tensor, prototypes: bool = False, progress: ProgressCallback | None = None
+    ) -> Estimate:
+        """Predict the depth of one frame.
 
-    def metric_log(self, estimate: Estimate) -> Tensor:
-        """The natural logarithm of meters, 1 x h x w, of what this engine found."""
+        Args:
+            frame: 3 x H x W, uint8 or float in [0, 1].
+            prototypes: return the prototypes of the frame.
+            progress: called after every update.
+        """
+        (log,), (log_scale,), stages = self._forward(self._stack_images([frame]), self._center, prototypes, progress)
+        first_prototypes = tuple(tuple(each.first(1).cpu() for each in stage) for stage in stages)
+        return Estimate(log.cpu(), log_scale.cpu(), first_prototypes)
+
+    def to_metric_log(self, estimate: Estimate) -> Tensor:
+        """Convert an estimate of this engine to the natural logarithm of meters, 1 x h x w."""
         return estimate.log + math.log(self.focal / CANONICAL_FOCAL)
 
-    def seen(self, frame: Tensor) -> Tensor:
-        """A frame, 3 x H x W, uint8 or float in [0, 1], as the network sees it: 3 x h x w, float32."""
+    def resize_frame(self, frame: Tensor) -> Tensor:
+        """Resize a frame, 3 x H x W, uint8 or float in [0, 1], to the working size: 3 x h x w, float32."""
         return shrink(to_float(frame)[None], self.working)[0]
 
-    def _images(self, frames: Sequence[Tensor]) -> Tensor:
-        """As the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
-        images = torch.stack([self.seen(frame.to(self._device)) for frame in frames])
+    def _stack_images(self, frames: Sequence[Tensor]) -> Tensor:
+        """Stack frames as network input, B x 3 x h x w in [-1, 1]; channels last is faster on a CPU."""
+        images = torch.stack([self.resize_frame(frame.to(self._device)) for frame in frames])
         images = normalize_images(images)
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 
     @torch.no_grad()
-    def _computed(self, images: Tensor, center: Tensor) -> tuple[Tensor, ...]:
-        return self._found(images, center)[:2]
+    def _run(self, images: Tensor, center: Tensor) -> tuple[Tensor, ...]:
+        return self._forward(images, center)[:2]
 
-    def _found(
+    def _forward(
         self, images: Tensor, center: Tensor, prototypes: bool = False, progress: ProgressCallback | None = None
     ) -> tuple[Tensor, Tensor, tuple[tuple[Prototypes, ...], ...]]:
-        """The depth of images and its scale, both logarithms, and the prototypes, of which mirrored ones come last."""
+        """Return log depth, log scale and prototypes; those of flipped images come last."""
         if self._mirrored:
             images = torch.cat((images, images.flip(3)))
             center = torch.cat((center, torch.stack((self.working[1] - 1 - center[:, 0], center[:, 1]), dim=1)))
-        with self._precision():
-            found = self._network(images, center, self._updates, prototypes=prototypes, progress=progress)
-        log, log_scale = found.logs[-1].float(), found.log_scales[-1].float()
+        with self._autocast():
+            prediction = self._network(images, center, self._updates, prototypes=prototypes, progress=progress)
+        log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()
         if self._mirrored:
-            log, log_scale = ((each + reflected.flip(3)) / 2 for each, reflected in (log.chunk(2), log_scale.chunk(2)))
-        return log, log_scale, found.prototypes
+            log, log_scale = ((plain + flipped.flip(3)) / 2 for plain, flipped in (log.chunk(2), log_scale.chunk(2)))
+        return log, log_scale, prediction.prototypes
 
-    def _precision(self) -> torch.autocast:
+    def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
 
 def depth_confidence(log_scale: Tensor) -> Tensor:
-    """How likely a depth is right to 10 %, in [0, 1], by the logarithm of the Laplace scale of its logarithm."""
-    return flow_confidence(log_scale - math.log(math.log1p(RIGHT)))
+    """Return the probability, in [0, 1], that the depth error is below 10 %.
+
+    Args:
+        log_scale: logarithm of the Laplace scale of the log depth's error, any shape.
+    """
+    return flow_confidence(log_scale - math.log(math.log1p(CONFIDENCE_TOLERANCE)))
 
 
 def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
-    """A map of the working size, 1 x h x w, at the size of the image: 1 x H x W, bilinear."""
+    """Resize a map, 1 x h x w, bilinearly to (height, width) of the image: 1 x H x W."""
     if (field.shape[1], field.shape[2]) == size:
         return field
     return F.interpolate(field[None], size, mode="bilinear", align_corners=False)[0]
 
 
 def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch: int = 1) -> None:
-    """Refuse images whose depth, computed at the working size, would not fit the memory, before any of it is taken."""
+    """Check that depth inference fits into the free memory.
+
+    Args:
+        size: (height, width) of the images.
+        working: (height, width) at which the network runs.
+        device: device of the network.
+        batch: batch size.
+
+    Raises:
+        InputError: if memory is not sufficient.
+    """
     height, width = size
     padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)

@@ -1,4 +1,4 @@
-"""A depth method on a dataset, by the benchmark's rules."""
+"""Evaluation of depth methods on benchmark datasets."""
 
 import csv
 import io
@@ -36,7 +36,7 @@ from protoformer.viz.text import WorstSamples, score_table
 
 
 class DepthMetric(Averages):
-    """Scores over all depths it is shown; `compute` returns a DepthTable. Options as of `depth_scores`."""
+    """Accumulates depth scores over batches; `compute` returns a `DepthTable`. Options as in `depth_scores`."""
 
     def __init__(self, *, minimum: float = 1e-3, maximum: float = 80.0, crop: Crop | None = None) -> None:
         super().__init__(METRIC_ROWS * COLUMNS)
@@ -44,32 +44,38 @@ class DepthMetric(Averages):
         self.minimum, self.maximum, self.crop = minimum, maximum, crop
 
     def update(self, depth: Tensor, truth: Tensor, valid: Tensor) -> None:
-        """Add N samples, in the terms of `depth_scores`."""
+        """Add N samples; arguments as in `depth_scores`."""
         self.add(depth_tally(depth, truth, valid, self.minimum, self.maximum, self.crop))
 
     def compute(self) -> DepthTable:
-        """The scores of everything shown since the last reset."""
+        """Return the scores of all samples since the last reset."""
         return mean_depth_table(self.total())
 
 
 DepthMethod = Callable[[DepthSample], Tensor]
-"""From a sample of one image to its depth, 1 x H x W, meters; the sample's own truth is not to be looked at."""
+"""Maps a sample of one image to its depth, 1 x H x W, meters, without using the sample's ground truth."""
 
 ROWS = {"metric": "metric", "median-scaled": "median_scaled", "aligned": "aligned"}
-"""What the three ways of scoring are called, and the field of a `DepthTable`."""
+"""Names of the three alignments and their fields of `DepthTable`."""
 
 
 @dataclass(frozen=True)
 class DepthRules:
-    """What counts: pixels of a crop whose true depth lies between two bounds, meters, neither of them included."""
+    """Selection of the evaluated pixels.
+
+    Attributes:
+        crop: evaluated image region; None for the whole image.
+        nearest: lower bound of the true depth, meters, exclusive.
+        farthest: upper bound of the true depth, meters, exclusive.
+    """
 
     crop: Crop | None = None
     nearest: float = 1e-3
     farthest: float = 80.0
 
     def __str__(self) -> str:
-        part = {None: "all of the image", "garg": "Garg's crop", "eigen": "Eigen's crop"}[self.crop]
-        return f"{part}, true depth from {self.nearest:g} to {self.farthest:g} m"
+        region = {None: "whole image", "garg": "Garg's crop", "eigen": "Eigen's crop"}[self.crop]
+        return f"{region}, true depth from {self.nearest:g} to {self.farthest:g} m"
 
 
 RULES: dict[str, DepthRules] = {
@@ -77,12 +83,17 @@ RULES: dict[str, DepthRules] = {
     "nyuv2": DepthRules("eigen", farthest=10.0),
     "rgbd": DepthRules(farthest=10.0),
 }
-"""The benchmarks' own; datasets that have none are scored over all of the image, up to 80 m."""
+"""Rules of the benchmarks; other datasets are evaluated over the whole image, up to 80 m."""
 
 
 @dataclass(frozen=True)
 class DepthSampleScore:
-    """One sample's scores, by its name."""
+    """Scores of one sample.
+
+    Attributes:
+        name: name of the sample.
+        table: its scores.
+    """
 
     name: str
     table: DepthTable
@@ -90,10 +101,16 @@ class DepthSampleScore:
 
 @dataclass(frozen=True)
 class DepthEvaluation:
-    """Everything that was measured.
+    """Result of an evaluation.
 
-    table: means over images. samples: scores of each. others: rows to compare with. without_truth: how many images were
-    passed over because the list says that they have no truth, or none that counts.
+    Attributes:
+        dataset: name of the dataset.
+        method: name of the method.
+        rules: selection of the evaluated pixels.
+        table: means over images.
+        samples: scores of each image.
+        others: published results to compare with.
+        without_truth: number of images that were skipped because they have no evaluated ground truth.
     """
 
     dataset: str
@@ -106,26 +123,32 @@ class DepthEvaluation:
 
 
 def depth_method(model: DepthPredictor, updates: int | None = None, mirrored: bool = True) -> DepthMethod:
-    """A model as a method, in full precision: it is told the camera where the dataset knows it."""
+    """Wrap a predictor as an evaluation method, in float32 and with the dataset's camera where it is known.
 
-    def method(sample: DepthSample) -> Tensor:
+    Args:
+        model: predictor to evaluate.
+        updates: as in `DepthPredictor.depth`.
+        mirrored: as in `DepthPredictor.depth`.
+    """
+
+    def predict(sample: DepthSample) -> Tensor:
         camera = None if sample.intrinsics is None else sample.intrinsics[0]
-        found = model.depth(sample.image[0], intrinsics=camera, updates=updates, mirrored=mirrored, precision="full")
-        return found.depth
+        result = model.depth(sample.image[0], intrinsics=camera, updates=updates, mirrored=mirrored, precision="full")
+        return result.depth
 
-    return method
+    return predict
 
 
 def constant_method(
     dataset: Dataset[DepthSample], rules: DepthRules, progress: ProgressCallback | None = None
 ) -> DepthMethod:
-    """The mean true depth of the dataset at every pixel: what one scores who never looks at an image."""
+    """Return a baseline that predicts the mean true depth of the dataset at every pixel."""
     means = []
     for index in range(len(dataset)):
         sample = dataset[index]
-        counted = sample.valid & (sample.depth > rules.nearest) & (sample.depth < rules.farthest)
-        if counted.any():
-            means.append(float(sample.depth[counted].double().mean()))
+        mask = sample.valid & (sample.depth > rules.nearest) & (sample.depth < rules.farthest)
+        if mask.any():
+            means.append(float(sample.depth[mask].double().mean()))
         if progress:
             progress(index + 1, len(dataset))
     meters = math.fsum(means) / max(1, len(means))
@@ -141,10 +164,19 @@ def evaluate_depth(
     keep: Callable[[DepthSample, Tensor, DepthTable], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> DepthEvaluation:
-    """Run a method over every sample of a dataset.
+    """Evaluate a method on every sample of a dataset.
 
-    names: of the dataset and of the method. rules: None takes the benchmark's. keep: handed every sample with its depth
-    (1 x H x W, meters) and scores, so that whoever wants pictures need not run it again.
+    Args:
+        dataset: images with ground truth.
+        method: maps a sample to its depth.
+        names: names of the dataset and of the method.
+        rules: selection of the evaluated pixels; None uses those of the benchmark.
+        keep: called with every sample, its depth (1 x H x W, meters) and its scores, such as to draw them.
+        progress: called after every sample.
+
+    Raises:
+        InputError: if no sample has evaluated ground truth, a size does not fit the crop, or a prediction cannot be
+            scored.
     """
     rules = RULES.get(names[0], DepthRules()) if rules is None else rules
 
@@ -153,7 +185,7 @@ def evaluate_depth(
     for index in range(len(dataset)):
         sample = dataset[index]
         depth = method(sample)
-        table = _scores(metric, depth, sample)
+        table = _score_sample(metric, depth, sample)
         if table.samples:
             scored.append(DepthSampleScore(sample.names[0], table))
             if keep:
@@ -161,7 +193,7 @@ def evaluate_depth(
         if progress:
             progress(index + 1, len(dataset))
     if not scored:
-        raise InputError(f"this split of {names[0]} has no true depth that counts ({rules}); choose another split.")
+        raise InputError(f"this split of {names[0]} has no true depth to evaluate ({rules}); choose another split.")
     return DepthEvaluation(
         dataset=names[0],
         method=names[1],
@@ -173,23 +205,23 @@ def evaluate_depth(
     )
 
 
-def _scores(metric: "DepthMetric", depth: Tensor, sample: DepthSample) -> DepthTable:
-    """The scores of one sample, which also enter the metric."""
+def _score_sample(metric: "DepthMetric", depth: Tensor, sample: DepthSample) -> DepthTable:
+    """Return the scores of one sample and add it to the metric."""
     height, width = sample.depth.shape[2:]
     if metric.crop == "eigen" and (height, width) != EIGEN_SIZE:
         raise InputError(
-            f"{sample.names[0]} is {width}x{height} pixels, but Eigen's crop is one of "
+            f"{sample.names[0]} is {width}x{height} pixels, but Eigen's crop is defined for "
             f"{EIGEN_SIZE[1]}x{EIGEN_SIZE[0]}; give images of that size."
         )
     try:
         table: DepthTable = metric(depth[None], sample.depth, sample.valid)
         return table
-    except ValueError as error:  # a depth that is not finite, say
+    except ValueError as error:  # such as a depth that is not finite
         raise InputError(f"the depth of {sample.names[0]} cannot be scored ({error}); try another method.") from None
 
 
 def depth_csv(evaluation: DepthEvaluation) -> str:
-    """Three rows a sample, with every score."""
+    """Format all scores as CSV, three rows per sample."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["name", "row", *(field.name for field in fields(DepthScores))])
@@ -200,56 +232,62 @@ def depth_csv(evaluation: DepthEvaluation) -> str:
 
 
 TABLE_COLUMNS = {"AbsRel": "abs_rel", "SqRel": "sq_rel", "RMSE": "rmse", "d<1.25": "delta1"}
-"""Figures that others publish, too."""
+"""Columns of the comparison table: scores that other methods publish, too."""
 OWN_TABLE_COLUMNS = {"RMSElog": "rmse_log", "SILog": "silog", "d<1.25^2": "delta2", "d<1.25^3": "delta3"}
-"""The others that we have of ourselves."""
+"""Columns of the detail table."""
 WHITE_ERROR = 0.5
-"""Share of the true depth by which a white pixel of an error's picture is wrong."""
+"""Relative error that is drawn white in an error image."""
 
 
 def depth_tables(evaluation: DepthEvaluation) -> tuple[Table, Table]:
-    """Our three rows above the rows of others, each by the way it was scored; and what else there is of ours."""
+    """Return a table that compares the three alignments with published results, and a table of further scores."""
     name = f"{evaluation.method} on {evaluation.dataset}"
-    rules = (
-        f"{evaluation.rules}; each image's own figures, averaged. metric: as predicted; median-scaled: times the ratio "
-        "of medians; aligned: scale and shift by least squares, each image its own."
+    caption = (
+        f"{evaluation.rules}; mean of per-image values. metric: as predicted; median-scaled: times the ratio "
+        "of medians; aligned: scale and shift by least squares, per image."
     )
-    beside = score_table(name, rules, ("row", "method", "measured on"), TABLE_COLUMNS)
-    alone = score_table(f"{name}, in detail", "", ("row",), OWN_TABLE_COLUMNS)
+    comparison = score_table(name, caption, ("row", "method", "measured on"), TABLE_COLUMNS)
+    details = score_table(f"{name}, in detail", "", ("row",), OWN_TABLE_COLUMNS)
     for label, row in ROWS.items():
         scores = getattr(evaluation.table, row)
-        own = (_shown(getattr(scores, field)) for field in TABLE_COLUMNS.values())
-        beside.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
-        alone.add_row(label, *(_shown(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
+        own = (_format_score(getattr(scores, field)) for field in TABLE_COLUMNS.values())
+        comparison.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
+        details.add_row(label, *(_format_score(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
     for other in evaluation.others:
-        cells = (_shown(getattr(other, field, None)) for field in TABLE_COLUMNS.values())
-        beside.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
-    return beside, alone
+        cells = (_format_score(getattr(other, field, None)) for field in TABLE_COLUMNS.values())
+        comparison.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
+    return comparison, details
 
 
-def _shown(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 class WorstDepths(WorstSamples):
-    """Keeps pictures of the samples with the largest relative errors: image, truth, estimate, error."""
+    """Keeps comparison images of the samples with the largest relative errors."""
 
     def keep(self, sample: DepthSample, depth: Tensor, table: DepthTable) -> None:
-        """Draw a sample if it is among the worst so far."""
+        """Draw a sample if it is among the worst so far; depth: 1 x H x W, meters."""
         self.offer(table.metric.abs_rel, sample.names[0], lambda: draw_depth_comparison(sample, depth))
 
 
 def draw_depth_comparison(sample: DepthSample, depth: Tensor) -> Pixels:
-    """Image and truth above, estimate and error below, on the truth's scale of colors: uint8 2H x 2W x 3.
+    """Draw image and truth above prediction and error, with the color scale of the truth.
 
-    depth: 1 x H x W, meters. Unknown truth is gray in the truth and black in the error, which is white at half of the
-    true depth.
+    Pixels without ground truth are gray in the truth and black in the error, which is white at half of the true depth.
+
+    Args:
+        sample: one sample with ground truth.
+        depth: predicted depth, 1 x H x W, meters.
+
+    Returns:
+        uint8 2H x 2W x 3.
     """
     truth, valid = sample.depth[0, 0].cpu(), sample.valid[0, 0].cpu()
     colors = default_depth_range(truth[valid].numpy())
     true_colors = depth_to_color(truth.where(valid, 0.0).numpy(), *colors)
     error = (depth[0].cpu() - truth).abs() / truth.where(valid, 1.0) * valid
-    white = np.repeat(draw_gray(error / WHITE_ERROR)[..., None], 3, axis=2)
-    above = np.concatenate((to_uint8(sample.image[0]), true_colors), axis=1)
-    below = np.concatenate((depth_to_color(depth[0].cpu().numpy(), *colors), white), axis=1)
-    return np.concatenate((above, below))
+    error_image = np.repeat(draw_gray(error / WHITE_ERROR)[..., None], 3, axis=2)
+    top = np.concatenate((to_uint8(sample.image[0]), true_colors), axis=1)
+    bottom = np.concatenate((depth_to_color(depth[0].cpu().numpy(), *colors), error_image), axis=1)
+    return np.concatenate((top, bottom))

@@ -1,4 +1,4 @@
-"""What training makes small for depth."""
+"""Loss functions for depth."""
 
 import math
 from dataclasses import dataclass
@@ -9,98 +9,134 @@ from torch import Tensor
 from protoformer.flow.losses import laplace_nll
 from protoformer.models.heads.depth import DepthPrediction, canonical_log
 
-FOCUS = 0.85
-"""How much of the mean error SILog forgives: 1 would not mind a wrong scale at all, 0 is a plain root mean square."""
-STRENGTH = 10.0
-LEAST_VARIANCE = 1e-8
-"""Below it the root has no gradient to speak of, and at 0 none that is finite."""
-SCALES = 4
-"""Edges are compared at every pixel, every second, every fourth and every eighth."""
-CLOSE = math.log(1.25)
+VARIANCE_FOCUS = 0.85
+"""Lambda of SILog: 1 makes it invariant to scale, 0 makes it a root mean square error."""
+SILOG_WEIGHT = 10.0
+MIN_VARIANCE = 1e-8
+"""Lower limit under the square root, whose gradient is not finite at 0."""
+NUM_SCALES = 4
+"""Scales of the gradient term, with strides 1, 2, 4 and 8."""
+DELTA1_LIMIT = math.log(1.25)
 
 
 @dataclass(frozen=True)
 class DepthLoss:
-    """Scalars: the total to minimize and its three parts; of the last estimate the mean |p - g| / g and delta1."""
+    """Loss of a batch; all values are scalars.
+
+    Attributes:
+        total: weighted sum to minimize.
+        silog: scale-invariant log error, summed over updates with decaying weights.
+        nll: negative log-likelihood of the error under the predicted scales, summed likewise.
+        edges: multi-scale gradient error of the last update.
+        abs_rel: mean |p - g| / g of the last update.
+        delta1: fraction of pixels of the last update with max(p / g, g / p) < 1.25.
+    """
 
     total: Tensor
     silog: Tensor
-    surprise: Tensor
+    nll: Tensor
     edges: Tensor
     abs_rel: Tensor
     delta1: Tensor
 
 
-def count_valid_depths(depth: Tensor, valid: Tensor, nearest: float, farthest: float) -> Tensor:
-    """Pixels that the loss looks at, known ones between two depths in meters: N x 1 x H x W, bool."""
-    counted: Tensor = valid & (depth > nearest) & (depth < farthest)
-    return counted
+def valid_depth_mask(depth: Tensor, valid: Tensor, nearest: float, farthest: float) -> Tensor:
+    """Return the mask of pixels that enter the loss: valid ones between two depths.
 
+    Args:
+        depth: true depth, N x 1 x H x W, meters.
+        valid: N x 1 x H x W, bool.
+        nearest: lower bound, meters, exclusive.
+        farthest: upper bound, meters, exclusive.
 
-def silog(error: Tensor, counted: Tensor) -> Tensor:
-    """10 sqrt(mean d^2 - 0.85 (mean d)^2) of errors d of a log depth, over the pixels that count in the whole batch.
-
-    error: N x 1 x H x W, 0 where it does not count; counted: N x 1 x H x W, bool. It is next to 0 where none counts.
+    Returns:
+        N x 1 x H x W, bool.
     """
-    pixels = counted.sum().clamp_min(1)
+    mask: Tensor = valid & (depth > nearest) & (depth < farthest)
+    return mask
+
+
+def silog(error: Tensor, mask: Tensor) -> Tensor:
+    """Scale-invariant log loss, 10 sqrt(mean d^2 - 0.85 (mean d)^2), over the masked pixels of the batch.
+
+    Args:
+        error: error d of the log depth, N x 1 x H x W, 0 outside the mask.
+        mask: N x 1 x H x W, bool.
+
+    Returns:
+        Scalar; close to 0 if the mask is empty.
+    """
+    pixels = mask.sum().clamp_min(1)
     mean, square = error.sum() / pixels, error.square().sum() / pixels
-    return STRENGTH * (square - FOCUS * mean.square()).clamp_min(LEAST_VARIANCE).sqrt()
+    return SILOG_WEIGHT * (square - VARIANCE_FOCUS * mean.square()).clamp_min(MIN_VARIANCE).sqrt()
 
 
-def edge_sum(error: Tensor, counted: Tensor) -> Tensor:
-    """How differently two log depths change from a pixel to the next: summed over the image, and over four scales.
+def edge_sum(error: Tensor, mask: Tensor) -> Tensor:
+    """Sum the absolute gradients of the log depth error over the image and over four scales.
 
-    A scale looks at every 2^k-th pixel, and weighs each as many times as it stands for, so that divided by the pixels
-    that count the sum is that of the scales' means. error, counted: as for `silog`.
+    Scale k samples with stride 2^k and has weight 4^k, so that the sum divided by the masked pixels is the sum of the
+    scales' means.
+
+    Args:
+        error: error of the log depth, N x 1 x H x W, 0 outside the mask.
+        mask: N x 1 x H x W, bool.
     """
     total = error.new_zeros(())
-    for scale in range(SCALES):
-        step = 2**scale
-        values, known = error[..., ::step, ::step], counted[..., ::step, ::step]
-        across = (values.diff(dim=3).abs() * (known[..., 1:] & known[..., :-1])).sum()
-        down = (values.diff(dim=2).abs() * (known[..., 1:, :] & known[..., :-1, :])).sum()
-        total = total + step**2 * (across + down)
+    for scale in range(NUM_SCALES):
+        stride = 2**scale
+        values, valid = error[..., ::stride, ::stride], mask[..., ::stride, ::stride]
+        grad_x = (values.diff(dim=3).abs() * (valid[..., 1:] & valid[..., :-1])).sum()
+        grad_y = (values.diff(dim=2).abs() * (valid[..., 1:, :] & valid[..., :-1, :])).sum()
+        total = total + stride**2 * (grad_x + grad_y)
     return total
 
 
 def depth_loss(
     prediction: DepthPrediction,
     depth: Tensor,
-    counted: Tensor,
+    mask: Tensor,
     focal: Tensor,
     gamma: float = 0.8,
     confidence: float = 0.1,
     edges: float = 1.0,
     pixels: Tensor | None = None,
 ) -> DepthLoss:
-    """The sum over updates i of n of gamma^(n - i - 1) SILog_i and as much of the scales' surprise, and the edges.
+    """Compute the sequence loss of all updates, with confidence and gradient terms.
 
-    depth: N x 1 x H x W, meters; counted: N x 1 x H x W, bool, from `counted_depths`; focal: N, pixels. The errors of a
-    canonical log depth are those of the metric one. The surprise, a mean over the pixels, is weighted by `confidence`,
-    and the error enters it as a given; the edges are those of the last estimate, weighted by `edges`.
+    SILog and the Laplace negative log-likelihood (NLL) of update i of n have weight gamma^(n - i - 1). The NLL takes
+    the error as a constant, so that learning the confidence does not change the depth. Errors of the canonical log
+    depth equal those of the metric one.
 
-    pixels: scalar above 0, how many pixels to divide by instead of this batch's own. Processes that share a batch each
-    take the mean of their counts, so that the mean of their losses is that of the whole batch. SILog is no mean: there
-    each process has that of its own samples, weighted by how many of all the pixels that count are its own.
+    Args:
+        prediction: log depths and log scales of every update.
+        depth: true depth, N x 1 x H x W, meters.
+        mask: pixels that enter the loss, N x 1 x H x W, bool, from `valid_depth_mask`.
+        focal: focal lengths, N, pixels.
+        gamma: decay of the weights of earlier updates.
+        confidence: weight of the NLL.
+        edges: weight of the gradient term of the last update.
+        pixels: scalar above 0, divisor of the sums instead of this batch's number of pixels. In distributed training
+            it is the mean count over processes, so that the mean of their losses is the loss of the whole batch. SILog
+            is not a mean: each process computes it for its own samples, weighted by its fraction of the pixels.
     """
-    own = counted.sum()
-    pixels = own.clamp_min(1) if pixels is None else pixels
+    own_pixels = mask.sum()
+    pixels = own_pixels.clamp_min(1) if pixels is None else pixels
     truth = canonical_log(depth, focal)
-    of_silog = surprise = truth.new_zeros(())
-    count = len(prediction.logs)
+    silog_loss = nll = truth.new_zeros(())
+    num_updates = len(prediction.logs)
     for index, (log, log_scale) in enumerate(zip(prediction.logs, prediction.log_scales, strict=True)):
-        weight = gamma ** (count - index - 1)
-        error = torch.where(counted, log - truth, 0.0)
-        of_silog = of_silog + weight * silog(error, counted) * own / pixels
-        unexpected = (counted * laplace_nll(error.detach(), log_scale)).sum()
-        surprise = surprise + weight * unexpected / pixels
-    of_edges = edge_sum(error, counted) / pixels if edges else truth.new_zeros(())
-    off = error.detach()
+        weight = gamma ** (num_updates - index - 1)
+        error = torch.where(mask, log - truth, 0.0)
+        silog_loss = silog_loss + weight * silog(error, mask) * own_pixels / pixels
+        nll_sum = (mask * laplace_nll(error.detach(), log_scale)).sum()
+        nll = nll + weight * nll_sum / pixels
+    edge_loss = edge_sum(error, mask) / pixels if edges else truth.new_zeros(())
+    final_error = error.detach()
     return DepthLoss(
-        total=of_silog + confidence * surprise + edges * of_edges,
-        silog=of_silog,
-        surprise=surprise,
-        edges=of_edges,
-        abs_rel=(off.exp() - 1).abs().sum() / pixels,
-        delta1=(counted & (off.abs() < CLOSE)).sum() / pixels,
+        total=silog_loss + confidence * nll + edges * edge_loss,
+        silog=silog_loss,
+        nll=nll,
+        edges=edge_loss,
+        abs_rel=(final_error.exp() - 1).abs().sum() / pixels,
+        delta1=(mask & (final_error.abs() < DELTA1_LIMIT)).sum() / pixels,
     )

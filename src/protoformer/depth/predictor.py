@@ -1,4 +1,4 @@
-"""Scene depth of images as people have them."""
+"""Depth prediction for images and videos."""
 
 import os
 from fractions import Fraction
@@ -28,9 +28,12 @@ Matrix = Tensor | npt.NDArray[np.generic]
 
 
 class DepthPredictor(SummaryRepr):
-    """A depth network on a device. Images go in as paths, arrays or tensors, of any size; a DepthResult comes out.
+    """Predicts metric depth for images of any size, given as paths, arrays or tensors.
 
-    network: the network; trained: whether its weights are, which every result repeats.
+    Args:
+        network: depth network; moved to the device and set to eval mode.
+        trained: whether the network has trained weights; repeated in every result.
+        device: device to run on; None: CUDA if available, else the CPU.
     """
 
     def __init__(self, network: DepthNetwork, trained: bool, device: torch.device | None = None) -> None:
@@ -52,16 +55,29 @@ class DepthPredictor(SummaryRepr):
         precision: Precision = "auto",
         progress: ProgressCallback | None = None,
     ) -> DepthResult:
-        """How far away everything in an image is, in meters.
+        """Predict the depth of an image, in meters.
 
-        One image tells depth only up to a scale, which the camera decides. Say which it is by one of: focal, its focal
-        length in pixels of this image; intrinsics, 3 x 3; fov, degrees across the width. Else what the image's file
-        notes (EXIF) is taken, and else a usual field of view, 60 degrees along the longer side; the result says which.
+        A single image determines depth only up to a scale, which the camera fixes. Give at most one of `focal`,
+        `intrinsics` and `fov`. Otherwise the focal length is read from EXIF, or a field of view of 60 degrees along the
+        longer side is assumed; `DepthResult.camera` says which.
 
-        range: "indoor" (0.1 to 10 m), "driving" (1 to 80 m) or (nearest, farthest) in meters; None: all that the
-        network can say. updates: refinements. mirrored: look at the image in a mirror as well and take the mean, which
-        is better and takes twice as long. prototypes: return those of the image. precision: "full" is float32, "half"
-        computes products in bfloat16, "auto" does so where the device is made for it. progress: told of updates.
+        Args:
+            image: image of any size.
+            focal: focal length, pixels of this image.
+            intrinsics: camera matrix, 3 x 3, pixels of this image.
+            fov: horizontal field of view, degrees.
+            range: "indoor" (0.1 to 10 m), "driving" (1 to 80 m) or (nearest, farthest) in meters, to which depths are
+                clamped; None: the range of the network.
+            updates: number of refinement updates; None: the network's default.
+            mirrored: average with a horizontally flipped prediction (test-time augmentation), which is more accurate
+                and takes twice as long.
+            prototypes: return the prototypes of the image.
+            precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
+                that accelerate it.
+            progress: called after every update.
+
+        Raises:
+            InputError: if the image cannot be read, an option is invalid, or memory is not sufficient.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
         half = use_half_precision(self.device, precision)
@@ -69,15 +85,15 @@ class DepthPredictor(SummaryRepr):
         size = (pixels.shape[1], pixels.shape[2])
         camera = resolve_camera(size, hint, image)
         engine = DepthEngine(self.network, self.device, size, camera, updates, half, batch=1, mirrored=mirrored)
-        found = engine.estimate(pixels, prototypes, progress)
+        estimate = engine.predict_frame(pixels, prototypes, progress)
         bounds = bounds or network_range(self.network.config, engine.focal)
         return DepthResult(
-            depth=enlarge_depth(engine.metric_log(found), size).exp().clamp(*bounds),
-            confidence=enlarge_depth(depth_confidence(found.log_scale), size),
+            depth=enlarge_depth(engine.to_metric_log(estimate), size).exp().clamp(*bounds),
+            confidence=enlarge_depth(depth_confidence(estimate.log_scale), size),
             range=bounds,
             intrinsics=camera.intrinsics,
             camera=camera.source,
-            prototypes=found.prototypes,
+            prototypes=estimate.prototypes,
             trained=self.trained,
             explainer=Explainer(self, (image,)),
         )
@@ -93,15 +109,19 @@ class DepthPredictor(SummaryRepr):
         updates: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Explanation:
-        """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
+        """Explain the prototypes of an image: their pixels in every layer and the course of the EM iterations.
 
-        second: another image, whose groups are matched with those of the first. result: the depth of the first, if it
-        is known already, such as by `depth` with its camera. updates, progress: as in `depth`.
+        Args:
+            image: image to explain.
+            second: another image, whose groups are matched with those of the first.
+            result: depth of the first image, if it has already been computed, such as with a known camera.
+            updates: as in `depth`.
+            progress: as in `depth`.
         """
         check_updates(updates)
-        first = self._explained(image, result, updates, progress)
-        other = None if second is None else self._explained(second, None, updates, progress)
-        return Explanation("depth", first, other, trained=self.trained)
+        explanation1 = self._explain_image(image, result, updates, progress)
+        explanation2 = None if second is None else self._explain_image(second, None, updates, progress)
+        return Explanation("depth", explanation1, explanation2, trained=self.trained)
 
     def depth_video(
         self,
@@ -122,15 +142,27 @@ class DepthPredictor(SummaryRepr):
         batch: int | None = None,
         precision: Precision = "auto",
     ) -> DepthVideo:
-        """The depth of each frame of a clip, with its exact time; memory does not grow with the clip.
+        """Predict the depth of each frame of a video, with exact timestamps and in constant memory.
 
-        source: a video file, a folder of images, a pattern of their names, or frames as `depth` takes images. start,
-        end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
-        images, which have no times. focal, intrinsics, fov, range, updates, mirrored, precision: as in `depth`.
+        Args:
+            source: video file, folder of images, glob pattern, or an iterable of images.
+            start: start of the span, seconds.
+            end: end of the span, seconds.
+            every: use every n-th frame of the span.
+            rate: frame rate of image sequences, frames per second.
+            focal: as in `depth`.
+            intrinsics: as in `depth`.
+            fov: as in `depth`.
+            range: as in `depth`.
+            steady: filter the depth over time along the optical flow, to reduce flicker; False: frame by frame.
+            flow: predictor of this optical flow; None: OpenCV's dense inverse search, which needs no weights.
+            updates: as in `depth`.
+            mirrored: as in `depth`.
+            batch: number of frames in a batch; it affects speed, not the result. None: by device.
+            precision: as in `depth`.
 
-        steady: carry the depth along the motion from frame to frame, so that it does not flicker; False: each frame by
-        itself. flow: the model that finds this motion; None: OpenCV's dense inverse search, which needs no weights.
-        batch: frames at once (None: by the device); it changes the time taken, not the result.
+        Returns:
+            An iterable of `DepthFrame`.
         """
         options = DepthVideoOptions(
             *(start, end, every, rate),
@@ -146,18 +178,23 @@ class DepthPredictor(SummaryRepr):
         return DepthVideo(self.network, self.trained, self.device, source, options)
 
     @torch.no_grad()
-    def _explained(
+    def _explain_image(
         self, image: ImageLike, result: DepthResult | None, updates: int | None, progress: ProgressCallback | None
     ) -> ImageExplanation:
-        found = self.depth(image, updates=updates, progress=progress) if result is None else result
+        result = self.depth(image, updates=updates, progress=progress) if result is None else result
         pixels = as_image(image)[0]
-        check_result(found.depth, pixels, "depth")
+        check_result(result.depth, pixels, "depth")
         working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
-        seen = shrink(pixels[None].to(self.device), working)
-        return explain_image(self.network.features, pixels, seen, depth_padding(seen), found.depth)
+        resized = shrink(pixels[None].to(self.device), working)
+        return explain_image(self.network.features, pixels, resized, depth_padding(resized), result.depth)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        """Write the weights to a .safetensors file for `load`, atomically.
+
+        Args:
+            path: output path.
+            half: store float16.
+        """
         save_weights(self.network, path, trained=self.trained, task="depth", half=half)
 
     def _facts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The depth of a clip: frames are read, estimated, steadied and forgotten one after the other."""
+"""Depth of videos as a stream, with temporal filtering, in constant memory."""
 
 import itertools
 import math
@@ -25,61 +25,68 @@ from protoformer.video.types import Video
 from protoformer.viz.colormaps import default_depth_range
 from protoformer.viz.text import format_time
 
-MEMORY = 4.0
-"""How much all frames before weigh at most, where the new one weighs 1."""
+MAX_HISTORY_WEIGHT = 4.0
+"""Largest weight of all previous frames together, relative to the new one."""
 LEVEL_GAIN, TREND_GAIN = 0.3, 0.05
-"""How much of a change of the whole frame's level is believed at once, and how much of it as the beginning of a trend
-(a camera that walks): with a trend, a steady approach is followed without lag."""
-LARGEST_STEP = math.log(1.25)
-"""A larger change of the whole level is believed beyond this: it is no flicker."""
-LIKE_DEPTH = 0.1
-"""Difference of log depth at which a carried depth has lost half of its weight."""
-LIKE_LIGHT = 0.1
-"""Difference of color, of [0, 1], at which it has."""
-LEAST_TRUSTED = 0.2
-"""Share of the frame that must be seen in both, or the scene is another one and nothing is carried."""
-MOST_DEPARTURE = LIKE_DEPTH * MEMORY / (2 * math.sqrt(MEMORY + 1))
-"""How far, in log depth, blending can take a pixel from what the frame itself says at the common level: 9 %."""
-LEAST_SEARCHED = 16
-"""Pixels of a side; dense inverse search fails on smaller images, and on those much wider than high."""
-WIDEST = 8
-"""Frames so many times as wide as high, which no camera takes, are left as they are."""
+"""Gains of the double exponential filter of the frame's depth level; the trend follows a moving camera without lag."""
+MAX_LEVEL_STEP = math.log(1.25)
+"""Larger changes of the depth level are not treated as flicker: the excess passes unfiltered."""
+DEPTH_SIGMA = 0.1
+"""Difference of log depth at which a propagated depth loses half of its weight."""
+COLOR_SIGMA = 0.1
+"""Difference of color, in [0, 1], at which a propagated depth loses half of its weight."""
+MIN_OVERLAP = 0.2
+"""Smallest fraction of consistent pixels; below it the frame is treated as a scene cut."""
+MAX_DEPARTURE = DEPTH_SIGMA * MAX_HISTORY_WEIGHT / (2 * math.sqrt(MAX_HISTORY_WEIGHT + 1))
+"""Largest change of log depth by blending, relative to the frame's own prediction at the filtered level: 9 %."""
+MIN_DIS_SIDE = 16
+"""Smallest image side, pixels, for dense inverse search, which also fails on images much wider than high."""
+MAX_ASPECT = 8
+"""Frames with a larger aspect ratio are not filtered."""
 
-SCALES = (-5.0, 5.0)
-"""Logarithms between which the scale of an error is taken to lie: from the least that a network says to knowing
-nothing. Precisions then stay far from the ends of what a float holds, where shares of them are 0 / 0."""
+LOG_SCALE_BOUNDS = (-5.0, 5.0)
+"""Limits of the predicted log scale, which keep precisions and their ratios finite in float32."""
 
 Motion = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Images 3 x h x w in [0, 1] to the flow from the first to the second, 2 x h x w, pixels, and to what of the first the
-second does not show, 1 x h x w, bool."""
+"""Maps two images, 3 x h x w in [0, 1], to the flow from the first to the second, 2 x h x w, pixels, and to the
+occlusion mask of the first, 1 x h x w, bool."""
 
 
 def classical_motion(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """By dense inverse search, both ways."""
+    """Compute flow and occlusion by OpenCV's dense inverse search, forward and backward; see `Motion`."""
     _, height, width = first.shape
-    if width > WIDEST * max(height, LEAST_SEARCHED):
+    if width > MAX_ASPECT * max(height, MIN_DIS_SIDE):
         return torch.zeros(2, height, width), torch.ones(1, height, width, dtype=torch.bool)
-    bottom, right = max(LEAST_SEARCHED, width // 2) - height, LEAST_SEARCHED - width
+    bottom, right = max(MIN_DIS_SIDE, width // 2) - height, MIN_DIS_SIDE - width
     padding = Padding(height, width, max(0, bottom), max(0, right))
     first, second = (padding.pad(image[None])[0] for image in (first, second))
-    there, back = (padding.crop(baseline_flow("dis-fast", *pair)[None]) for pair in ((first, second), (second, first)))
-    return there[0], occlusion_by_consistency(there, back)[0]
+    forward, backward = (
+        padding.crop(baseline_flow("dis-fast", *pair)[None]) for pair in ((first, second), (second, first))
+    )
+    return forward[0], occlusion_by_consistency(forward, backward)[0]
 
 
 def estimate_motion(model: FlowPredictor) -> Motion:
-    """By a flow model."""
+    """Return a function that computes flow and occlusion with a flow predictor; see `Motion`."""
 
     def motion(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        found = model.flow(first, second, occlusion=True, tile="auto", zoom=1)
-        assert found.occlusion is not None
-        return found.flow, found.occlusion
+        result = model.flow(first, second, occlusion=True, tile="auto", zoom=1)
+        assert result.occlusion is not None
+        return result.flow, result.occlusion
 
     return motion
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
-    """Of the frame before: its image, 3 x h x w; log depth and precision of it, 1 x h x w; log change a frame."""
+class _FilterState:
+    """State of the temporal filter after a frame.
+
+    Attributes:
+        image: 3 x h x w in [0, 1].
+        log: filtered log depth, 1 x h x w.
+        precision: precision of the log depth, 1 x h x w.
+        trend: change of the log depth level per frame.
+    """
 
     image: Tensor
     log: Tensor
@@ -88,70 +95,89 @@ class _Known:
 
 
 class TemporalFilter:
-    """Follows one clip; hand it every frame in its order."""
+    """Reduces depth flicker of one video by filtering along the optical flow.
+
+    Frames must be passed in order.
+
+    Args:
+        motion: computes flow and occlusion between two images.
+    """
 
     def __init__(self, motion: Motion = classical_motion) -> None:
         self._motion = motion
-        self._before: _Known | None = None
+        self._state: _FilterState | None = None
 
     def follow(self, image: Tensor, log: Tensor, log_scale: Tensor) -> Tensor:
-        """The steady log depth of the next frame, 1 x h x w.
+        """Filter the log depth of the next frame.
 
-        image: 3 x h x w in [0, 1]; log: of the frame's own depth, 1 x h x w; log_scale: of its error, 1 x h x w. A
-        frame with a value that is not finite is handed back as it is, and the next one starts anew.
+        A frame with a value that is not finite is returned unchanged, and the filter restarts after it.
+
+        Args:
+            image: 3 x h x w in [0, 1].
+            log: predicted log depth of the frame, 1 x h x w.
+            log_scale: logarithm of the Laplace scale of its error, 1 x h x w.
+
+        Returns:
+            Filtered log depth, 1 x h x w.
         """
         if not bool(log.isfinite().all() and log_scale.isfinite().all()):
-            self._before = None
+            self._state = None
             return log
-        precision = torch.exp(-2 * log_scale.clamp(*SCALES))
-        before = self._before
-        known = None
-        if before is not None and before.log.shape == log.shape:
-            known = self._followed(before, image, log, precision)
-        self._before = known or _Known(image, log, precision, trend=0.0)
-        return self._before.log
+        precision = torch.exp(-2 * log_scale.clamp(*LOG_SCALE_BOUNDS))
+        previous = self._state
+        state = None
+        if previous is not None and previous.log.shape == log.shape:
+            state = self._update(previous, image, log, precision)
+        self._state = state or _FilterState(image, log, precision, trend=0.0)
+        return self._state.log
 
-    def _followed(self, before: _Known, image: Tensor, log: Tensor, precision: Tensor) -> _Known | None:
-        """What is known of a frame by itself and the one before; None where nothing can be carried."""
-        flow, hidden = self._motion(image, before.image)
-        carried, carried_precision, seen = self._carried(before, flow)
-        light = (seen - image).abs().mean(dim=0, keepdim=True)
-        trust = (~hidden) / (1 + (light / LIKE_LIGHT).square())
-        sure = trust > 0.5
-        if float(sure.float().mean()) < LEAST_TRUSTED:
+    def _update(self, previous: _FilterState, image: Tensor, log: Tensor, precision: Tensor) -> _FilterState | None:
+        """Combine a frame with the previous state; None if too little of the frame is consistent with it."""
+        flow, occlusion = self._motion(image, previous.image)
+        warped, warped_precision, warped_image = self._warp(previous, flow)
+        color_error = (warped_image - image).abs().mean(dim=0, keepdim=True)
+        weight = (~occlusion) / (1 + (color_error / COLOR_SIGMA).square())
+        consistent = weight > 0.5
+        if float(consistent.float().mean()) < MIN_OVERLAP:
             return None
-        carried = carried + before.trend
-        step = float((log - carried)[sure].median().clamp(-LARGEST_STEP, LARGEST_STEP))
-        level, carried = log - (1 - LEVEL_GAIN) * step, carried + LEVEL_GAIN * step
-        trend = before.trend + TREND_GAIN * step
-        gap = carried - level
-        kept = torch.minimum(carried_precision, MEMORY * precision) * trust / (1 + (gap / LIKE_DEPTH).square())
-        share = kept / (kept + precision)
-        return _Known(image, level + share * gap, kept + precision, trend)
+        warped = warped + previous.trend
+        step = float((log - warped)[consistent].median().clamp(-MAX_LEVEL_STEP, MAX_LEVEL_STEP))
+        leveled, warped = log - (1 - LEVEL_GAIN) * step, warped + LEVEL_GAIN * step
+        trend = previous.trend + TREND_GAIN * step
+        residual = warped - leveled
+        history_precision = (
+            torch.minimum(warped_precision, MAX_HISTORY_WEIGHT * precision)
+            * weight
+            / (1 + (residual / DEPTH_SIGMA).square())
+        )
+        gain = history_precision / (history_precision + precision)
+        return _FilterState(image, leveled + gain * residual, history_precision + precision, trend)
 
     @staticmethod
-    def _carried(before: _Known, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log depth, precision and image of the frame before as the new one should show them, by the flow to it."""
-        _, height, width = before.log.shape
+    def _warp(previous: _FilterState, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Warp log depth, precision and image of the previous state to the new frame."""
+        _, height, width = previous.log.shape
         positions = (pixel_grid(height, width) + flow)[None]
-        joined = torch.cat((before.log, before.precision, before.image))[None]
-        # Beyond the border nothing is known; `sample` says zero there, and the flow's occlusion says so as well.
-        log, precision, image = sample(joined, positions)[0].split((1, 1, 3))
+        stacked = torch.cat((previous.log, previous.precision, previous.image))[None]
+        # Outside the image `sample` returns zero precision; the occlusion mask excludes these pixels, too.
+        log, precision, image = sample(stacked, positions)[0].split((1, 1, 3))
         return log, precision, image
 
 
 SAMPLED_FRAMES = 8
-"""Frames, spread over the clip, that tell how deep it is."""
+"""Frames, spread over the video, from which the typical depth range is estimated."""
 SAMPLED_DEPTHS = 20_000
-"""Depths of each of these that are looked at."""
+"""Depths that are used of each sampled frame."""
 
 
 @dataclass(frozen=True, repr=False)
 class DepthFrame(DepthResult):
-    """The depth of one frame of a clip.
+    """Depth of one video frame. The confidence is that of the unfiltered prediction.
 
-    number: of the frame, from 0 in the whole clip. time: seconds at which it is shown, exact. image: the frame, 3 x H x
-    W, uint8, or float in [0, 1]. confidence is that of the frame by itself, also where the depth was steadied.
+    Attributes:
+        number: index of the frame in the whole video, from 0.
+        time: timestamp of the frame, seconds, exact.
+        image: the frame, 3 x H x W, uint8, or float in [0, 1].
     """
 
     number: int = 0
@@ -164,7 +190,7 @@ class DepthFrame(DepthResult):
 
 @dataclass(frozen=True)
 class DepthVideoOptions(Span):
-    """What of a clip is taken, and how its depth is computed; see `DepthModel.depth_video`."""
+    """Selected frames and inference options; see `DepthPredictor.depth_video`."""
 
     camera: CameraHint = field(default_factory=CameraHint)
     range: tuple[float, float] | None = None
@@ -177,10 +203,14 @@ class DepthVideoOptions(Span):
 
 
 class DepthVideo:
-    """Iterate over it for the `DepthStep` of every frame, as often as the source can be read.
+    """An iterable of the `DepthFrame` of every frame; it can be iterated as often as the source can be read.
 
-    clip: its frames. movie: the open clip, or None where frames were handed in. trained: whether the
-    weights were.
+    Attributes:
+        options: selected frames and inference options.
+        half: whether matrix products run in bfloat16.
+        clip: the selected frames.
+        movie: the open video, or None if the source is an iterable of frames.
+        trained: whether the network has trained weights.
     """
 
     def __init__(
@@ -195,47 +225,54 @@ class DepthVideo:
         self._engine: DepthEngine | None = None
         self._camera: Camera | None = None
         if self.movie is not None:
-            self._prepared(self.movie.info.size)
+            self._prepare(self.movie.info.size)
 
     def __iter__(self) -> Iterator[DepthFrame]:
-        frames, found = iter(self.clip), False
+        frames, has_frames = iter(self.clip), False
         motion = classical_motion if self.options.flow is None else estimate_motion(self.options.flow)
-        steady = TemporalFilter(motion) if self.options.steady else None
-        at_once = 1
-        while group := list(itertools.islice(frames, at_once)):
-            engine, camera = self._prepared(group[0].size)
-            at_once, found = engine.batch, True
-            estimates = engine.estimates([frame.pixels for frame in group])
-            for frame, estimate in zip(group, estimates, strict=True):
-                yield self._step(engine, camera, frame, estimate, steady)
-        if not found:
+        temporal_filter = TemporalFilter(motion) if self.options.steady else None
+        batch_size = 1
+        while batch := list(itertools.islice(frames, batch_size)):
+            engine, camera = self._prepare(batch[0].size)
+            batch_size, has_frames = engine.batch, True
+            estimates = engine.predict_frames([frame.pixels for frame in batch])
+            for frame, estimate in zip(batch, estimates, strict=True):
+                yield self._make_frame(engine, camera, frame, estimate, temporal_filter)
+        if not has_frames:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
 
     def typical_range(self, progress: ProgressCallback | None = None) -> tuple[float, float]:
-        """The meters between which 96 of 100 depths lie in a few frames all over the clip, for one scale of colors.
+        """Estimate a color range for the whole video from a few frames, without reading all of it.
 
-        Found without reading or keeping all of it. For a clip that was opened.
+        Args:
+            progress: called after every sampled frame.
+
+        Returns:
+            The 2nd and 98th percentile of the depth, meters.
+
+        Raises:
+            InputError: if the source is an iterable of frames, which can be read only once, or has no frames.
         """
         if self.movie is None:
-            raise InputError("frames that are handed in are seen once; open them as a clip, or give a range.")
+            raise InputError("an iterable of frames can be read only once; open it as a video, or give a range.")
         instants = self.clip.instants(self.movie, SAMPLED_FRAMES)
         depths: list[Tensor] = []
-        for place, instant in enumerate(instants):
-            depths.extend(self._depths(self.movie, instant))
+        for index, instant in enumerate(instants):
+            depths.extend(self._sample_depths(self.movie, instant))
             if progress:
-                progress(place + 1, len(instants))
+                progress(index + 1, len(instants))
         if not depths:
-            depths.extend(self._depths(self.movie, self.options.start))
+            depths.extend(self._sample_depths(self.movie, self.options.start))
         if not depths:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
         return default_depth_range(torch.cat(depths).numpy())
 
     @property
     def camera(self) -> Camera | None:
-        """The camera that meters are computed for; None until the size of the frames is known."""
+        """Camera for which the depth is computed; None until the frame size is known."""
         return self._camera
 
-    def _prepared(self, size: tuple[int, int]) -> tuple[DepthEngine, Camera]:
+    def _prepare(self, size: tuple[int, int]) -> tuple[DepthEngine, Camera]:
         if self._engine is None or self._camera is None or self._engine.size != size:
             options = self.options
             first = self.movie.info.paths[0] if isinstance(self.movie, ImageSequence) else None
@@ -252,12 +289,17 @@ class DepthVideo:
     def _bounds(self, engine: DepthEngine) -> tuple[float, float]:
         return self.options.range or network_range(self._network.config, engine.focal)
 
-    def _step(
-        self, engine: DepthEngine, camera: Camera, frame: ClipFrame, estimate: Estimate, steady: TemporalFilter | None
+    def _make_frame(
+        self,
+        engine: DepthEngine,
+        camera: Camera,
+        frame: ClipFrame,
+        estimate: Estimate,
+        temporal_filter: TemporalFilter | None,
     ) -> DepthFrame:
-        log = engine.metric_log(estimate)
-        if steady is not None:
-            log = steady.follow(engine.seen(frame.pixels), log, estimate.log_scale)
+        log = engine.to_metric_log(estimate)
+        if temporal_filter is not None:
+            log = temporal_filter.follow(engine.resize_frame(frame.pixels), log, estimate.log_scale)
         bounds = self._bounds(engine)
         return DepthFrame(
             depth=enlarge_depth(log, engine.size).exp().clamp(*bounds),
@@ -271,13 +313,13 @@ class DepthVideo:
             image=frame.pixels,
         )
 
-    def _depths(self, movie: Video, instant: float | Fraction | None) -> Iterator[Tensor]:
-        """Some depths, meters, of the frame at an instant; nothing where there is none."""
+    def _sample_depths(self, video: Video, instant: float | Fraction | None) -> Iterator[Tensor]:
+        """Yield some depths, meters, of the frame at a time in seconds; nothing if there is no such frame."""
         end = self.options.end
         if instant is not None and end is not None and instant >= end:
             return
-        for frame in itertools.islice(self.clip.read(movie, instant), 1):
-            engine, _ = self._prepared(frame.size)
-            (estimate,) = engine.estimates([frame.pixels])
-            depths = engine.metric_log(estimate).exp().clamp(*self._bounds(engine)).flatten()
+        for frame in itertools.islice(self.clip.read(video, instant), 1):
+            engine, _ = self._prepare(frame.size)
+            (estimate,) = engine.predict_frames([frame.pixels])
+            depths = engine.to_metric_log(estimate).exp().clamp(*self._bounds(engine)).flatten()
             yield depths[:: max(1, depths.numel() // SAMPLED_DEPTHS)]

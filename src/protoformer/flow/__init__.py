@@ -1,1 +1,1 @@
-"""Optical flow."""
+"""Optical flow: prediction, training and evaluation."""

@@ -1,4 +1,4 @@
-"""The flow of pairs of frames by a plan: each frame is encoded once, in windows, and the results are put together."""
+"""Tiled optical flow inference: each frame is encoded once, pairs are decoded in batches, and tiles are blended."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class EncodedFrame:
-    """A frame as the network sees it, on the device.
+    """A frame at the working size and its encoder features, on the device.
 
-    pixels: 3 x h x w, uint8 or float in [0, 1]; features: of n windows, n x C x their sides / 8.
+    Attributes:
+        pixels: 3 x h x w, uint8 or float in [0, 1].
+        features: features of n tiles, n x C x (tile height / 8) x (tile width / 8).
     """
 
     pixels: Tensor
@@ -33,7 +35,15 @@ class EncodedFrame:
 
 
 class TiledFlow:
-    """A network that follows a plan."""
+    """Runs a flow network according to a `FlowPlan`.
+
+    Args:
+        network: flow network in eval mode.
+        device: device of the network.
+        plan: working size, tiles, batch size and memory mode.
+        updates: number of refinement updates; None uses the network's default.
+        half: run matrix products in bfloat16.
+    """
 
     def __init__(
         self, network: FlowNetwork, device: torch.device, plan: FlowPlan, updates: int | None = None, half: bool = False
@@ -41,18 +51,25 @@ class TiledFlow:
         check_updates(updates)
         self.plan = plan
         self._network, self._device, self._updates, self._half = network, device, updates, half
-        self._windows = plan.windows
-        self._encode: Callable[..., tuple[Tensor, ...]] = self._encoded
-        self._decode: Callable[..., tuple[Tensor, ...]] = self._decoded
+        self._tiles = plan.tiles
+        self._encode: Callable[..., tuple[Tensor, ...]] = self._run_encoder
+        self._decode: Callable[..., tuple[Tensor, ...]] = self._run_decoder
         if device.type == "cuda":
-            self._encode, self._decode = CudaGraph(self._encoded), CudaGraph(self._decoded)
+            self._encode, self._decode = CudaGraph(self._run_encoder), CudaGraph(self._run_decoder)
 
     def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
-        """Frames, 3 x H x W each, uint8 or float in [0, 1]."""
-        frames = [self._seen(frame.to(self._device)) for frame in frames]
-        cuts = [(frame, window) for frame in frames for window in self._windows]
-        features = torch.cat([self._encode(self._images(some))[0] for some in _chunks(cuts, self.plan.batch)])
-        parts = features.split(len(self._windows))
+        """Encode frames.
+
+        Args:
+            frames: 3 x H x W each, uint8 or float in [0, 1].
+
+        Returns:
+            One encoded frame per input.
+        """
+        frames = [self._to_working_size(frame.to(self._device)) for frame in frames]
+        crops = [(frame, tile) for frame in frames for tile in self._tiles]
+        features = torch.cat([self._encode(self._crop_images(chunk))[0] for chunk in _chunks(crops, self.plan.batch)])
+        parts = features.split(len(self._tiles))
         return [EncodedFrame(frame, part) for frame, part in zip(frames, parts, strict=True)]
 
     def flows(
@@ -61,94 +78,126 @@ class TiledFlow:
         start: Tensor | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[Tensor]:
-        """The flow of every pair, in pixels, and below it the confidence in [0, 1]: 3 x H x W, on the CPU.
+        """Predict the flow of every pair.
 
-        start: 1 x 2 x h x w, pixels of the frames as the network sees them, a flow for every pair to be refined from.
-        progress: told of windows.
+        Args:
+            pairs: encoded first and second frames.
+            start: initial flow of all pairs, 1 x 2 x h x w, pixels at the working size.
+            progress: called after every tile with (done, total).
+
+        Yields:
+            Flow in pixels and confidence in [0, 1], concatenated: 3 x H x W, on the CPU.
         """
-        count, blend = len(self._windows), TileBlender((0, 0))
-        places = [(pair, index) for pair in range(len(pairs)) for index in range(count)]
+        count, blender = len(self._tiles), TileBlender((0, 0))
+        jobs = [(pair, index) for pair in range(len(pairs)) for index in range(count)]
         done = 0
-        for some in _chunks(places, self.plan.batch):
-            first = self._images([(pairs[pair][0].pixels, self._windows[index]) for pair, index in some])
-            ours, theirs = (
-                torch.stack([pairs[pair][which].features[index] for pair, index in some]) for which in (0, 1)
+        for chunk in _chunks(jobs, self.plan.batch):
+            first = self._crop_images([(pairs[pair][0].pixels, self._tiles[index]) for pair, index in chunk])
+            fmap1, fmap2 = (
+                torch.stack([pairs[pair][which].features[index] for pair, index in chunk]) for which in (0, 1)
             )
-            starts = [] if start is None else [torch.cat([start[:, :, *self._windows[index]] for _, index in some])]
-            (found,) = self._decode(first, ours, theirs, *starts)
+            init_flows = [] if start is None else [torch.cat([start[:, :, *self._tiles[index]] for _, index in chunk])]
+            (output,) = self._decode(first, fmap1, fmap2, *init_flows)
             if count == 1:
-                found = resize_flow(found, self.plan.size)
-            for (_, index), part in zip(some, found.cpu(), strict=True):
+                output = resize_flow(output, self.plan.size)
+            for (_, index), part in zip(chunk, output.cpu(), strict=True):
                 done += 1
                 if progress:
-                    progress(done, len(places))
+                    progress(done, len(jobs))
                 if count == 1:
                     yield part
                     continue
                 if index == 0:
-                    blend = TileBlender(self.plan.seen)
-                blend.add(self._windows[index], part)
+                    blender = TileBlender(self.plan.seen)
+                blender.add(self._tiles[index], part)
                 if index == count - 1:
-                    yield resize_flow(blend.whole()[None], self.plan.size)[0]
+                    yield resize_flow(blender.merge()[None], self.plan.size)[0]
 
-    def _seen(self, frame: Tensor) -> Tensor:
-        """A frame, 3 x H x W, as the network sees it."""
+    def _to_working_size(self, frame: Tensor) -> Tensor:
+        """Resize a frame, 3 x H x W, to the working size."""
         return frame if self.plan.seen == self.plan.size else resize(to_float(frame)[None], self.plan.seen)[0]
 
-    def _images(self, cuts: Sequence[tuple[Tensor, Tile]]) -> Tensor:
-        """Windows of frames as the network takes them, B x 3 x h x w in [-1, 1]; a CPU is faster with channels last."""
-        images = torch.stack([frame[:, *window] for frame, window in cuts])
+    def _crop_images(self, crops: Sequence[tuple[Tensor, Tile]]) -> Tensor:
+        """Stack tiles of frames as network input, B x 3 x h x w in [-1, 1]; channels last is faster on a CPU."""
+        images = torch.stack([frame[:, *tile] for frame, tile in crops])
         images = normalize_images(to_float(images))
         return images.contiguous(memory_format=torch.channels_last) if self._device.type == "cpu" else images
 
     @torch.no_grad()
-    def _encoded(self, images: Tensor) -> tuple[Tensor, ...]:
-        with self._precision():
+    def _run_encoder(self, images: Tensor) -> tuple[Tensor, ...]:
+        with self._autocast():
             return (self._network.encode(images),)
 
     @torch.no_grad()
-    def _decoded(self, first: Tensor, ours: Tensor, theirs: Tensor, start: Tensor | None = None) -> tuple[Tensor, ...]:
-        with self._precision():
-            found = self._network.decode(first, ours, theirs, self._updates, start, low_memory=self.plan.low_memory)
-        return (predict_flow(found, self.plan.zoom),)
+    def _run_decoder(
+        self, first: Tensor, fmap1: Tensor, fmap2: Tensor, init_flow: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        with self._autocast():
+            prediction = self._network.decode(
+                first, fmap1, fmap2, self._updates, init_flow, low_memory=self.plan.low_memory
+            )
+        return (predict_flow(prediction, self.plan.zoom),)
 
-    def _precision(self) -> torch.autocast:
+    def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
 
 def predict_flow(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
-    """The last flow, pixels as the network sees them, and below it the confidence in [0, 1]: B x 3 x h x w.
+    """Concatenate the last flow of a prediction and its confidence.
 
-    zoom: how many of these pixels a pixel of the image is wide, to which the confidence refers.
+    Args:
+        prediction: network output at the working size.
+        zoom: working size divided by image size; the confidence refers to pixels of the image.
+
+    Returns:
+        B x 3 x h x w: flow in pixels at the working size, and confidence in [0, 1].
     """
     flow, log_scale = prediction.flows[-1].float(), prediction.log_scales[-1].float()
     return torch.cat((flow, flow_confidence(log_scale - math.log(zoom))), dim=1)
 
 
 def flow_confidence(log_scale: Tensor) -> Tensor:
-    """How likely an error is below a pixel, in [0, 1], if it has a Laplace distribution of this scale (logarithm)."""
+    """Return the probability that a Laplace-distributed error is below one pixel.
+
+    Args:
+        log_scale: natural logarithm of the Laplace scale, any shape.
+
+    Returns:
+        Probability in [0, 1], same shape.
+    """
     return -torch.expm1(-torch.exp(-log_scale))
 
 
 def check_updates(updates: int | None) -> None:
-    """Refuse what cannot be a number of updates; None is as many as the model was made for."""
+    """Validate a number of refinement updates; None means the network's default.
+
+    Raises:
+        InputError: if it is not a positive integer.
+    """
     if updates is not None and (not isinstance(updates, int) or updates < 1):
         raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
 
 
 @torch.no_grad()
-def propagate_flow(flow: Tensor, seen: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
-    """A flow, 2 x H x W, carried to the next pair, and with `back` the flow back as a second one.
+def propagate_flow(flow: Tensor, working: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
+    """Forward-warp a flow to the next frame pair, to initialize its estimate.
 
-    seen: the (h, w) at which the network sees the pair; returns 1 x 2 x h x w, in pixels of that, or two of them.
+    Args:
+        flow: flow of the previous pair, 2 x H x W, pixels.
+        working: working size (h, w) of the network.
+        device: device to compute on.
+        back: also return the initial backward flow, as a second batch element.
+
+    Returns:
+        1 x 2 x h x w, or 2 x 2 x h x w with `back`, pixels at the working size.
     """
-    flow = resize_flow(flow[None].to(device), seen)
-    # The network refines a flow at 1/8 of the image, so that is where it is carried: 64 times fewer vectors.
-    padding = Padding.to_multiple(*seen, FACTOR)
+    flow = resize_flow(flow[None].to(device), working)
+    # The network refines flow at 1/8 of the image size; warping there takes 64 times fewer vectors.
+    padding = Padding.to_multiple(*working, FACTOR)
     carried = carry_forward(F.avg_pool2d(padding.pad(flow), FACTOR) / FACTOR)
-    starts = torch.cat((carried, -carry_forward(carried))) if back else carried
-    return padding.crop(F.interpolate(FACTOR * starts, scale_factor=FACTOR, mode="nearest"))
+    init_flow = torch.cat((carried, -carry_forward(carried))) if back else carried
+    return padding.crop(F.interpolate(FACTOR * init_flow, scale_factor=FACTOR, mode="nearest"))
 
 
 def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    return (items[place : place + size] for place in range(0, len(items), size))
+    return (items[index : index + size] for index in range(0, len(items), size))

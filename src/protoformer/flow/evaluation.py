@@ -1,4 +1,4 @@
-"""A flow method on a dataset, by the benchmark's rules."""
+"""Evaluation of optical flow methods on benchmark datasets."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ from protoformer.viz.text import WorstSamples, score_table
 
 
 class FlowMetric(Averages):
-    """Scores over all flows it is shown; `compute` returns FlowScores. Sums are kept in float64."""
+    """Accumulates flow scores over batches, in float64; `compute` returns `FlowScores`."""
 
     higher_is_better = False
 
@@ -40,25 +40,31 @@ class FlowMetric(Averages):
         super().__init__(COLUMNS)
 
     def update(self, flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None = None) -> None:
-        """Add N samples, in the terms of `flow_scores`; `occlusion` may be known for some calls and not for others."""
+        """Add N samples; arguments as in `flow_scores`. `occlusion` may be given in some calls and not in others."""
         self.add(flow_tally(flow, truth, valid, occlusion))
 
     def compute(self) -> FlowScores:
-        """The scores of everything shown since the last reset."""
+        """Return the scores of all samples since the last reset."""
         return mean_flow_scores(self.total())
 
 
 FlowMethod = Callable[[Tensor, Tensor], Tensor]
-"""Images 3 x H x W in [0, 1] to their flow, 2 x H x W, pixels."""
+"""Maps two images, 3 x H x W in [0, 1], to their flow, 2 x H x W, pixels."""
 
 
 SUBMISSIONS = ("sintel", "kitti-2012", "kitti-2015")
-"""Benchmarks whose servers take files that can be written here."""
+"""Benchmarks whose upload formats are supported."""
 
 
 @dataclass(frozen=True)
 class SampleScore:
-    """One sample's scores, by its name and group."""
+    """Scores of one sample.
+
+    Attributes:
+        name: name of the sample.
+        group: group of samples that it belongs to; see `sample_group`.
+        scores: its scores.
+    """
 
     name: str
     group: str
@@ -67,10 +73,15 @@ class SampleScore:
 
 @dataclass(frozen=True)
 class FlowEvaluation:
-    """Everything that was measured.
+    """Result of an evaluation.
 
-    groups: scores of each group of samples. samples: scores of each sample. others: per group, rows to compare with.
-    without_truth: how many pairs were passed over because nobody knows their flow.
+    Attributes:
+        dataset: name of the dataset.
+        method: name of the method.
+        groups: scores of each group of samples.
+        samples: scores of each sample.
+        others: published results to compare with, by group.
+        without_truth: number of pairs that were skipped because they have no ground truth.
     """
 
     dataset: str
@@ -84,29 +95,33 @@ class FlowEvaluation:
 def predictor_method(
     model: FlowPredictor, updates: int | None = None, tile: tuple[int, int] | None = None, zoom: float | None = None
 ) -> FlowMethod:
-    """A model as a method: on whole images, or by tiles of (height, width) blended as the paper does.
+    """Wrap a predictor as an evaluation method.
 
-    zoom: as in `FlowModel.flow`; tiles are of images as the network sees them, and by itself it enlarges none beyond
-    one tile.
+    Args:
+        model: predictor to evaluate.
+        updates: as in `FlowPredictor.flow`.
+        tile: (height, width) of tiles blended as in the paper; None for whole images.
+        zoom: as in `FlowPredictor.flow`; tiles are in pixels of the working size. With None, images are not enlarged
+            beyond one tile.
     """
     if tile is None:
         return lambda first, second: model.flow(first, second, updates=updates, zoom=zoom).flow
 
-    def tiled(first: Tensor, second: Tensor) -> Tensor:
+    def predict(first: Tensor, second: Tensor) -> Tensor:
         size = (first.shape[1], first.shape[2])
-        seen = working_size(size, model.network.config, model.device, zoom, tile)
-        images = [resize(image[None], seen)[0] for image in (first, second)]
+        working = working_size(size, model.network.config, model.device, zoom, tile)
+        images = [resize(image[None], working)[0] for image in (first, second)]
 
-        def of_window(window: Tile) -> Tensor:
+        def predict_tile(window: Tile) -> Tensor:
             return model.flow(*(image[:, *window] for image in images), updates=updates, zoom=1).flow
 
-        return resize_flow(predict_tiled(seen, tile, of_window)[None], size)[0]
+        return resize_flow(predict_tiled(working, tile, predict_tile)[None], size)[0]
 
-    return tiled
+    return predict
 
 
 def sample_group(dataset: str, name: str) -> str:
-    """Sintel's passes are two benchmarks; the samples of any other dataset are one group."""
+    """Return the group of a sample: the pass (clean or final) of Sintel, "all" for any other dataset."""
     return name.split("/")[0] if dataset == "sintel" else "all"
 
 
@@ -120,11 +135,19 @@ def evaluate_flow(
     keep: Callable[[FlowSample, Tensor, FlowScores], None] | None = None,
     progress: ProgressCallback | None = None,
 ) -> FlowEvaluation:
-    """Run a method over every sample of a dataset that has truth.
+    """Evaluate a method on every sample of a dataset that has ground truth.
 
-    names: of the dataset and of the method. root: the dataset's folder, beside which peers may lie. compare: whether
-    others were measured on the same truth. keep: handed every sample with its flow (2 x H x W, pixels) and scores, so
-    that whoever wants pictures or files need not run it again.
+    Args:
+        dataset: pairs, with or without ground truth.
+        method: maps two images to their flow.
+        names: names of the dataset and of the method.
+        root: folder of the dataset, next to which results of other methods may be stored.
+        compare: whether published results refer to the same ground truth and are included.
+        keep: called with every sample, its flow (2 x H x W, pixels) and its scores, such as to draw or store them.
+        progress: called after every sample.
+
+    Raises:
+        InputError: if no sample has ground truth, or a prediction is not finite.
     """
     metrics: dict[str, FlowMetric] = {}
     scored: list[SampleScore] = []
@@ -133,7 +156,7 @@ def evaluate_flow(
         if isinstance(sample, FlowSample):
             flow = method(sample.first[0], sample.second[0])
             group = sample_group(names[0], sample.names[0])
-            scores = _scores(metrics.setdefault(group, FlowMetric()), flow, sample)
+            scores = _score_sample(metrics.setdefault(group, FlowMetric()), flow, sample)
             scored.append(SampleScore(sample.names[0], group, scores))
             if keep:
                 keep(sample, flow, scores)
@@ -152,11 +175,11 @@ def evaluate_flow(
     )
 
 
-def _scores(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> FlowScores:
-    """The scores of one sample, which also enter the metric."""
+def _score_sample(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> FlowScores:
+    """Return the scores of one sample and add it to the metric."""
     try:
         metric.update(flow[None], sample.flow, sample.valid, sample.occlusion)
-    except ValueError as error:  # a flow that is not finite, say
+    except ValueError as error:  # such as a flow that is not finite
         raise InputError(f"the flow of {sample.names[0]} cannot be scored ({error}); try another method.") from None
     return flow_scores(flow[None], sample.flow, sample.valid, sample.occlusion)
 
@@ -164,19 +187,25 @@ def _scores(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> FlowScore
 def published_rows(
     names: tuple[str, str], group: str, root: Path, scored: list[SampleScore]
 ) -> tuple[PublishedFlow, ...]:
-    """The peers' means over those of a group's samples that they were measured on, and the published rows.
+    """Return comparison rows for a group: means of per-sample peer results, then published results.
 
-    Where the peers know only some of our samples, our own mean over these comes first.
+    If the peers cover only some of the samples, the method's own mean over these samples comes first.
+
+    Args:
+        names: names of the dataset and of the method.
+        group: group of samples.
+        root: folder of the dataset.
+        scored: scores of all samples.
     """
     peers = peer_results(root.resolve())
-    ours = {f"{root.resolve().name}/{score.name}": score.scores for score in scored if score.group == group}
-    known = [key for key in ours if any(key in of_samples for of_samples in peers.values())]
+    own_scores = {f"{root.resolve().name}/{score.name}": score.scores for score in scored if score.group == group}
+    covered = [key for key in own_scores if any(key in peer_scores for peer_scores in peers.values())]
     rows = []
-    if known and len(known) < len(ours):
-        of_ours = [{"epe": ours[key].epe, "fl": ours[key].fl} for key in known]
-        rows.append(_mean_row(names[1], of_ours))
-    for label, of_samples in peers.items():
-        shared = [of_samples[key] for key in known if key in of_samples]
+    if covered and len(covered) < len(own_scores):
+        covered_scores = [{"epe": own_scores[key].epe, "fl": own_scores[key].fl} for key in covered]
+        rows.append(_mean_row(names[1], covered_scores))
+    for label, peer_scores in peers.items():
+        shared = [peer_scores[key] for key in covered if key in peer_scores]
         if shared:
             rows.append(_mean_row(label, shared))
     return (*rows, *PUBLISHED.get((names[0], group), ()))
@@ -188,7 +217,7 @@ def _mean_row(label: str, scores: list[dict[str, float]]) -> PublishedFlow:
 
 
 def scores_csv(evaluation: FlowEvaluation) -> str:
-    """A row a sample, with every score."""
+    """Format all scores as CSV, one row per sample."""
     text = io.StringIO()
     fields = list(FlowScores.__dataclass_fields__)
     writer = csv.writer(text, lineterminator="\n")
@@ -199,13 +228,17 @@ def scores_csv(evaluation: FlowEvaluation) -> str:
 
 
 def check_submission(benchmark: str) -> None:
-    """Refuse a benchmark whose server takes no files that can be written here."""
+    """Validate a benchmark for `write_submission`.
+
+    Raises:
+        InputError: if its upload format is not supported.
+    """
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
 
 
 def submission_path(benchmark: str, name: str) -> str:
-    """Where a benchmark's server looks for the flow of a pair; Sintel's writes frame0001 for frame_0001."""
+    """Return the path of a pair's flow in a submission; Sintel uses frame0001 instead of frame_0001."""
     if benchmark == "sintel":
         return f"{re.sub(r'frame_(?=[0-9]+$)', 'frame', name)}.flo"
     return f"flow/{name}_10.png" if benchmark == "kitti-2015" else f"{name}_10.png"
@@ -218,26 +251,39 @@ def write_submission(
     folder: Path,
     progress: ProgressCallback | None = None,
 ) -> int:
-    """Write the flow of every pair as the benchmark's server wants it; returns how many files.
+    """Write the flow of every pair in the upload format of a benchmark.
 
     Sintel: <pass>/<scene>/frame0001.flo. KITTI: <number>_10.png, 16-bit, for 2015 in the folder flow/.
+
+    Args:
+        dataset: pairs, with or without ground truth.
+        method: maps two images to their flow.
+        benchmark: one of `SUBMISSIONS`.
+        folder: output folder.
+        progress: called after every pair.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        InputError: if the benchmark is not supported or a file would be written outside the folder.
     """
     check_submission(benchmark)
     for index in range(len(dataset)):
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
-        place = submission_path(benchmark, pair.names[0])
-        if leads_out(folder, folder / place):
+        path = submission_path(benchmark, pair.names[0])
+        if leads_out(folder, folder / path):
             raise InputError(f"the pair {pair.names[0]} would be written outside {folder}; rename it.")
-        make_folder((folder / place).parent)
-        (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / place, flow)
+        make_folder((folder / path).parent)
+        (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / path, flow)
         if progress:
             progress(index + 1, len(dataset))
     return len(dataset)
 
 
 TABLE_COLUMNS = {"EPE": "epe", "EPE/image": "epe_per_image", "Fl %": "fl", "Fl/image %": "fl_per_image"}
-"""Figures that others publish, too."""
+"""Columns of the comparison table: scores that other methods publish, too."""
 OWN_TABLE_COLUMNS = {
     ">1px %": "px1",
     ">3px %": "px3",
@@ -248,42 +294,49 @@ OWN_TABLE_COLUMNS = {
     "matched": "matched",
     "unmatched": "unmatched",
 }
-"""The others that we have of ourselves."""
+"""Columns of the detail table."""
 
 
 def flow_tables(evaluation: FlowEvaluation) -> tuple[Table, Table]:
-    """Our row of each group above those of others, figures in the columns of their kind of mean; and our rest."""
+    """Return a table that compares each group with published results, and a table of further scores."""
     name = f"{evaluation.method} on {evaluation.dataset}"
-    rules = "EPE (px), Fl: over all known pixels; /image: the mean of each image's own"
-    beside = score_table(name, rules, ("group", "method", "measured on"), TABLE_COLUMNS)
-    rules = "outliers: over 1, 3, 5 px; s: EPE by true speed; matched, unmatched: EPE of what stays in sight or not"
-    alone = score_table(f"{name}, in detail", rules, ("group",), OWN_TABLE_COLUMNS)
+    caption = "EPE (px), Fl: over all valid pixels; /image: mean of per-image values"
+    comparison = score_table(name, caption, ("group", "method", "measured on"), TABLE_COLUMNS)
+    caption = "outliers: over 1, 3, 5 px; s: EPE by true motion; matched, unmatched: EPE of visible and occluded pixels"
+    details = score_table(f"{name}, in detail", caption, ("group",), OWN_TABLE_COLUMNS)
     for group, scores in evaluation.groups.items():
-        own = (_shown(getattr(scores, field)) for field in TABLE_COLUMNS.values())
-        beside.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
+        own = (_format_score(getattr(scores, field)) for field in TABLE_COLUMNS.values())
+        comparison.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
         for row in evaluation.others[group]:
-            cells = (_shown(getattr(row, field, None)) for field in TABLE_COLUMNS.values())
-            beside.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
-        alone.add_row(group, *(_shown(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
-    return beside, alone
+            cells = (_format_score(getattr(row, field, None)) for field in TABLE_COLUMNS.values())
+            comparison.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
+        details.add_row(group, *(_format_score(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
+    return comparison, details
 
 
-def _shown(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
 class WorstFlows(WorstSamples):
-    """Keeps pictures of the samples with the largest end-point errors: first image, truth, estimate, error."""
+    """Keeps comparison images of the samples with the largest end-point errors."""
 
     def keep(self, sample: FlowSample, flow: Tensor, scores: FlowScores) -> None:
-        """Draw a sample if it is among the worst so far."""
+        """Draw a sample if it is among the worst so far; flow: 2 x H x W, pixels."""
         self.offer(scores.epe, sample.names[0], lambda: draw_flow_comparison(sample, flow))
 
 
 def draw_flow_comparison(sample: FlowSample, flow: Tensor) -> Pixels:
-    """First image and truth above, estimate and error below, on one scale of colors: uint8 2H x 2W x 3.
+    """Draw first image and truth above prediction and error, with a common color scale.
 
-    Unknown truth is black. The error is white at 10 px.
+    Pixels without ground truth are black. An error of 10 px or more is white.
+
+    Args:
+        sample: one sample with ground truth.
+        flow: predicted flow, 2 x H x W, pixels.
+
+    Returns:
+        uint8 2H x 2W x 3.
     """
     valid = sample.valid[0, 0]
     truth = sample.flow[0]
@@ -292,8 +345,8 @@ def draw_flow_comparison(sample: FlowSample, flow: Tensor) -> Pixels:
     true_colors = flow_to_color(truth.permute(1, 2, 0).numpy(), scale)
     true_colors[~valid.numpy()] = 0
     error = draw_gray((flow - truth).norm(dim=0) * valid / 10)
-    above = np.concatenate((to_uint8(sample.first[0]), true_colors), axis=1)
-    below = np.concatenate(
+    top = np.concatenate((to_uint8(sample.first[0]), true_colors), axis=1)
+    bottom = np.concatenate(
         (flow_to_color(flow.permute(1, 2, 0).numpy(), scale), np.repeat(error[..., None], 3, 2)), axis=1
     )
-    return np.concatenate((above, below))
+    return np.concatenate((top, bottom))

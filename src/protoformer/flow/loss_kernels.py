@@ -1,4 +1,4 @@
-"""The sums that the flow's loss is made of, and their gradient, in one pass each, in Triton."""
+"""Triton kernels of the flow loss: the error sums and their gradients, each in one pass."""
 
 import math
 
@@ -10,15 +10,15 @@ from torch import Tensor
 from protoformer.models.runtime import split_rows
 
 BLOCK = 1024
-"""Pixels that are looked at together."""
+"""Pixels per block."""
 PROGRAMS = 1024
-"""Programs that share the pixels of a sum, at most."""
+"""Largest number of programs of a reduction."""
 LOG_2 = tl.constexpr(math.log(2))
 
 
 @triton.jit
 def errors_of(estimate, flow, counted, pixel, inside, area, width, by_image, by_channel, by_row):
-    """Errors along x and y of some pixels of all images, zero where they do not count, and whether they do."""
+    """Load the errors along x and y of a block of pixels (0 outside the mask), and the mask."""
     image, within = pixel // area, pixel % area
     place = estimate + image * by_image + within // width * by_row + within % width
     truth = flow + 2 * image * area + within
@@ -30,7 +30,7 @@ def errors_of(estimate, flow, counted, pixel, inside, area, width, by_image, by_
 
 @triton.jit
 def scales_of(log_scale, counts, pixel, area, width, by_image, by_row):
-    """Logarithms of scales; those of pixels that do not count are 0."""
+    """Load the log scales of a block of pixels; 0 outside the mask."""
     within = pixel % area
     place = log_scale + pixel // area * by_image + within // width * by_row + within % width
     return tl.load(place, mask=counts, other=0.0)
@@ -54,7 +54,7 @@ def error_sums_kernel(
     each,
     block: tl.constexpr,
 ):
-    """Three sums of one part of the pixels: parts x 3."""
+    """Write the partial sums of the L1 error, its NLL and the end-point error: parts x 3."""
     part = tl.program_id(0)
     distance, surprise, length = (
         tl.zeros((block,), tl.float32),
@@ -96,7 +96,7 @@ def error_sums_gradient_kernel(
     scale_by_row,
     block: tl.constexpr,
 ):
-    """The gradients of some pixels, N x 2 x H x W and N x 1 x H x W, from those of the three sums."""
+    """Write the gradients of estimate (N x 2 x H x W) and log_scale (N x 1 x H x W), given those of the sums."""
     pixel = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     inside = pixel < count
     x, y, counts = errors_of(estimate, flow, counted, pixel, inside, area, width, by_image, by_channel, by_row)
@@ -110,7 +110,14 @@ def error_sums_gradient_kernel(
 
 
 def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor) -> Tensor:
-    """As `losses.error_sums`; rows of estimate and log_scale are contiguous, flow and counted are throughout."""
+    """Compute the sums of `losses.error_sums` as one vector of three.
+
+    Args:
+        estimate: predicted flow, N x 2 x H x W, float32, with contiguous rows.
+        log_scale: logarithm of the Laplace scale, N x 1 x H x W, float32, with contiguous rows.
+        flow: true flow, N x 2 x H x W, float32, contiguous.
+        counted: pixels to sum over, N x 1 x H x W, bool, contiguous.
+    """
     count, area, _ = _counts(counted)
     many, each = split_rows(count, BLOCK, PROGRAMS)
     parts = flow.new_empty(many, 3)
@@ -135,7 +142,15 @@ def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tenso
 def error_sums_gradient(
     arriving: Tensor, estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of estimate and log_scale from those of the three sums."""
+    """Compute the gradients of estimate and log_scale.
+
+    Args:
+        arriving: gradients of the three sums, contiguous.
+        estimate: as in `error_sums`.
+        log_scale: as in `error_sums`.
+        flow: as in `error_sums`.
+        counted: as in `error_sums`.
+    """
     count, area, blocks = _counts(counted)
     d_estimate, d_log_scale = torch.empty_like(flow), flow.new_empty(counted.shape)
     error_sums_gradient_kernel[(blocks,)](
@@ -158,5 +173,5 @@ def error_sums_gradient(
 
 
 def _counts(counted: Tensor) -> tuple[int, int, int]:
-    """Pixels of all images, of one, and blocks of them."""
+    """Return the number of pixels in total, per image, and the number of blocks."""
     return counted.numel(), counted.shape[2] * counted.shape[3], triton.cdiv(counted.numel(), BLOCK)

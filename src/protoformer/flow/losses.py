@@ -1,4 +1,4 @@
-"""What training makes small."""
+"""Loss functions for optical flow."""
 
 import math
 from dataclasses import dataclass
@@ -16,37 +16,57 @@ from protoformer.models.heads.update import FACTOR
 from protoformer.models.kernels.dispatch import kernels_run_on
 from protoformer.models.runtime import maps_to_tokens
 
-LONGEST = 400.0
-"""Pixels that move farther than this do not count, as is usual in training flow."""
+MAX_FLOW = 400.0
+"""Pixels with a larger motion are excluded from the loss, as is usual in flow training."""
 
 
 @dataclass(frozen=True)
 class FlowLoss:
-    """Scalars: the total to minimize, its parts, and the end-point error (pixels) of the last estimate.
+    """Loss of a batch; all values are scalars.
 
-    matching: 0 where nothing was matched.
+    Attributes:
+        total: weighted sum to minimize.
+        distance: L1 error, summed over updates with decaying weights.
+        nll: negative log-likelihood of the error under the predicted scales, summed likewise.
+        matching: negative log-likelihood of the coarse matches; 0 for networks without matching.
+        epe: end-point error of the last update, pixels.
     """
 
     total: Tensor
     distance: Tensor
-    surprise: Tensor
+    nll: Tensor
     matching: Tensor
     epe: Tensor
 
 
 def laplace_nll(error: Tensor, log_scale: Tensor) -> Tensor:
-    """-log p of an error (N x C x H x W) whose components are Laplace distributed: N x 1 x H x W, nats.
+    """Negative log-likelihood of an error with independent Laplace-distributed components.
 
-    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale), N x 1 x H x W.
+    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale).
+
+    Args:
+        error: N x C x H x W.
+        log_scale: logarithm of the scale b, N x 1 x H x W.
+
+    Returns:
+        N x 1 x H x W, nats.
     """
     deviation = error.abs().sum(dim=1, keepdim=True)
     return deviation * torch.exp(-log_scale) + error.shape[1] * (log_scale + math.log(2))
 
 
 def valid_pixels(flow: Tensor, valid: Tensor) -> Tensor:
-    """Pixels that the loss is a mean over, those that are valid and move less than 400 px: N x 1 x H x W, bool."""
-    counted: Tensor = valid & (flow.norm(dim=1, keepdim=True) < LONGEST)
-    return counted
+    """Return the mask of pixels that enter the loss: valid ones that move less than `MAX_FLOW`.
+
+    Args:
+        flow: true flow, N x 2 x H x W, pixels.
+        valid: N x 1 x H x W, bool.
+
+    Returns:
+        N x 1 x H x W, bool.
+    """
+    mask: Tensor = valid & (flow.norm(dim=1, keepdim=True) < MAX_FLOW)
+    return mask
 
 
 def flow_loss(
@@ -56,107 +76,133 @@ def flow_loss(
     gamma: float = 0.8,
     confidence: float = 0.1,
     pixels: Tensor | None = None,
-    hidden: Tensor | None = None,
+    occlusion: Tensor | None = None,
     matching: float = 1.0,
 ) -> FlowLoss:
-    """The sum over updates i of n of gamma^(n - i - 1) |flow_i - truth|_1, and as much of the scales' surprise.
+    """Compute the sequence loss of all updates, with confidence and matching terms.
 
-    To it comes, weighted by `matching`, the surprise at where cells are found that were matched before the updates.
+    The L1 error and the Laplace negative log-likelihood (NLL) of update i of n have weight gamma^(n - i - 1). The NLL
+    takes the error as a constant, so that learning the confidence does not change the flow. Means are over valid pixels
+    that move less than `MAX_FLOW`.
 
-    flow: N x 2 x H x W, pixels; valid: N x 1 x H x W, bool. Means are over valid pixels that move less than 400 px.
-    The surprise is weighted by `confidence`, and the error enters it as a given: estimating how wrong a flow is must
-    not change the flow. pixels: scalar above 0, how many pixels to divide by instead of this batch's own. Processes
-    that share a batch each take the mean of their counts: the mean of their losses is then that of the whole batch.
-    hidden: N x 1 x H x W, bool, what the second image does not show, where that is known.
+    Args:
+        prediction: flows and log scales of every update.
+        flow: true flow, N x 2 x H x W, pixels.
+        valid: N x 1 x H x W, bool.
+        gamma: decay of the weights of earlier updates.
+        confidence: weight of the NLL.
+        pixels: scalar above 0, divisor of the sums instead of this batch's number of pixels. In distributed training
+            it is the mean count over processes, so that the mean of their losses is the loss of the whole batch.
+        occlusion: pixels that are not visible in the second image, N x 1 x H x W, bool, if known.
+        matching: weight of the matching NLL.
     """
-    counted = valid_pixels(flow, valid)
-    pixels = counted.sum().clamp_min(1) if pixels is None else pixels
-    distance = surprise = flow.new_zeros(())
-    count = len(prediction.flows)
+    mask = valid_pixels(flow, valid)
+    pixels = mask.sum().clamp_min(1) if pixels is None else pixels
+    distance = nll = flow.new_zeros(())
+    num_updates = len(prediction.flows)
     for index, (estimate, log_scale) in enumerate(zip(prediction.flows, prediction.log_scales, strict=True)):
-        weight = gamma ** (count - index - 1)
-        of_distance, of_surprise, of_length = error_sums(estimate, log_scale, flow, counted)
-        distance = distance + weight * of_distance / pixels
-        surprise = surprise + weight * of_surprise / pixels
-    found = flow.new_zeros(())
+        weight = gamma ** (num_updates - index - 1)
+        distance_sum, nll_sum, epe_sum = error_sums(estimate, log_scale, flow, mask)
+        distance = distance + weight * distance_sum / pixels
+        nll = nll + weight * nll_sum / pixels
+    match_nll = flow.new_zeros(())
     if prediction.matches is not None:
-        found = matching_nll(prediction.matches, flow, counted, hidden) / pixels
-    total = distance + confidence * surprise + matching * found
-    return FlowLoss(total, distance, surprise, found, of_length.detach() / pixels)
+        match_nll = matching_nll(prediction.matches, flow, mask, occlusion) / pixels
+    total = distance + confidence * nll + matching * match_nll
+    return FlowLoss(total, distance, nll, match_nll, epe_sum.detach() / pixels)
 
 
-def matching_nll(matches: MatchResult, flow: Tensor, counted: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """The sum over cells of -log p of where they are truly found, each times the pixels of a cell.
+def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Tensor | None = None) -> Tensor:
+    """Sum the negative log-likelihood of the true matches of all cells, times the pixels of a cell.
 
-    A cell is where the pixel at its middle goes, which lies between four cells: the mean of their -log p by how near
-    they are. One that leaves the image, or is hidden, is truly nowhere. Shapes as in `flow_loss`.
+    The target of a cell is where its center pixel moves to: a point between four cells, whose log-likelihoods are
+    interpolated bilinearly. A cell that leaves the image or is occluded has the target "no match".
+
+    Args:
+        matches: match probabilities of all cells.
+        flow: true flow, N x 2 x H x W, pixels.
+        mask: pixels that enter the loss, N x 1 x H x W, bool.
+        occlusion: pixels that are not visible in the second image, N x 1 x H x W, bool, if known.
+
+    Returns:
+        Scalar, nats times pixels.
     """
     side = FACTOR * CELL
     (rows, columns), (height, width) = matches.size, flow.shape[2:]
     y = (torch.arange(rows, device=flow.device) * side + side // 2).clamp_max(height - 1)
     x = (torch.arange(columns, device=flow.device) * side + side // 2).clamp_max(width - 1)
 
-    def at_middles(maps: Tensor) -> Tensor:
+    def sample_centers(maps: Tensor) -> Tensor:
         return maps_to_tokens(maps[:, :, y][:, :, :, x])
 
-    counts = at_middles(counted)[..., 0]
-    places = at_middles(pixel_grid(height, width, flow.device)[None]) + at_middles(torch.where(counted, flow, 0.0))
-    across, down = places.unbind(dim=2)
-    shown = (across >= 0) & (across <= width - 1) & (down >= 0) & (down <= height - 1)
-    if hidden is not None:
-        shown = shown & ~at_middles(hidden)[..., 0]
-    between = (places + 0.5) / side - 0.5
-    corner = between.floor()
-    index, within = window_index(corner.long(), 2, matches.size)
-    right, below = (between - corner).unbind(dim=2)
-    near = torch.stack(((1 - right) * (1 - below), right * (1 - below), (1 - right) * below, right * below), dim=2)
-    # Between the outermost cells and the border there are none beyond.
-    near = near * within
-    near = near / near.sum(dim=2, keepdim=True).clamp_min(1e-6)
-    somewhere = -(near * matches.log_shares.gather(2, index)).sum(dim=2)
-    surprise = torch.where(shown, somewhere, -matches.log_shares[..., -1])
-    return side * side * torch.where(counts, surprise, 0.0).sum()
+    cell_mask = sample_centers(mask)[..., 0]
+    targets = sample_centers(pixel_grid(height, width, flow.device)[None]) + sample_centers(
+        torch.where(mask, flow, 0.0)
+    )
+    target_x, target_y = targets.unbind(dim=2)
+    visible = (target_x >= 0) & (target_x <= width - 1) & (target_y >= 0) & (target_y <= height - 1)
+    if occlusion is not None:
+        visible = visible & ~sample_centers(occlusion)[..., 0]
+    coords = (targets + 0.5) / side - 0.5
+    corner = coords.floor()
+    index, inside = window_index(corner.long(), 2, matches.size)
+    dx, dy = (coords - corner).unbind(dim=2)
+    weights = torch.stack(((1 - dx) * (1 - dy), dx * (1 - dy), (1 - dx) * dy, dx * dy), dim=2)
+    # Targets between the outermost cell centers and the image border have fewer than four neighboring cells.
+    weights = weights * inside
+    weights = weights / weights.sum(dim=2, keepdim=True).clamp_min(1e-6)
+    visible_nll = -(weights * matches.log_shares.gather(2, index)).sum(dim=2)
+    nll = torch.where(visible, visible_nll, -matches.log_shares[..., -1])
+    return side * side * torch.where(cell_mask, nll, 0.0).sum()
 
 
-def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over the pixels that count: of |error|_1, of its surprise, and of its length, which has no gradient.
+def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum the errors of one update over the masked pixels, with a Triton kernel where possible.
 
-    estimate, flow: N x 2 x H x W, pixels; log_scale: N x 1 x H x W; counted: N x 1 x H x W, bool.
+    Args:
+        estimate: predicted flow, N x 2 x H x W, pixels.
+        log_scale: logarithm of the predicted Laplace scale, N x 1 x H x W.
+        flow: true flow, N x 2 x H x W, pixels.
+        mask: pixels to sum over, N x 1 x H x W, bool.
+
+    Returns:
+        Scalars: sum of the L1 error, of its NLL, and of the end-point error (without gradient).
     """
-    lie_in_rows = estimate.stride(3) == log_scale.stride(3) == 1 and flow.is_contiguous() and counted.is_contiguous()
-    if kernels_run_on(estimate) and estimate.dtype == log_scale.dtype == flow.dtype == torch.float32 and lie_in_rows:
-        return kernel_error_sums(estimate, log_scale, flow, counted)
-    error = torch.where(counted, estimate - flow, 0.0)
-    surprise = (counted * laplace_nll(error.detach(), log_scale)).sum()
-    return error.abs().sum(), surprise, (error.detach().norm(dim=1, keepdim=True) * counted).sum()
+    has_row_layout = estimate.stride(3) == log_scale.stride(3) == 1 and flow.is_contiguous() and mask.is_contiguous()
+    if kernels_run_on(estimate) and estimate.dtype == log_scale.dtype == flow.dtype == torch.float32 and has_row_layout:
+        return kernel_error_sums(estimate, log_scale, flow, mask)
+    error = torch.where(mask, estimate - flow, 0.0)
+    nll = (mask * laplace_nll(error.detach(), log_scale)).sum()
+    return error.abs().sum(), nll, (error.detach().norm(dim=1, keepdim=True) * mask).sum()
 
 
-def kernel_error_sums(
-    estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `error_sums`, by kernels: float32, flow and counted contiguous, the others along their rows."""
-    found: Tensor = _ErrorSums.apply(estimate, log_scale, flow, counted)  # type: ignore[no-untyped-call]
-    distance, surprise, length = found.unbind()
-    return distance, surprise, length
+def kernel_error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As `error_sums`, with the Triton kernel.
+
+    All tensors are float32 except the bool mask; flow and mask are contiguous, the others along their rows.
+    """
+    sums: Tensor = _ErrorSums.apply(estimate, log_scale, flow, mask)  # type: ignore[no-untyped-call]
+    distance, nll, epe = sums.unbind()
+    return distance, nll, epe
 
 
 class _ErrorSums(torch.autograd.Function):
-    """The three sums, as one vector."""
+    """The three sums of `error_sums` as one vector."""
 
     @staticmethod
-    def forward(ctx: Any, estimate: Tensor, log_scale: Tensor, flow: Tensor, counted: Tensor) -> Tensor:
+    def forward(ctx: Any, estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) -> Tensor:
         from protoformer.flow import loss_kernels
 
-        ctx.save_for_backward(estimate, log_scale, flow, counted)
+        ctx.save_for_backward(estimate, log_scale, flow, mask)
         with torch.cuda.device_of(flow):
-            return loss_kernels.error_sums(estimate, log_scale, flow, counted)
+            return loss_kernels.error_sums(estimate, log_scale, flow, mask)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         from protoformer.flow import loss_kernels
 
-        estimate, log_scale, flow, counted = ctx.saved_tensors
+        estimate, log_scale, flow, mask = ctx.saved_tensors
         with torch.cuda.device_of(flow):
-            found = loss_kernels.error_sums_gradient(arriving.contiguous(), estimate, log_scale, flow, counted)
-        return *found, None, None
+            grads = loss_kernels.error_sums_gradient(grad_output.contiguous(), estimate, log_scale, flow, mask)
+        return *grads, None, None

@@ -1,4 +1,4 @@
-"""How far a flow is from the truth: end-point error and shares of outliers, as Sintel and KITTI count them."""
+"""Optical flow metrics: end-point error and outlier rates as defined by Sintel and KITTI."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,15 @@ from torch import Tensor
 from protoformer.training.task import Tally
 
 COLUMNS = 12
+"""Number of averaged fields of `FlowScores`."""
 
 
 @dataclass(frozen=True)
 class FlowScores:
-    """Errors of flows; less is better in all of them. NaN where no pixel of the kind was seen.
+    """Flow errors; lower is better in all of them. NaN if no pixel falls into the category.
 
-    The end-point error of a pixel is |flow - truth|, pixels. A mean "over pixels" weighs every valid pixel of all
-    samples alike, as Sintel's and KITTI's tables do; "per image" is the mean over samples of their own means.
+    The end-point error of a pixel is |flow - truth|, pixels. A mean "over pixels" weights every valid pixel of all
+    samples equally, as in the tables of Sintel and KITTI; "per image" is the mean over samples of their own means.
     """
 
     epe: float
@@ -27,7 +28,7 @@ class FlowScores:
     fl_per_image: float
     """Fl-all per image, percent."""
     px1: float
-    """Outliers: percent of pixels whose error is MORE than 1 px (not the share within it)."""
+    """Outliers: percent of pixels whose error is MORE than 1 px (not the inlier rate)."""
     px3: float
     """Percent of pixels whose error is more than 3 px."""
     px5: float
@@ -39,57 +40,63 @@ class FlowScores:
     s40_plus: float
     """End-point error over pixels whose |truth| is more than 40 px."""
     matched: float
-    """End-point error over pixels that both images show, of the samples whose occlusion is known."""
+    """End-point error over pixels visible in both images, of samples with a known occlusion mask."""
     unmatched: float
-    """End-point error over occluded pixels, of the samples whose occlusion is known."""
+    """End-point error over occluded pixels, of samples with a known occlusion mask."""
     samples: int = field(kw_only=True)
-    """Samples with at least one valid pixel; others add nothing."""
+    """Number of samples with at least one valid pixel; others are ignored."""
     pixels: int = field(kw_only=True)
-    """Valid pixels."""
+    """Number of valid pixels."""
 
 
 def flow_scores(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None = None) -> FlowScores:
-    """Scores of N flows taken together; of one sample, the row of a table, where N is 1.
+    """Compute the scores of N samples.
 
-    flow, truth: N x 2 x H x W, pixels; valid, occlusion: N x 1 x H x W, bool. What the flow or the truth hold where
-    `valid` is False is never looked at. A flow or truth that is not finite where it is True is a ValueError: an
-    estimate that failed must not count as one that was not made.
+    Args:
+        flow: predicted flow, N x 2 x H x W, pixels.
+        truth: true flow, N x 2 x H x W, pixels.
+        valid: N x 1 x H x W, bool; values where it is False are ignored.
+        occlusion: pixels that are not visible in the second image, N x 1 x H x W, bool, if known.
+
+    Raises:
+        ValueError: if a shape or type is wrong, or if the flow or the truth is not finite at a valid pixel: a failed
+            prediction must not be scored as a missing one.
     """
     return mean_flow_scores(flow_tally(flow, truth, valid, occlusion).total())
 
 
 def flow_tally(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None) -> Tally:
-    """The columns of FlowScores, up to `unmatched`, for each sample: N x 12."""
+    """Sum the fields of `FlowScores`, up to `unmatched`, for each sample: N x 12. Arguments as in `flow_scores`."""
     _check(flow, truth, valid, occlusion)
     zero = torch.zeros((), dtype=torch.float64, device=truth.device)
     error = torch.where(valid, flow.double() - truth.double(), zero).norm(dim=1, keepdim=True)
     speed = torch.where(valid, truth.double(), zero).norm(dim=1, keepdim=True)
-    known = valid if occlusion is not None else torch.zeros_like(valid)
-    hidden = occlusion if occlusion is not None else known
-    epe, epe_pixels = _over(error, valid)
-    fl, fl_pixels = _over(_percent((error > 3) & (error > 0.05 * speed)), valid)
+    has_occlusion = valid if occlusion is not None else torch.zeros_like(valid)
+    occluded = occlusion if occlusion is not None else has_occlusion
+    epe, epe_pixels = _masked_sum(error, valid)
+    fl, fl_pixels = _masked_sum(_percent((error > 3) & (error > 0.05 * speed)), valid)
     columns = (
         (epe, epe_pixels),
         _per_image(epe, epe_pixels),
         (fl, fl_pixels),
         _per_image(fl, fl_pixels),
-        *(_over(_percent(error > limit), valid) for limit in (1, 3, 5)),
-        _over(error, valid & (speed < 10)),
-        _over(error, valid & (speed >= 10) & (speed <= 40)),
-        _over(error, valid & (speed > 40)),
-        _over(error, known & ~hidden),
-        _over(error, known & hidden),
+        *(_masked_sum(_percent(error > limit), valid) for limit in (1, 3, 5)),
+        _masked_sum(error, valid & (speed < 10)),
+        _masked_sum(error, valid & (speed >= 10) & (speed <= 40)),
+        _masked_sum(error, valid & (speed > 40)),
+        _masked_sum(error, has_occlusion & ~occluded),
+        _masked_sum(error, has_occlusion & occluded),
     )
     return Tally(torch.stack([sums for sums, _ in columns], dim=1), torch.stack([count for _, count in columns], dim=1))
 
 
-def _over(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum and number of the values where a mask is True, for each sample: N and N."""
+def _masked_sum(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum and the number of the values inside a mask, per sample: N and N."""
     return torch.where(mask, values, 0.0).sum(dim=(1, 2, 3)), mask.sum(dim=(1, 2, 3))
 
 
 def _per_image(sums: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of samples, each to be counted as one, or as none where it has no pixel."""
+    """Return the mean of each sample with a count of 1, or of 0 for samples without pixels."""
     return sums / pixels.clamp_min(1), (pixels > 0).long()
 
 
@@ -98,14 +105,14 @@ def _percent(outlier: Tensor) -> Tensor:
 
 
 def mean_flow_scores(total: Tally) -> FlowScores:
-    """The scores of all that was added up."""
+    """Convert summed tallies to scores."""
     pixels, samples = total.counts[:2].tolist()
     return FlowScores(*total.means(), samples=samples, pixels=pixels)
 
 
 def _check(flow: Tensor, truth: Tensor, valid: Tensor, occlusion: Tensor | None) -> None:
     if truth.ndim != 4 or truth.shape[1] != 2 or flow.shape != truth.shape:
-        raise ValueError(f"a flow and its truth are both N x 2 x H x W, not {list(flow.shape)} and {list(truth.shape)}")
+        raise ValueError(f"flow and truth must both be N x 2 x H x W, not {list(flow.shape)} and {list(truth.shape)}")
     for name, mask in (("valid", valid), ("occlusion", occlusion)):
         if mask is not None and (mask.dtype != torch.bool or mask.shape != truth[:, :1].shape):
             shape = list(truth[:, :1].shape)

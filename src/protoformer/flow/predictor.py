@@ -1,4 +1,4 @@
-"""Optical flow of images as people have them."""
+"""Optical flow prediction for image pairs and videos."""
 
 import os
 from dataclasses import dataclass, replace
@@ -29,8 +29,8 @@ from protoformer.viz.text import SummaryRepr, predictor_summary
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """What is asked of a pair; see `FlowModel.flow`."""
+class _FlowOptions:
+    """Options of one prediction; see `FlowPredictor.flow`."""
 
     updates: int | None
     occlusion: bool
@@ -41,9 +41,12 @@ class _Asked:
 
 
 class FlowPredictor(SummaryRepr):
-    """A flow network on a device. Images go in as paths, arrays or tensors, of any size; a FlowResult comes out.
+    """Predicts optical flow for images of any size, given as paths, arrays or tensors.
 
-    network: the network; trained: whether its weights are, which every result repeats.
+    Args:
+        network: flow network; moved to the device and set to eval mode.
+        trained: whether the network has trained weights; repeated in every result.
+        device: device to run on; None: CUDA if available, else the CPU.
     """
 
     def __init__(self, network: FlowNetwork, trained: bool, device: torch.device | None = None) -> None:
@@ -67,33 +70,46 @@ class FlowPredictor(SummaryRepr):
         zoom: float | None = None,
         progress: ProgressCallback | None = None,
     ) -> FlowResult:
-        """Motion of every pixel from the first image to the second.
+        """Predict the flow from the first image to the second.
 
-        updates: refinements; more are slower and, up to a point, better. occlusion: find what the second image does not
-        show, by estimating the flow back as well. prototypes: return those of the first image. previous: the result for
-        the pair before, in a video; the estimate then starts from it. low_memory: do not store all pairs of costs
-        (None: decide by size). tile: windows of (height, width) that are blended, or "auto": where the whole does not
-        fit in `memory` bytes (None: most of what is free), windows that do. zoom: how many times as large a side is as
-        the network sees it, from 0.25 to 4; windows are of that size, the result is of the images' own (None: small
-        images are enlarged, to the network's `flow_pixels`, where the memory allows that as a whole). progress: told of
-        every update, or window.
+        Args:
+            first: first image.
+            second: second image, of the same size.
+            updates: number of refinement updates; more are slower and, up to a point, more accurate. None: the
+                network's default.
+            occlusion: also predict the backward flow and return pixels that are not visible in the second image.
+            prototypes: return the prototypes of the first image.
+            previous: result of the previous pair of a video, from which the estimate is initialized.
+            low_memory: compute costs on demand instead of storing the all-pairs cost volume; None decides by size.
+            tile: (height, width) of blended tiles; "auto" tiles only if the whole image does not fit into `memory`.
+            memory: memory budget, bytes; None: most of the free memory.
+            zoom: size at which the network runs, divided by the image size, from 0.25 to 4; tiles have that
+                resolution, the result has the images' own. None: small images are enlarged to the network's
+                `flow_pixels` if memory allows it for the whole image.
+            progress: called after every update, or every tile.
+
+        Returns:
+            Flow, confidence, and what else was requested.
+
+        Raises:
+            InputError: if an image cannot be read, an option is invalid, or memory is not sufficient.
         """
         check_updates(updates)
         images = image_pair(first, second)
         size = (images[0].shape[2], images[0].shape[3])
-        asked = _Asked(updates, occlusion, prototypes, previous, low_memory, progress)
+        options = _FlowOptions(updates, occlusion, prototypes, previous, low_memory, progress)
         if tile is None and memory is None:
-            seen = self._seen_size(size, zoom, pairs=2 if occlusion else 1)
+            working = self._working_size(size, zoom, pairs=2 if occlusion else 1)
         else:
-            pairs = 2 if occlusion and prototypes else 1  # windows go forth, and then back
+            pairs = 2 if occlusion and prototypes else 1  # forward and backward flow run one after the other in tiles
             plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
             if plan.tile is not None and prototypes:
-                raise InputError("an image in windows has no prototypes of its own; leave them or the windows out.")
-            asked = replace(asked, low_memory=plan.low_memory if low_memory is None else low_memory)
+                raise InputError("prototypes are not available for tiled images; leave out prototypes or tiles.")
+            options = replace(options, low_memory=plan.low_memory if low_memory is None else low_memory)
             if plan.tile is not None or (occlusion and not prototypes):
-                return self._in_windows(images, replace(plan, low_memory=bool(asked.low_memory)), asked)
-            seen = plan.seen
-        return replace(self._whole(images, seen, asked), explainer=Explainer(self, (first, second)))
+                return self._predict_by_plan(images, replace(plan, low_memory=bool(options.low_memory)), options)
+            working = plan.seen
+        return replace(self._predict_whole(images, working, options), explainer=Explainer(self, (first, second)))
 
     __call__ = flow
 
@@ -107,21 +123,27 @@ class FlowPredictor(SummaryRepr):
         updates: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Explanation:
-        """What the network groups in an image: the prototypes of every layer, their pixels, and how EM found them.
+        """Explain the prototypes of an image: their pixels in every layer and the course of the EM iterations.
 
-        second: another image of the same size; then the groups of the first have a motion, and those of both are
-        matched. result: the flow between the two, if it is known already. updates, progress: as in `flow`.
-        Images over 480x640 pixels are shrunk for the groups, as frames of a clip are, though not for the flow.
+        Images over 480x640 pixels are downscaled for the prototypes, as video frames are, but not for the flow.
+
+        Args:
+            image: image to explain.
+            second: another image of the same size, to compute the motion of the groups and to match them.
+            result: flow between the two images, if it has already been computed.
+            updates: as in `flow`.
+            progress: as in `flow`.
         """
         check_updates(updates)
         if second is None:
-            return Explanation("flow", self._explained(as_image(image), None), trained=self.trained)
+            return Explanation("flow", self._explain_image(as_image(image), None), trained=self.trained)
         images = image_pair(image, second)
         if result is not None:
             check_result(result.flow, images[0], "flow")
             check_result(result.confidence, images[0], "confidence")
-        found = self.flow(*images, updates=updates, tile="auto", progress=progress) if result is None else result
-        explained = (self._explained(images[0], found), self._explained(images[1], None))
+        else:
+            result = self.flow(*images, updates=updates, tile="auto", progress=progress)
+        explained = (self._explain_image(images[0], result), self._explain_image(images[1], None))
         return Explanation("flow", *explained, trained=self.trained)
 
     def explain_video(
@@ -136,11 +158,17 @@ class FlowPredictor(SummaryRepr):
         rate: float | Fraction = DEFAULT_RATE,
         updates: int | None = None,
     ) -> PrototypeVideo:
-        """The prototypes of each frame of a clip, followed from frame to frame; memory does not grow with the clip.
+        """Compute the prototypes of each video frame, tracked from frame to frame, in constant memory.
 
-        layer: stage and block, such as "2.1"; None: the last. families: how many of similar
-        prototypes there are to be; None: each is by itself. source, start, end, every, rate, updates: as in
-        `flow_video`.
+        Args:
+            source: as in `flow_video`.
+            layer: stage and block, such as "2.1"; None: the last.
+            families: number of groups of similar prototypes; None: no grouping.
+            start: as in `flow_video`.
+            end: as in `flow_video`.
+            every: as in `flow_video`.
+            rate: as in `flow_video`.
+            updates: as in `flow_video`.
         """
         check_updates(updates)
         return PrototypeVideo(
@@ -163,91 +191,111 @@ class FlowPredictor(SummaryRepr):
         precision: Precision = "auto",
         zoom: float | None = None,
     ) -> FlowVideo:
-        """Motion from each frame of a clip to the next, with their exact times; memory does not grow with the clip.
+        """Predict the flow from each frame of a video to the next, with exact timestamps and in constant memory.
 
-        source: a video file, a folder of images, a pattern of their names, or frames as `flow` takes images. start,
-        end: seconds; of the frames between them the first is taken, and then one in `every`. rate: frames a second of
-        images, which have no times. warm_start: begin each pair with the flow of the one before. tile, memory, zoom: as
-        in `flow`. batch: pairs, or windows, at once (None: by memory); it changes the time taken, not the result.
-        precision: "full" is float32, "half" computes products in bfloat16, "auto" does so where the device is made
-        for it.
+        Args:
+            source: video file, folder of images, glob pattern, or an iterable of images.
+            start: start of the span, seconds.
+            end: end of the span, seconds.
+            every: use every n-th frame of the span.
+            rate: frame rate of image sequences, frames per second.
+            updates: as in `flow`.
+            warm_start: initialize each pair from the flow of the previous one.
+            tile: as in `flow`.
+            memory: as in `flow`.
+            batch: number of pairs, or tiles, in a batch; it affects speed, not the result. None: by memory.
+            precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
+                that accelerate it.
+            zoom: as in `flow`.
+
+        Returns:
+            An iterable of `FlowFrame`.
         """
         options = FlowVideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision, zoom)
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file that `load` reads, whole or not at all; half: in float16."""
+        """Write the weights to a .safetensors file for `load`, atomically.
+
+        Args:
+            path: output path.
+            half: store float16.
+        """
         save_weights(self.network, path, trained=self.trained, half=half)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("flow", self.network, self.trained, self.device)
 
-    def _whole(self, images: tuple[Tensor, Tensor], seen: tuple[int, int], asked: _Asked) -> FlowResult:
-        """As `flow`, of images that go in as a whole, at the (height, width) at which the network is to see them."""
+    def _predict_whole(
+        self, images: tuple[Tensor, Tensor], working: tuple[int, int], options: _FlowOptions
+    ) -> FlowResult:
+        """Predict the flow of whole images, 1 x 3 x H x W each, at the working size (height, width)."""
         size = (images[0].shape[2], images[0].shape[3])
-        images = (resize(images[0].to(self.device), seen), resize(images[1].to(self.device), seen))
-        start = None if asked.previous is None else self._start(asked.previous, size, seen, back=asked.occlusion)
-        if asked.occlusion:
+        images = (resize(images[0].to(self.device), working), resize(images[1].to(self.device), working))
+        init_flow = None
+        if options.previous is not None:
+            init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
+        if options.occlusion:
             images = (torch.cat(images), torch.cat(images[::-1]))
-        predicted = self.network(
+        prediction = self.network(
             *(normalize_images(image) for image in images),
-            updates=asked.updates,
-            start=start,
-            low_memory=asked.low_memory,
-            prototypes=asked.prototypes,
-            progress=asked.progress,
+            updates=options.updates,
+            start=init_flow,
+            low_memory=options.low_memory,
+            prototypes=options.prototypes,
+            progress=options.progress,
         )
-        found = resize_flow(predict_flow(predicted, zoom_between(size, seen)), size)
-        flow = found[:, :2]
+        output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
+        flow = output[:, :2]
         return FlowResult(
             flow=flow[0].cpu(),
-            confidence=found[0, 2:].cpu(),
-            occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if asked.occlusion else None,
-            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in predicted.prototypes),
+            confidence=output[0, 2:].cpu(),
+            occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if options.occlusion else None,
+            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in prediction.prototypes),
             trained=self.trained,
-            seen=None if seen == size else seen,
+            seen=None if working == size else working,
         )
 
-    def _in_windows(self, images: tuple[Tensor, Tensor], plan: FlowPlan, asked: _Asked) -> FlowResult:
-        """As `flow`, by a plan."""
-        windowed = TiledFlow(self.network, self.device, plan, asked.updates)
-        first, second = windowed.encode([image[0] for image in images])
-        starts: tuple[Tensor | None, ...] = (None, None)
-        if asked.previous is not None:
-            starts = self._start(asked.previous, plan.size, plan.seen, asked.occlusion).split(1)
-        (found,) = windowed.flows([(first, second)], starts[0], asked.progress)
-        hidden = None
-        if asked.occlusion:
-            (back,) = windowed.flows([(second, first)], starts[1])
-            hidden = occlusion_by_consistency(found[None, :2], back[None, :2])[0]
-        return FlowResult(found[:2], found[2:], occlusion=hidden, trained=self.trained, seen=plan.other_size)
+    def _predict_by_plan(self, images: tuple[Tensor, Tensor], plan: FlowPlan, options: _FlowOptions) -> FlowResult:
+        """Predict the flow of images, 1 x 3 x H x W each, in tiles or with forward and backward flow in sequence."""
+        engine = TiledFlow(self.network, self.device, plan, options.updates)
+        first, second = engine.encode([image[0] for image in images])
+        init_flows: tuple[Tensor | None, ...] = (None, None)
+        if options.previous is not None:
+            init_flows = self._init_flow(options.previous, plan.size, plan.seen, options.occlusion).split(1)
+        (output,) = engine.flows([(first, second)], init_flows[0], options.progress)
+        occlusion = None
+        if options.occlusion:
+            (backward,) = engine.flows([(second, first)], init_flows[1])
+            occlusion = occlusion_by_consistency(output[None, :2], backward[None, :2])[0]
+        return FlowResult(output[:2], output[2:], occlusion=occlusion, trained=self.trained, seen=plan.other_size)
 
-    def _explained(self, image: Tensor, found: FlowResult | None) -> ImageExplanation:
-        """An image, 1 x 3 x H x W in [0, 1], explained; found: its motion, if it is known."""
-        seen = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MOST_PIXELS))
-        known = (None, None) if found is None else (found.flow, found.confidence)
-        return explain_image(self.network.features, image[0], seen, flow_padding(seen), *known)
+    def _explain_image(self, image: Tensor, result: FlowResult | None) -> ImageExplanation:
+        """Explain an image, 1 x 3 x H x W in [0, 1], with its flow if available."""
+        resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MOST_PIXELS))
+        motion = (None, None) if result is None else (result.flow, result.confidence)
+        return explain_image(self.network.features, image[0], resized, flow_padding(resized), *motion)
 
-    def _seen_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
-        """The (height, width) at which whole images are seen; they are refused if the memory cannot be enough then."""
+    def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
+        """Return the (height, width) at which whole images are processed, or raise if memory is not sufficient."""
         config = self.network.config
-        seen = working_size(size, config, self.device, zoom, pairs=pairs)
-        padding = Padding.to_multiple(*seen, FACTOR, LEAST_SIDE)
-        pixels = (seen[0] + padding.bottom) * (seen[1] + padding.right)
+        working = working_size(size, config, self.device, zoom, pairs=pairs)
+        padding = Padding.to_multiple(*working, FACTOR, LEAST_SIDE)
+        pixels = (working[0] + padding.bottom) * (working[1] + padding.right)
         needed, free = BYTES_PER_PIXEL[config.decoder] * pixels * pairs, free_bytes(self.device)
         if free is not None and needed > free:
-            smaller = "the images" if zoom is None else "the images or the zoom"
+            inputs = "the images" if zoom is None else "the images or the zoom"
             raise InputError(
-                f"flow at {describe_working_size(size, seen)} takes about {describe_memory(needed)} of memory "
-                f"and {describe_memory(free)} are free; make {smaller} smaller."
+                f"flow at {describe_working_size(size, working)} takes about {describe_memory(needed)} of memory "
+                f"and {describe_memory(free)} are free; make {inputs} smaller."
             )
-        return seen
+        return working
 
-    def _start(self, previous: FlowResult, size: tuple[int, int], seen: tuple[int, int], back: bool) -> Tensor:
-        """The previous flow carried to a pair, as it is seen, 1 x 2 x h x w; with `back` the flow back as a second."""
+    def _init_flow(self, previous: FlowResult, size: tuple[int, int], working: tuple[int, int], back: bool) -> Tensor:
+        """Warp the previous flow to the next pair at the working size; see `propagate_flow`."""
         if previous.flow.shape[1:] != size:
             raise InputError(
                 f"the previous flow is of {previous.flow.shape[2]}x{previous.flow.shape[1]} pixels and the images are "
                 f"{size[1]}x{size[0]}; start from a flow of the same size."
             )
-        return propagate_flow(previous.flow, seen, self.device, back)
+        return propagate_flow(previous.flow, working, self.device, back)

@@ -1,4 +1,4 @@
-"""What a model returns: frozen records in plain units, which know how to become files and pictures."""
+"""Result of optical flow prediction: flow, confidence, occlusion, file formats and images."""
 
 import os
 from collections.abc import Callable
@@ -23,7 +23,15 @@ FLOW_FORMATS = ("flo", "kitti", "picture")
 
 
 def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
-    """What to write at a path: as named, or by its suffix, .flo or .png (a picture). Errors are about bad input."""
+    """Return the output format for a path.
+
+    Args:
+        path: output path.
+        named: requested format, one of `FLOW_FORMATS`; None chooses by suffix, .flo or .png (color image).
+
+    Raises:
+        InputError: if the format is unknown or does not match the suffix.
+    """
     if named is not None and named not in FLOW_FORMATS:
         raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")
     suffix = Path(path).suffix.lower()
@@ -31,22 +39,24 @@ def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     if named is None:
         named = {".flo": "flo", ".png": "picture"}.get(suffix)
     if named is None or suffix != expected[named]:
-        wanted = "one ending in .flo or .png" if named is None else f"one ending in {expected[named]}"
-        raise InputError(f"flow cannot be written to {path} by that suffix; give {wanted}.")
+        suffixes = ".flo or .png" if named is None else expected[named]
+        raise InputError(f"flow cannot be written to {path} by that suffix; give one ending in {suffixes}.")
     return named
 
 
 @dataclass(frozen=True, repr=False)
 class FlowResult(SummaryRepr):
-    """Motion from a first to a second image of H x W pixels.
+    """Optical flow from a first to a second image of H x W pixels.
 
-    flow: 2 x H x W, pixels, (u right, v down). confidence: 1 x H x W in [0, 1], how likely the model holds it that u,
-    and likewise v, is right to a pixel. occlusion: 1 x H x W, bool, pixels that the second image does not show, or None
-    if not asked for. prototypes: those of the first image, per stage and block, or empty if not asked for. seen: the
-    (height, width) at which the network saw the images, and formed the prototypes; None: their own.
-    trained: whether the weights were; if not, the flow means nothing. explainer: the model's way to explain a result,
-    which keeps the model and the images as they were handed in, not copies of them; None where it has none, as in a
-    pickle.
+    Attributes:
+        flow: 2 x H x W, pixels, (u right, v down).
+        confidence: 1 x H x W in [0, 1], predicted probability that the error of u, and likewise of v, is below a pixel.
+        occlusion: 1 x H x W, bool, pixels that are not visible in the second image; None if not requested.
+        prototypes: prototypes of the first image, per stage and block; empty if not requested.
+        trained: whether the network has trained weights; without them the flow is meaningless.
+        seen: (height, width) at which the network ran and formed the prototypes; None if it is the image size.
+        explainer: function that explains this result; it references the predictor and the input images without copying
+            them. None if they are not available, as after unpickling.
     """
 
     flow: Tensor
@@ -58,30 +68,37 @@ class FlowResult(SummaryRepr):
     explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, compare=False)
 
     def explain(self) -> Explanation:
-        """What the network grouped in both images: the prototypes of every layer, and how they were found."""
+        """Return the prototypes of every layer for both images, and the course of their EM iterations."""
         if self.explainer is None:
             raise InputError(UNKNOWN_IMAGES)
         return self.explainer(self)
 
     def save(self, path: str | os.PathLike[str], format: str | None = None) -> None:
-        """Write the flow, whole or not at all: "flo", "kitti" (16-bit png) or "picture" (colors, png).
+        """Write the flow to a file, atomically.
 
-        Without a format the suffix decides: .flo, or .png for a picture.
+        Args:
+            path: output path.
+            format: "flo", "kitti" (16-bit png) or "picture" (color png); None chooses by suffix: .flo, or .png for a
+                color image.
         """
-        chosen, target = flow_format(path, format), check_output(path)
-        if chosen == "flo":
+        file_format, target = flow_format(path, format), check_output(path)
+        if file_format == "flo":
             write_flo(target, self.numpy())
-        elif chosen == "kitti":
+        elif file_format == "kitti":
             write_kitti_flow(target, self.numpy())
         else:
             write_atomically(target, encode_png(flow_to_color(self.numpy())))
 
     def picture(self, max_motion: float | None = None) -> Image.Image:
-        """The flow in colors: hue is direction, strength speed, full at `max_motion` px (None: 99th percentile)."""
+        """Return the flow as a color image: hue is direction, saturation is speed.
+
+        Args:
+            max_motion: motion of full saturation, pixels; None: the 99th percentile.
+        """
         return Image.fromarray(flow_to_color(self.numpy(), max_motion))
 
     def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """The flow as float32 H x W x 2."""
+        """Return the flow as float32 H x W x 2, pixels."""
         return np.ascontiguousarray(self.flow.detach().float().cpu().numpy().transpose(1, 2, 0))
 
     def _facts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Optical flow as a task of the loop."""
+"""Optical flow task of the trainer."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,7 +17,12 @@ from protoformer.training.task import TaskLoss, ValidationScenes
 
 
 class FlowTask:
-    """Flow by a recipe. start: a network to begin with the weights of, if not with random ones."""
+    """Optical flow training as described by a recipe.
+
+    Args:
+        recipe: training recipe.
+        start: network whose weights initialize training; None for random weights.
+    """
 
     metrics: tuple[str, ...] = ("epe", "distance", "surprise", "matching")
 
@@ -25,56 +30,63 @@ class FlowTask:
         self.recipe, self.start = recipe, start
 
     def build(self) -> nn.Module:
-        """The network that the recipe describes."""
+        """Build the network of the recipe."""
         network = build_network("flow", self.recipe.model.config())
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.start)
         return network
 
     def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[FlowSample]:
-        """The recipe's pairs."""
+        """Open the recipe's source of image pairs."""
         return open_source(self.recipe.data, device, rank=rank, ranks=ranks, told=told)
 
     def held_out(self, device: torch.device) -> "ValidationFlows":
-        """Scenes of the world that are never trained on."""
+        """Return synthetic validation scenes that are never trained on."""
         return ValidationFlows(self.recipe, FLOW, device)
 
     def tensors(self, batch: FlowSample) -> dict[str, Tensor]:
-        """Images, motion, where it is known, and what the second images hide of the first, where that is known."""
-        hidden = torch.zeros_like(batch.valid) if batch.occlusion is None else batch.occlusion
-        found = {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
-        return {**found, "hidden": hidden}
+        """Collect the tensors of the loss; the occlusion mask ("hidden") is all False if it is unknown."""
+        occlusion = torch.zeros_like(batch.valid) if batch.occlusion is None else batch.occlusion
+        tensors = {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
+        return {**tensors, "hidden": occlusion}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """Pixels that count."""
+        """Count the pixels that enter the loss."""
         return valid_pixels(tensors["flow"], tensors["valid"]).sum()
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """The loss of every update."""
+        """Compute the sequence loss over all updates."""
         prediction = network(normalize_images(tensors["first"]), normalize_images(tensors["second"]), every=True)
         with full_precision(weight):
-            own, hidden = self.recipe.loss, tensors["hidden"]
+            options, occlusion = self.recipe.loss, tensors["hidden"]
             loss = flow_loss(
-                prediction, tensors["flow"], tensors["valid"], own.gamma, own.confidence, weight, hidden, own.matching
+                prediction,
+                tensors["flow"],
+                tensors["valid"],
+                options.gamma,
+                options.confidence,
+                weight,
+                occlusion,
+                options.matching,
             )
-        return TaskLoss(loss.total, (loss.epe, loss.distance, loss.surprise, loss.matching))
+        return TaskLoss(loss.total, (loss.epe, loss.distance, loss.nll, loss.matching))
 
 
 class ValidationFlows(ValidationScenes[FlowSample]):
-    """What is predicted, and drawn, is motion in pixels: N x 2 x H x W."""
+    """Validation scenes whose predictions are flow in pixels, N x 2 x H x W."""
 
     def predicted(self, network: nn.Module, batch: FlowSample) -> Tensor:
-        """Motion from the first images to the second."""
+        """Predict the flow from the first images to the second."""
         flow: Tensor = network(normalize_images(batch.first), normalize_images(batch.second)).flows[-1]
         return flow.float().cpu()
 
     def scores(self, pairs: Iterable[tuple[FlowSample, Tensor]]) -> dict[str, float]:
-        """End-point error (pixels), Fl and outliers at 1 px (percent) over all pixels that training counts."""
+        """Compute end-point error (pixels), Fl and 1 px outliers (percent) over the pixels that enter the loss."""
         from protoformer.flow.evaluation import FlowMetric
 
         metric = FlowMetric()
         for batch, flow in pairs:
             truth, valid = batch.flow.cpu(), batch.valid.cpu()
             metric.update(flow, truth, valid_pixels(truth, valid))
-        found = metric.compute()
-        return {"epe": found.epe, "fl": found.fl, "px1": found.px1}
+        scores = metric.compute()
+        return {"epe": scores.epe, "fl": scores.fl, "px1": scores.px1}

@@ -1,4 +1,4 @@
-"""The motion of a clip: frames are read, encoded and forgotten one after the other."""
+"""Optical flow of videos as a stream, in constant memory."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,20 +19,24 @@ from protoformer.video.types import Video
 from protoformer.viz.text import format_time
 
 SAMPLED_PAIRS = 8
-"""Pairs, spread over the clip, that tell how fast it moves."""
-SAMPLED_LENGTHS = 20_000
-"""Vectors of each of these that are looked at."""
-TYPICAL = 0.99
-LEAST_SCALE = 1.0
-"""Pixels: a still clip stays pale, and its noise is not painted as motion."""
+"""Pairs, spread over the video, from which the typical motion is estimated."""
+SAMPLED_VECTORS = 20_000
+"""Flow vectors that are used of each sampled pair."""
+SCALE_QUANTILE = 0.99
+"""Quantile of the vector lengths that defines the typical motion."""
+MIN_SCALE = 1.0
+"""Smallest color scale, pixels, so that noise of a static video is not drawn in full colors."""
 
 
 @dataclass(frozen=True, repr=False)
 class FlowFrame(FlowResult):
-    """The motion from one frame of a clip to the next that was taken.
+    """Optical flow from one video frame to the next selected one.
 
-    number: of the first frame, from 0 in the whole clip. time, until: seconds at which the two frames are shown, exact.
-    image: the first frame, 3 x H x W, uint8, or float in [0, 1].
+    Attributes:
+        number: index of the first frame in the whole video, from 0.
+        time: timestamp of the first frame, seconds, exact.
+        until: timestamp of the second frame, seconds, exact.
+        image: the first frame, 3 x H x W, uint8, or float in [0, 1].
     """
 
     number: int = 0
@@ -46,7 +50,7 @@ class FlowFrame(FlowResult):
 
 @dataclass(frozen=True)
 class FlowVideoOptions(Span):
-    """What of a clip is taken, and how its flow is computed; see `FlowModel.flow_video`."""
+    """Selected frames and inference options; see `FlowPredictor.flow_video`."""
 
     updates: int | None = None
     warm_start: bool = False
@@ -62,10 +66,14 @@ class FlowVideoOptions(Span):
 
 
 class FlowVideo:
-    """Iterate over it for the `FlowStep` of every pair, as often as the source can be read.
+    """An iterable of the `FlowFrame` of every pair; it can be iterated as often as the source can be read.
 
-    clip: its frames. movie: the open clip, or None where frames were handed in. plan: how the flow is computed; None
-    until the size of the frames is known.
+    Attributes:
+        options: selected frames and inference options.
+        plan: inference plan; None until the frame size is known.
+        clip: the selected frames.
+        movie: the open video, or None if the source is an iterable of frames.
+        half: whether matrix products run in bfloat16.
     """
 
     def __init__(
@@ -79,66 +87,73 @@ class FlowVideo:
         self._network, self._trained, self._device = network, trained, device
         self._engine: TiledFlow | None = None
         if self.movie is not None:
-            self._prepared(self.movie.info.size)
+            self._prepare(self.movie.info.size)
 
     def __iter__(self) -> Iterator[FlowFrame]:
         frames = iter(self.clip)
-        before = next(frames, None)
-        if before is None:
+        previous = next(frames, None)
+        if previous is None:
             raise InputError(f"{self.clip.name} has no frame in this span; flow needs two, so choose another.")
-        engine = self._prepared(before.size)
-        (seen,) = engine.encode([before.pixels])
-        at_once = 1 if engine.plan.tile else engine.plan.batch
+        engine = self._prepare(previous.size)
+        (previous_encoded,) = engine.encode([previous.pixels])
+        batch_size = 1 if engine.plan.tile else engine.plan.batch
         latest: FlowFrame | None = None
-        while group := list(itertools.islice(frames, at_once)):
-            steps = [before, *group]
-            encoded = [seen, *engine.encode([frame.pixels for frame in group])]
-            start = self._start(engine.plan, latest, group[0].time) if self.options.warm_start else None
-            for place, found in enumerate(engine.flows(list(itertools.pairwise(encoded)), start)):
-                latest = self._step(engine.plan, found, steps[place], steps[place + 1])
+        while batch := list(itertools.islice(frames, batch_size)):
+            span = [previous, *batch]
+            encoded = [previous_encoded, *engine.encode([frame.pixels for frame in batch])]
+            init_flow = self._init_flow(engine.plan, latest, batch[0].time) if self.options.warm_start else None
+            for index, output in enumerate(engine.flows(list(itertools.pairwise(encoded)), init_flow)):
+                latest = self._make_frame(engine.plan, output, span[index], span[index + 1])
                 yield latest
-            before, seen = steps[-1], encoded[-1]
+            previous, previous_encoded = span[-1], encoded[-1]
         if latest is None:
             raise InputError(f"{self.clip.name} has one frame in this span; flow needs two, so choose another.")
 
     def typical_motion(self, progress: ProgressCallback | None = None) -> float:
-        """The length, in pixels, under which 99 of 100 vectors lie in a few pairs all over the clip; at least 1.
+        """Estimate a color scale for the whole video from a few pairs, without reading all of it.
 
-        One scale for all colors of a clip, found without reading or keeping all of it. For a clip that was opened.
+        Args:
+            progress: called after every sampled pair.
+
+        Returns:
+            The 99th percentile of the motion, pixels; at least 1.
+
+        Raises:
+            InputError: if the source is an iterable of frames, which can be read only once.
         """
         if self.movie is None:
-            raise InputError("frames that are handed in are seen once; open them as a clip, or give a scale.")
+            raise InputError("an iterable of frames can be read only once; open it as a video, or give a scale.")
         instants = self.clip.instants(self.movie, SAMPLED_PAIRS, together=2)
         lengths: list[Tensor] = []
-        for place, instant in enumerate(instants):
-            lengths.extend(self._lengths(self.movie, instant))
+        for index, instant in enumerate(instants):
+            lengths.extend(self._sample_lengths(self.movie, instant))
             if progress:
-                progress(place + 1, len(instants))
+                progress(index + 1, len(instants))
         if not lengths:
-            lengths.extend(self._lengths(self.movie, self.options.start))
-        return max(LEAST_SCALE, float(torch.cat(lengths).quantile(TYPICAL))) if lengths else LEAST_SCALE
+            lengths.extend(self._sample_lengths(self.movie, self.options.start))
+        return max(MIN_SCALE, float(torch.cat(lengths).quantile(SCALE_QUANTILE))) if lengths else MIN_SCALE
 
-    def _prepared(self, size: tuple[int, int]) -> TiledFlow:
+    def _prepare(self, size: tuple[int, int]) -> TiledFlow:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
             limits = (options.tile, options.memory, options.batch)
             plan = plan_flow(size, config, self._device, *limits, half=self.half, zoom=options.zoom)
-            # A pair that begins with the one before has to wait for it; windows of one pair need not.
+            # With a warm start, pairs depend on each other and cannot share a batch; tiles of one pair can.
             self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
             self._engine = TiledFlow(self._network, self._device, self.plan, options.updates, self.half)
         return self._engine
 
-    def _start(self, plan: FlowPlan, latest: FlowFrame | None, until: Fraction) -> Tensor | None:
-        """The latest flow carried on; where frames are not evenly spaced, for as long as the next pair takes."""
+    def _init_flow(self, plan: FlowPlan, latest: FlowFrame | None, until: Fraction) -> Tensor | None:
+        """Warp the latest flow to the next pair, scaled by the ratio of their durations."""
         if latest is None:
             return None
-        span, before = until - latest.until, latest.until - latest.time
-        return propagate_flow(latest.flow, plan.seen, self._device) * float(span / before)
+        duration, previous_duration = until - latest.until, latest.until - latest.time
+        return propagate_flow(latest.flow, plan.seen, self._device) * float(duration / previous_duration)
 
-    def _step(self, plan: FlowPlan, found: Tensor, first: ClipFrame, second: ClipFrame) -> FlowFrame:
+    def _make_frame(self, plan: FlowPlan, output: Tensor, first: ClipFrame, second: ClipFrame) -> FlowFrame:
         return FlowFrame(
-            flow=found[:2],
-            confidence=found[2:],
+            flow=output[:2],
+            confidence=output[2:],
             trained=self._trained,
             seen=plan.other_size,
             number=first.number,
@@ -147,16 +162,16 @@ class FlowVideo:
             image=first.pixels,
         )
 
-    def _lengths(self, movie: Video, instant: float | Fraction | None) -> Iterator[Tensor]:
-        """Some lengths of vectors, in pixels, of the pair at an instant; nothing where there is none."""
+    def _sample_lengths(self, video: Video, instant: float | Fraction | None) -> Iterator[Tensor]:
+        """Yield some vector lengths, pixels, of the pair at a time in seconds; nothing if there is no such pair."""
         end = self.options.end
         if instant is not None and end is not None and instant >= end:
             return
-        pair = list(itertools.islice(self.clip.read(movie, instant), 2))
+        pair = list(itertools.islice(self.clip.read(video, instant), 2))
         if len(pair) < 2:
             return
-        engine = self._prepared(movie.info.size)
-        one, two = engine.encode([frame.pixels for frame in pair])
-        (found,) = engine.flows([(one, two)])
-        lengths = found[:2].norm(dim=0).flatten()
-        yield lengths[:: max(1, lengths.numel() // SAMPLED_LENGTHS)]
+        engine = self._prepare(video.info.size)
+        first, second = engine.encode([frame.pixels for frame in pair])
+        (output,) = engine.flows([(first, second)])
+        lengths = output[:2].norm(dim=0).flatten()
+        yield lengths[:: max(1, lengths.numel() // SAMPLED_VECTORS)]
