@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from protoformer.geometry.resizing import Padding, upsample_2x
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import EMBEDDINGS, Encoder, Stage, block
+from protoformer.models.encoder import EMBEDDINGS, Encoder, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
 from protoformer.models.layers import ActivatedConv, init_for_relu
 from protoformer.models.prototyping import Prototypes
@@ -221,7 +221,7 @@ def build_decoder(config: ModelConfig) -> DepthDecoder:
     below = config.widths[-1]
     wide = []
     for width in config.depth_widths:
-        wide.append(Stage(embed(below, width, 2), width, [block(config, width)]))
+        wide.append(Stage(embed(below, width, 2), width, [build_block(config, width)]))
         below = width
     channels = (*reversed(config.depth_widths), config.widths[-1])
     return DepthDecoder(

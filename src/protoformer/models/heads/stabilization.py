@@ -16,7 +16,7 @@ from protoformer.geometry.motion_fields import (
 )
 from protoformer.geometry.warps import pixel_grid, sample
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import Encoder, block
+from protoformer.models.encoder import Encoder, build_block
 from protoformer.models.heads.cost_memory import sine_positions
 from protoformer.models.layers import TokenNorm
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
@@ -142,7 +142,7 @@ class StabilizeStage(nn.Module):
         width = config.stab_width
         self.embed = nn.Linear(3 * window, width)
         self.project = nn.Linear(config.widths[-1], width)
-        self.blocks = nn.ModuleList(block(config, width) for _ in range(config.stab_layers))
+        self.blocks = nn.ModuleList(build_block(config, width) for _ in range(config.stab_layers))
         self.norm = TokenNorm(width)
         self.places = nn.Linear(width, 3)
         self.whole = nn.Linear(width, 2 * AFFINE)

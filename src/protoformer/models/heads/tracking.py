@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from protoformer.geometry.boxes import box_edges, box_from_edges, clip_boxes, enlarge_boxes, roi_align
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import STRIDES, Encoder, block
+from protoformer.models.encoder import STRIDES, Encoder, build_block
 from protoformer.models.heads.cost_memory import Attention, FeedForward, sine_positions
 from protoformer.models.layers import ActivatedConv, TokenNorm, init_for_relu
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
@@ -63,7 +63,7 @@ class TrackLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.track_width
-        self.group = block(config, width)
+        self.group = build_block(config, width)
         self.norm = TokenNorm(width)
         self.attention = Attention(width, width // config.head_width)
         self.feed_forward = FeedForward(width)
