@@ -122,7 +122,7 @@ def test_half_precision_is_close_and_learns(decoder, aggregation):
 def test_attention_in_pieces_is_the_same_attention(monkeypatch):
     layer, tokens = Attention(32, 2), torch.randn(10, 5, 32)
     whole = layer(tokens, tokens)
-    monkeypatch.setattr(attention, "LARGEST_BATCH", 3)
+    monkeypatch.setattr(attention, "MAX_BATCH", 3)
     assert torch.allclose(layer(tokens, tokens), whole, atol=1e-6)
 
 
