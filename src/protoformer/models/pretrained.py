@@ -1,8 +1,8 @@
 """Pretrained weights: safetensors files with the task and configuration of their network in the metadata.
 
 Loading checks a file before it reads the tensors, cheapest check first: the SHA-256 of packaged weights; the header;
-the configuration, whose values are bounded; names and shapes of the tensors against those of the network, which is built
-on the meta device. Last, all values must be finite.
+the configuration, whose values are bounded; names and shapes of the tensors against those of the network, which is
+built on the meta device. Last, all values must be finite.
 """
 
 import hashlib
