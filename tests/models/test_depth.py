@@ -11,7 +11,7 @@ from protoformer.errors import InputError
 from protoformer.models.config import PRESETS, preset
 from protoformer.models.heads.depth import (
     CANONICAL_FOCAL,
-    LEAST_LOG_SCALE,
+    MIN_LOG_SCALE,
     STRIDES,
     DepthNetwork,
     build_depth,
@@ -20,7 +20,7 @@ from protoformer.models.heads.depth import (
     image_center,
     metric_depth,
     pixel_rays,
-    softmax_weights,
+    updates_per_level,
 )
 from protoformer.models.profiling import (
     count_depth_operations,
@@ -51,7 +51,7 @@ def test_depth_and_its_scale_have_the_images_size_and_lie_between_the_bounds(siz
     config = PRESETS["tiny"]
     assert prediction.logs[-1].min() >= math.log(config.nearest)
     assert prediction.logs[-1].max() <= math.log(config.farthest)
-    assert prediction.log_scales[-1].min() >= LEAST_LOG_SCALE
+    assert prediction.log_scales[-1].min() >= MIN_LOG_SCALE
 
 
 def test_bounds_hold_whatever_the_state_says_and_their_gradient_lives_in_between() -> None:
@@ -61,7 +61,7 @@ def test_bounds_hold_whatever_the_state_says_and_their_gradient_lives_in_between
         with torch.no_grad():
             prediction = built(images(64, 64))
         assert torch.allclose(prediction.logs[-1].exp(), torch.full((), meters), rtol=1e-4)
-    assert prediction.log_scales[-1].min() > LEAST_LOG_SCALE
+    assert prediction.log_scales[-1].min() > MIN_LOG_SCALE
 
 
 def test_every_update_is_returned_on_request_and_the_last_alone_otherwise() -> None:
@@ -76,7 +76,7 @@ def test_every_update_is_returned_on_request_and_the_last_alone_otherwise() -> N
 
 @given(st.integers(1, 50))
 def test_updates_are_shared_out_evenly_and_the_finest_level_always_has_one(updates: int) -> None:
-    found = softmax_weights(updates)
+    found = updates_per_level(updates)
     assert sum(found) == updates and len(found) == len(STRIDES)
     assert found[-1] >= 1 and sorted(found) == list(found) and found[-1] - found[0] <= 1
 
@@ -121,7 +121,7 @@ def test_half_precision_is_close_and_learns() -> None:
 def test_what_is_no_image_and_no_updates_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a batch of images, B x 3 x H x W, not \(3, 8, 8\)"):
         network()(torch.zeros(3, 8, 8))
-    with pytest.raises(ValueError, match="one update or more, not 0"):
+    with pytest.raises(ValueError, match="at least one update, not 0"):
         network()(images(64, 64), updates=0)
 
 

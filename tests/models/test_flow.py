@@ -99,9 +99,9 @@ def test_prototypes_of_the_first_image_come_on_request():
 
 def test_a_start_of_another_size_and_no_updates_are_refused():
     first, second = pair(64, 64)
-    with pytest.raises(ValueError, match=r"B x 2 x H x W like them, not \(1, 2, 8, 8\)"):
+    with pytest.raises(ValueError, match=r"B x 2 x H x W like the images, not \(1, 2, 8, 8\)"):
         network("recurrent")(first, second, start=torch.zeros(1, 2, 8, 8))
-    with pytest.raises(ValueError, match="one update or more, not 0"):
+    with pytest.raises(ValueError, match="at least one update, not 0"):
         network("recurrent")(first, second, updates=0)
 
 
@@ -122,7 +122,7 @@ def test_half_precision_is_close_and_learns(decoder, aggregation):
 def test_attention_in_pieces_is_the_same_attention(monkeypatch):
     layer, tokens = Attention(32, 2), torch.randn(10, 5, 32)
     whole = layer(tokens, tokens)
-    monkeypatch.setattr(attention, "LARGEST_BATCH", 3)
+    monkeypatch.setattr(attention, "MAX_BATCH", 3)
     assert torch.allclose(layer(tokens, tokens), whole, atol=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_the_expected_error_has_a_least_and_its_gradient_never_dies():
 
 
 def test_batches_that_do_not_match_are_refused():
-    with pytest.raises(ValueError, match=r"one shape, B x 3 x H x W, not \(1, 3, 8, 8\) and \(1, 3, 8, 9\)"):
+    with pytest.raises(ValueError, match=r"the same shape, B x 3 x H x W, not \(1, 3, 8, 8\) and \(1, 3, 8, 9\)"):
         network("recurrent")(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 9))
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import save
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.models import pretrained as weights_module
-from protoformer.models.config import MOST, PRESETS, ModelConfig
+from protoformer.models.config import MAX_VALUES, PRESETS, ModelConfig
 from protoformer.models.networks import MAX_PARAMETERS, NETWORKS, build_network, parameter_count
 from protoformer.models.pretrained import (
     DIGESTS,
@@ -107,17 +107,17 @@ def test_every_number_of_a_configuration_has_bounds(good: Path, fields: dict[str
 
 def test_bounds_are_generous_and_cover_every_number() -> None:
     numbers = [field.name for field in dataclasses.fields(ModelConfig) if not isinstance(field.default, bool | str)]
-    assert set(MOST) == set(numbers)
+    assert set(MAX_VALUES) == set(numbers)
     for config in PRESETS.values():
         for name in set(numbers) - {"nearest", "farthest"}:
             value = getattr(config, name)
-            assert 8 * max(value if isinstance(value, tuple) else (value,)) <= MOST[name], name
+            assert 8 * max(value if isinstance(value, tuple) else (value,)) <= MAX_VALUES[name], name
     assert all(10 * parameter_count(task, config) < MAX_PARAMETERS for task in NETWORKS for config in PRESETS.values())
 
 
 @pytest.mark.parametrize("task", NETWORKS)
 def test_the_largest_network_within_the_bounds_is_refused_before_it_is_built(task: str) -> None:
-    most = {name: int(value) for name, value in MOST.items() if name not in ("nearest", "farthest")}
+    most = {name: int(value) for name, value in MAX_VALUES.items() if name not in ("nearest", "farthest")}
     both = {name: (most[name], most[name]) for name in ("widths", "depths", "depth_widths")}
     began = time.perf_counter()
     with pytest.raises(InputError, match=r"would have \d+ parameters, and at most \d+ are built; choose smaller"):

@@ -20,14 +20,14 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 def kinds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the costs that networks have made since."""
     made: list[str] = []
-    choose = flow_decoder._correlation
+    choose = flow_decoder._build_correlation
 
     def chosen(*arguments: object) -> Correlation:
         found = choose(*arguments)  # type: ignore[arg-type]
         made.append(type(found).__name__)
         return found
 
-    monkeypatch.setattr(flow_decoder, "_correlation", chosen)
+    monkeypatch.setattr(flow_decoder, "_build_correlation", chosen)
     return made
 
 

@@ -74,7 +74,7 @@ def test_what_is_far_less_likely_than_nowhere_stays_however_sharp_likeness_is(sh
 
 @pytest.mark.parametrize("size", [(24, 32), (13, 9), (1, 5)])
 def test_a_few_cells_at_a_time_are_all_cells(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "COMPARED", 100)
+    monkeypatch.setattr(module, "MAX_PAIRS", 100)
     source, target = features(*size), features(*size).flip(3)
     whole, parts = (matching().flow(source, target, low_memory) for low_memory in (False, True))
     assert whole.shape == (1, 2, *size)

@@ -10,7 +10,7 @@ from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories, cell_terms, evaluate_fields
 from protoformer.models.config import preset
 from protoformer.models.heads.flow import build_flow
-from protoformer.models.heads.stabilization import KERNEL, REGRESSORS, VERTICES, StabilizeNetwork, build_stabilize
+from protoformer.models.heads.stabilization import KERNEL_SIGMA, REGRESSORS, VERTICES, StabilizeNetwork, build_stabilize
 from protoformer.models.networks import build_network
 from protoformer.models.profiling import count_parameters
 
@@ -61,7 +61,7 @@ def test_untrained_it_takes_a_shake_away(regressor: str) -> None:
 def test_untrained_it_is_the_mean_of_trails_by_a_bell_over_time() -> None:
     chosen = network("field")
     path, _ = shake(chosen, hertz=1.3)
-    bell = (-0.5 * (steps_of(chosen) / KERNEL).square()).softmax(dim=0)
+    bell = (-0.5 * (steps_of(chosen) / KERNEL_SIGMA).square()).softmax(dim=0)
     mean = (bell[:, None] * path).sum(dim=0)
     assert torch.allclose(last_warp(chosen, moved(path)), -mean.view(1, 2, 1, 1).expand(1, 2, *CELLS), atol=0.01)
 
@@ -187,7 +187,7 @@ def test_it_is_small_beside_the_encoder_that_flow_has_too() -> None:
 )
 def test_trails_that_do_not_fit_are_named(size: tuple[int, int], frames: int) -> None:
     trails = Trajectories(torch.zeros(1, frames, 2, *CELLS), torch.ones(1, frames, 1, *CELLS))
-    with pytest.raises(ValueError, match="whole eights, and trails of"):
+    with pytest.raises(ValueError, match="multiples of 8, and trajectories of"):
         network("field", window=6)(torch.zeros(1, 3, *size), trails)
 
 

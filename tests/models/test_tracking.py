@@ -13,7 +13,7 @@ from protoformer.models.heads.tracking import (
     TrackNetwork,
     TrackPrediction,
     build_track,
-    relative_box,
+    clamp_box_size,
 )
 from protoformer.models.networks import build_network
 from protoformer.tracking.target import FIRMNESS
@@ -82,7 +82,7 @@ def test_gradients_reach_every_parameter(fields: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 3, 60, 64), (1, 3, 64, 60), (1, 1, 64, 64), (3, 64, 64)])
 def test_sides_that_are_not_whole_eights_are_named(network: TrackNetwork, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="whole eights"):
+    with pytest.raises(ValueError, match="multiples of 8"):
         network(torch.zeros(shape), torch.zeros(1, 4), torch.zeros(1, 3, 64, 64))
 
 
@@ -150,7 +150,7 @@ def test_what_is_around_a_long_target_is_what_the_crop_shows() -> None:
 
 
 def test_a_box_whose_corners_crossed_lies_about_the_same_middle() -> None:
-    assert relative_box(torch.tensor([[10.0, 10.0, -6.0, 20.0]])).tolist() == [[5, 10, 4, 20]]
+    assert clamp_box_size(torch.tensor([[10.0, 10.0, -6.0, 20.0]])).tolist() == [[5, 10, 4, 20]]
 
 
 def test_the_presets_have_these_many_parameters() -> None:

@@ -1,4 +1,4 @@
-"""What a network is made of, in one flat record, and the named records that people start from."""
+"""Model configuration: one flat dataclass of all network options, and named presets."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,9 +17,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": ("pixels", "prototypes"),
     "regressor": ("field", "grid"),
 }
+"""Allowed values of the text fields."""
 _WIDTHS = ("widths", "depth_widths", "head_width", "feature_width", "hidden_width", "memory_width", "track_width")
 _LAYERS = ("depths", "memory_layers", "track_layers")
-MOST: dict[str, float] = {
+MAX_VALUES: dict[str, float] = {
     **dict.fromkeys((*_WIDTHS, "stab_width"), 8192),
     **dict.fromkeys(_LAYERS, 64),
     **dict.fromkeys(("stages", "stab_layers"), 24),
@@ -34,64 +35,72 @@ MOST: dict[str, float] = {
     **dict.fromkeys(("stab_window", "stab_past"), 1000),
     **dict.fromkeys(("nearest", "farthest"), 1e6),
 }
-"""The largest value of every number of a configuration, at least 8 times that of any preset.
+"""Upper bound of every numeric field, at least 8 times the value of any preset.
 
-Configurations come from files, too: without bounds, one line of a file could ask for any time and memory. How many
-parameters a network has in all is bounded besides, by `networks.MAX_PARAMETERS`.
+Configurations are also read from files; without bounds, one line of a file could request unlimited time and memory. The
+total number of parameters is bounded by `networks.MAX_PARAMETERS`.
 """
-LEAST_METERS = 1e-4
-"""The smallest bound of a depth."""
+MIN_METERS = 1e-4
+"""Lower bound of `nearest` and `farthest`, meters."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Every choice a network is built from; each row of the paper's ablations differs from a preset in one field.
+    """Options of all networks; each row of the paper's ablations differs from a preset in one field.
 
-    Every number has an upper bound, `MOST`.
+    Every numeric field has an upper bound, `MAX_VALUES`.
 
-    Encoder
-        embedding: how a stage starts, "patches" (the paper's) or "convolutions".
-        widths, depths: channels and blocks of the two stages, at 1/4 and 1/8 of the image.
-        head_width: channels of an attention head.
-        prototypes: K. iterations: N, the steps of EM.
-        update: how prototypes are updated; normalize: by means, not sums; residual: added to, not replaced.
-        synchronization: how pixels take their prototype up.
-        components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
-            "base", pooled prototypes handed back to their cells.
-        shared_encoder: one encoder for features and context instead of two.
-    Flow decoder
-        decoder: "memory" (the paper's, after FlowFormer) or "recurrent" (look-ups in a correlation pyramid).
-        matching: begin with a global matching of the features, not at zero.
-        aggregation: motion gathered over the image by attention between all "pixels" or through "prototypes".
-        groups: how many prototypes the aggregation finds in the context, whatever the encoder's are.
-        feature_width, hidden_width: channels that are correlated; channels of the recurrent state and of the context.
-        levels, radius: of the correlation pyramid's look-ups, (2 radius + 1)^2 costs a level.
-        memory_tokens, memory_width, memory_layers: the cost memory, used by the "memory" decoder.
-        updates_training, updates: recurrent updates in training and in use.
-        flow_pixels: how many an image has at least when the network sees it in use; smaller ones are enlarged, to no
-            more than twice their sides, where the memory allows it. 1 enlarges nothing. Training is not touched by it.
-    Depth decoder
-        depth_widths: channels of the two further stages, at 1/16 and 1/32 of the image.
-        depth_updates: recurrent updates over all levels, whose state has the channels of hidden_width.
-        nearest, farthest: bounds of a depth, meters of the canonical camera.
-        depth_pixels: how many an image has at most when the network sees it; larger ones are shrunk. Training shows
-            things at about the size that they have then.
-    Tracking
-        search_side, reference_side: pixels of a side of the crops in which the target is looked for, and from which it
-            is known; of both a pixel is as large.
-        surroundings: the side of what is searched, in units of the root of the area of the target's box.
-        track_width, track_layers: channels and layers of the decoder.
-        target_grid: 1 knows the target by one token, the mean of its box (the paper's); n adds n x n tokens of its
-            parts, and as many of what is around it.
-        stages: boxes that are found one after the other, the first from heat maps of corners, each next one by
-            looking into the one before.
-    Stabilization
-        regressor: "field" sees frames before and after, and warps every place; "grid" sees those before, as they come,
-            and warps a coarse grid.
-        stab_window: frames on each side of now that "field" sees; stab_past: frames before now that "grid" sees.
-        stab_width, stab_layers: channels, and blocks of prototypes of each stage.
-        stab_stages: warps that are found one after the other, each by looking at what the one before leaves.
-        stab_pixels: how many a frame has at most when the network sees it; larger ones are shrunk.
+    Attributes:
+        embedding: Encoder. Start of a stage: "patches" (the paper) or "convolutions".
+        widths: Encoder. Channels of the two stages, at 1/4 and 1/8 of the image.
+        depths: Encoder. Number of blocks of the two stages.
+        head_width: Channels of an attention head.
+        prototypes: Encoder. K, the number of prototypes of each block.
+        iterations: Encoder. N, the number of EM iterations of each block.
+        update: Encoder. E-step of prototyping, a key of `prototyping.UPDATE_RULES`.
+        normalize: Encoder. Use means instead of sums in the M-step.
+        residual: Encoder. Add the M-step to the prototypes instead of replacing them.
+        synchronization: Encoder. Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
+        components: Encoder. "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes
+            synchronized; "base", pooled prototypes broadcast to their cells.
+        shared_encoder: Flow. Use one encoder for features and context instead of two.
+        decoder: Flow. "memory" (the paper, after FlowFormer) or "recurrent" (lookups in a correlation pyramid).
+        matching: Flow. Initialize the flow by global matching of the features instead of zero.
+        aggregation: Flow. Aggregate motion by attention between all "pixels" or through "prototypes" of the context.
+        groups: Flow. Number of prototypes of the aggregation, independent of the encoder's.
+        feature_width: Flow. Channels of the feature maps that are correlated.
+        hidden_width: Flow and depth. Channels of the recurrent state and of the context.
+        levels: Flow. Levels of the correlation pyramid.
+        radius: Flow. Radius of the lookups, (2 radius + 1)^2 costs for each level.
+        memory_tokens: Flow. Latent tokens of each pixel in the "memory" decoder.
+        memory_width: Flow. Channels of a latent token.
+        memory_layers: Flow. Layers of the cost memory.
+        updates_training: Flow. Recurrent updates in training.
+        updates: Flow. Recurrent updates in evaluation.
+        flow_pixels: Flow. Smallest number of pixels of an image in inference; smaller images are upsampled, by a factor
+            of at most 2 and as memory allows. 1 upsamples nothing. It does not affect training.
+        depth_widths: Depth. Channels of the two further stages, at 1/16 and 1/32 of the image.
+        depth_updates: Depth. Recurrent updates over all levels.
+        nearest: Depth. Smallest depth, meters of the canonical camera.
+        farthest: Depth. Largest depth, meters of the canonical camera.
+        depth_pixels: Depth. Largest number of pixels of an input image; larger images are downsampled. Training shows
+            objects at about the size that they then have.
+        search_side: Tracking. Side of the search crop, pixels.
+        reference_side: Tracking. Side of the reference crop, pixels, at the same scale as the search crop.
+        surroundings: Tracking. Side of the search region in units of the square root of the area of the target's box.
+        track_width: Tracking. Channels of the decoder.
+        track_layers: Tracking. Layers of the decoder.
+        target_grid: Tracking. 1 represents the target by one token, the mean of its box (the paper); n adds n x n
+            tokens of its parts, and as many of its surroundings.
+        stages: Tracking. Successive boxes: the first from corner heatmaps, each further one refines the one before.
+        regressor: Stabilization. "field" uses past and future frames and predicts a warp of every cell; "grid" uses
+            past frames only (online) and predicts a warp of a coarse grid.
+        stab_window: Stabilization. Frames on each side of the current one for "field".
+        stab_past: Stabilization. Frames before the current one for "grid".
+        stab_width: Stabilization. Channels.
+        stab_layers: Stabilization. Prototype blocks of each stage.
+        stab_stages: Stabilization. Successive warps, each of which corrects the one before.
+        stab_pixels: Stabilization. Largest number of pixels of an input frame; larger frames are downsampled.
     """
 
     embedding: str = "patches"
@@ -142,13 +151,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            wanted = _wanted(field.name, getattr(self, field.name), field.default)
-            if wanted:
-                raise InputError(f"{field.name} is {shown(getattr(self, field.name))}, but it must be {wanted}.")
+            requirement = _violated_requirement(field.name, getattr(self, field.name), field.default)
+            if requirement:
+                raise InputError(f"{field.name} is {shown(getattr(self, field.name))}, but it must be {requirement}.")
         if not self.nearest < self.farthest:
             raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
-        own = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
-        for width in (*self.widths, *self.depth_widths, *own):
+        head_widths = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
+        for width in (*self.widths, *self.depth_widths, *head_widths):
             if width % self.head_width:
                 raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
         for name, unit in (("memory_width", 8), ("hidden_width", 2), ("search_side", 8), ("reference_side", 8)):
@@ -156,49 +165,60 @@ class ModelConfig:
                 raise InputError(f"{name} is {getattr(self, name)}, but it must be a multiple of {unit}.")
 
     def changed(self, **fields: Any) -> "ModelConfig":
-        """The same configuration with some fields changed; an unknown field is an error that names the nearest."""
-        return dataclasses.replace(self, **_known(fields))
+        """Return a copy with some fields replaced.
+
+        Raises:
+            InputError: If a field does not exist or a value is not allowed.
+        """
+        return dataclasses.replace(self, **_check_names(fields))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for json."""
+        """Return the fields as a dictionary for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
-        """The inverse of `as_dict`."""
+        """Build a configuration from the output of `as_dict`.
+
+        Raises:
+            InputError: If `fields` is not a mapping, a field does not exist, or a value is not allowed.
+        """
         if not isinstance(fields, Mapping):
             raise InputError(f"a configuration is {shown(fields)}, but it must be a mapping of fields to values.")
-        return cls(**_known(fields))
+        return cls(**_check_names(fields))
 
 
-def _wanted(name: str, value: object, default: object) -> str:
-    """What a field's value must be, if it is not; else nothing. A value has the type of the field's default."""
+def _violated_requirement(name: str, value: object, default: object) -> str:
+    """Return the requirement that a field's value violates, or an empty text; values have the type of the default."""
     if name in CHOICES:
         return "" if value in CHOICES[name] else f"one of {', '.join(CHOICES[name])}"
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "true or false"
-    most = MOST[name]
+    max_value = MAX_VALUES[name]
     if isinstance(default, tuple):
-        right = isinstance(value, tuple) and len(value) == 2 and all(_whole(each, 1, most) for each in value)
-        return "" if right else f"two whole numbers, 1 or more and at most {most}"
+        is_valid = isinstance(value, tuple) and len(value) == 2 and all(_is_int(each, 1, max_value) for each in value)
+        return "" if is_valid else f"two whole numbers, 1 or more and at most {max_value}"
     if isinstance(default, float):
-        right = isinstance(value, int | float) and not isinstance(value, bool) and LEAST_METERS <= value <= most
-        return "" if right else f"a number above 0, from {LEAST_METERS:g} to {most:.0f}"
-    least = 0 if name == "iterations" else 1
-    return "" if _whole(value, least, most) else f"a whole number, {least} or more and at most {most}"
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and MIN_METERS <= value <= max_value
+        return "" if is_valid else f"a number above 0, from {MIN_METERS:g} to {max_value:.0f}"
+    min_value = 0 if name == "iterations" else 1
+    return (
+        "" if _is_int(value, min_value, max_value) else f"a whole number, {min_value} or more and at most {max_value}"
+    )
 
 
-def _whole(value: object, least: int, most: float) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+def _is_int(value: object, min_value: int, max_value: float) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and min_value <= value <= max_value
 
 
-def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _check_names(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields whose names all exist, with lists converted to tuples."""
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name not in names:
             near = nearest(str(name), names)
             raise InputError(f"a model has no field {shown(name)}; the nearest one is {near!r}.")
-    # json knows no tuples
+    # JSON has no tuples.
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
@@ -263,7 +283,15 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def preset(name: str, **fields: Any) -> ModelConfig:
-    """The named configuration, with some fields changed."""
+    """Return a preset with some fields replaced.
+
+    Args:
+        name: A key of `PRESETS`.
+        **fields: Fields of `ModelConfig`.
+
+    Raises:
+        InputError: If there is no such preset or field, or a value is not allowed.
+    """
     if name not in PRESETS:
         raise InputError(f"there is no preset {shown(name)}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name].changed(**fields)

@@ -1,4 +1,22 @@
-"""The encoder: a pyramid of two stages whose attention layers are prototyping and synchronization."""
+"""Encoder: a two-stage pyramid, shaped like Twins, whose attention layers are CAP and LS.
+
+| stage | embedding | channels (preset "paper") | heads | output |
+| --- | --- | --- | --- | --- |
+| 1 | 4x4 convolution of stride 4, LayerNorm | 128 | 4 | 1/4 of the image |
+| 2 | 2x2 convolution of stride 2, LayerNorm | 256 | 8 | 1/8 of the image |
+
+A stage is an embedding, two blocks with a 3x3 depthwise convolution (positional encoding) after the first, and a final
+LayerNorm. A block takes tokens x, B x HW x C:
+
+    y = LayerNorm(x)
+    x = x + LS(y, CAP(y))
+    x = x + MLP(x)
+
+`Mixer` is LS(y, CAP(y)): it finds K prototypes of each image by N EM iterations (Cross-Attention Prototyping) and
+updates each feature with its nearest prototype (Latent Synchronization). The MLP (ratio 4) starts with its own
+LayerNorm. The flow network of the paper has two encoders without shared weights, one for the features of both images
+and one for the context of the first.
+"""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -19,45 +37,46 @@ from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchroni
 
 
 class ChannelNorm(nn.Module):
-    """Layer normalization over the channels of each pixel of a B x C x H x W map."""
+    """LayerNorm over the channels of each pixel of a B x C x H x W map."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm = TokenNorm(channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B x C x H x W to the same."""
+        """Normalize maps, B x C x H x W, to maps of the same shape."""
         result: Tensor = self.norm(maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         return result
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with instance norm and a shortcut; `stride` 2 halves the map."""
+    """Two 3x3 convolutions with instance norm and a shortcut connection; the first has the given stride."""
 
     def __init__(self, channels_in: int, channels: int, stride: int = 1) -> None:
         super().__init__()
-        # Without biases, which the norm would take away again.
+        # No biases: instance norm subtracts thcap.
         self.first = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm, self.norm_and_relu = MapNorm(), MapNorm(rectified=True)
-        plain = stride == 1 and channels_in == channels
-        self.shortcut = nn.Identity() if plain else nn.Conv2d(channels_in, channels, 1, stride=stride)
+        is_identity = stride == 1 and channels_in == channels
+        self.shortcut = nn.Identity() if is_identity else nn.Conv2d(channels_in, channels, 1, stride=stride)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B x channels_in x H x W to B x channels x H/stride x W/stride."""
-        inner = self.norm(self.second(self.norm_and_relu(self.first(maps))))
-        return F.relu(self.shortcut(maps) + inner)
+        """Map B x channels_in x H x W to B x channels x H/stride x W/stride."""
+        residual = self.norm(self.second(self.norm_and_relu(self.first(maps))))
+        return F.relu(self.shortcut(maps) + residual)
 
 
 def patches(channels_in: int, channels: int, stride: int) -> nn.Module:
-    """The paper's: one convolution as large as its stride, then layer norm."""
+    """Build the patch embedding of the paper: a convolution whose kernel equals its stride, then LayerNorm."""
     return nn.Sequential(nn.Conv2d(channels_in, channels, stride, stride=stride), ChannelNorm(channels))
 
 
 def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
-    """A convolutional stem, which learns from scratch much faster than patches do.
+    """Build a convolutional stem, which trains much faster from scratch than patch embedding.
 
-    Stride 4 (from pixels): 7x7 of stride 2, a residual block, and one of stride 2. Stride 2: one residual block.
+    Stride 4 (stage 1): a 7x7 convolution of stride 2, a residual block, and a residual block of stride 2. Stride 2: one
+    residual block of stride 2.
     """
     if stride == 2:
         layers: list[nn.Module] = [ResidualBlock(channels_in, channels, stride=2)]
@@ -75,20 +94,23 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
 
 
 EMBEDDINGS = {"patches": patches, "convolutions": convolutions}
+"""Stage embeddings by the name that the configuration field `embedding` gives thcap."""
 
 
 STRIDES = (4, 8)
-"""How much smaller than the image the maps of each stage are."""
-LEAST_SIDE = 16
-"""Instance norm needs more than one pixel at the last stage, so smaller images are padded to this."""
+"""Downsampling factor of each stage, relative to the image."""
+MIN_SIDE = 16
+"""Smaller images are padded to this many pixels, as instance norm needs more than one pixel at the last stage."""
 
 
 @dataclass(frozen=True)
 class EncoderOutput:
-    """What the encoder sees in a batch of images.
+    """Features and prototypes of a batch of images.
 
-    features: per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
-    prototypes: per stage, those of each block, over the map of the padded image; empty unless asked for.
+    Attributes:
+        features: One map per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
+        prototypes: Per stage, the prototypes of each block, over the feature map of the padded image; empty unless
+            requested.
     """
 
     features: tuple[Tensor, ...]
@@ -96,7 +118,12 @@ class EncoderOutput:
 
 
 class Mixer(nn.Module):
-    """What stands in the place of attention: find the prototypes, then synchronize the features with them."""
+    """Replacement of self-attention: CAP, then LS.
+
+    Args:
+        prototyping: Finds the prototypes of each image.
+        synchronization: A module of `SYNCHRONIZATIONS`, which updates the features from the prototypes.
+    """
 
     def __init__(self, prototyping: Prototyping, synchronization: nn.Module) -> None:
         super().__init__()
@@ -104,43 +131,62 @@ class Mixer(nn.Module):
         self.synchronization = synchronization
 
     def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool = True) -> tuple[Tensor, Prototypes | None]:
-        """tokens: B x HW x C; returns what to add to them and, if asked for, the prototypes."""
-        if self._is_one(tokens):
-            return self._at_once(tokens, size, asked)
+        """Compute the update of the tokens.
+
+        Args:
+            tokens: B x HW x C, normalized.
+            size: (H, W) of the map.
+            asked: Also return the prototypes.
+
+        Returns:
+            The update to add to the tokens, B x HW x C, and the prototypes, or None if they were not requested.
+        """
+        if self._can_fuse(tokens):
+            return self._forward_fused(tokens, size, asked)
         prototypes = self.prototyping(tokens, size)
         mixed, assignment = self.synchronization(tokens, prototypes)
         return mixed, replace(prototypes, assignment=assignment) if asked else None
 
-    def _is_one(self, tokens: Tensor) -> bool:
-        """Whether both are one operator on these tokens."""
-        prototyping, rows_columns = self.prototyping, self.prototyping.grid
-        ours = prototyping.update == "cap" and prototyping.iterations > 0
-        ours = ours and isinstance(self.synchronization, LatentSynchronization)
-        return ours and fused.mixes(tokens, rows_columns[0] * rows_columns[1], tokens.shape[2] // prototyping.heads)
+    def _can_fuse(self, tokens: Tensor) -> bool:
+        """Return whether CAP and LS run as one fused operator on these tokens."""
+        prototyping, (rows, columns) = self.prototyping, self.prototyping.grid
+        has_kernel = prototyping.update == "cap" and prototyping.iterations > 0
+        has_kernel = has_kernel and isinstance(self.synchronization, LatentSynchronization)
+        return has_kernel and fused.mixes(tokens, rows * columns, tokens.shape[2] // prototyping.heads)
 
-    def _at_once(self, tokens: Tensor, size: tuple[int, int], asked: bool) -> tuple[Tensor, Prototypes | None]:
-        em, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
+    def _forward_fused(
+        self, tokens: Tensor, size: tuple[int, int], return_prototypes: bool
+    ) -> tuple[Tensor, Prototypes | None]:
+        """Run CAP and LS as one fused operator; arguments and results as in `forward`."""
+        cap, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
         weights = Weights(
-            torch.cat([em.key.weight, em.value.weight, ls.query.weight]),
-            torch.cat([em.key.bias, em.value.bias, ls.query.bias]),
-            em.query.weight,
-            em.query.bias,
+            torch.cat([cap.key.weight, cap.value.weight, ls.query.weight]),
+            torch.cat([cap.key.bias, cap.value.bias, ls.query.bias]),
+            cap.query.weight,
+            cap.query.bias,
             torch.cat([ls.key.weight, ls.value.weight]),
             torch.cat([ls.key.bias, ls.value.bias]),
             ls.alpha,
             ls.beta,
         )
-        found = fused.mix(tokens, weights, size, em.grid, em.iterations, em.normalize, em.residual, keep=asked)
-        output = fused.feed_forward(found.attended, ls.feed_forward)
-        if not asked:
+        mixed = fused.mix(
+            tokens, weights, size, cap.grid, cap.iterations, cap.normalize, cap.residual, keep=return_prototypes
+        )
+        output = fused.feed_forward(mixed.attended, ls.feed_forward)
+        if not return_prototypes:
             return output, None
-        keys = found.projected[..., : tokens.shape[2]]
-        expectation = em.expectation_of(found.queries[-1], keys, size)
-        return output, Prototypes(found.centers, expectation, size, found.assignment)
+        keys = mixed.projected[..., : tokens.shape[2]]
+        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size)
+        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment)
 
 
 class Block(nn.Module):
-    """Pre-norm mixer and pre-norm MLP, each with its residual."""
+    """Encoder block: pre-norm mixer and pre-norm MLP, each with a residual connection.
+
+    Args:
+        channels: C, channels of the tokens.
+        mixer: CAP and LS.
+    """
 
     def __init__(self, channels: int, mixer: Mixer) -> None:
         super().__init__()
@@ -148,15 +194,32 @@ class Block(nn.Module):
         self.mixer = mixer
         self.mlp = FeedForward(channels)
 
-    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool = True) -> tuple[Tensor, Prototypes | None]:
-        """tokens: B x HW x C; returns the new tokens and, if asked for, the prototypes that were found."""
-        mixed, prototypes = self.mixer(self.norm(tokens), size, asked)
+    def forward(
+        self, tokens: Tensor, size: tuple[int, int], return_prototypes: bool = True
+    ) -> tuple[Tensor, Prototypes | None]:
+        """Run the block.
+
+        Args:
+            tokens: B x HW x C.
+            size: (H, W) of the map.
+            return_prototypes: Also return the prototypes.
+
+        Returns:
+            The new tokens, B x HW x C, and the prototypes, or None if they were not requested.
+        """
+        mixed, prototypes = self.mixer(self.norm(tokens), size, return_prototypes)
         tokens = tokens + mixed
         return tokens + self.mlp(tokens), prototypes
 
 
 class Stage(nn.Module):
-    """An embedding, blocks, and a 3x3 depthwise convolution after the first block that tells pixels where they are."""
+    """Encoder stage: embedding, blocks, a 3x3 depthwise positional convolution after the first block, LayerNorm.
+
+    Args:
+        embedding: Downsamples B x C_in x H x W to B x C x H/stride x W/stride.
+        channels: C, channels of the stage.
+        blocks: Blocks of the stage, in order.
+    """
 
     def __init__(self, embedding: nn.Module, channels: int, blocks: list[Block]) -> None:
         super().__init__()
@@ -165,59 +228,85 @@ class Stage(nn.Module):
         self.position = PositionConv(channels)
         self.norm = TokenNorm(channels)
 
-    def forward(self, maps: Tensor, asked: bool = True) -> tuple[Tensor, tuple[Prototypes, ...]]:
-        """B x C_in x H x W to B x C x H/stride x W/stride, and, if asked for, the prototypes of every block."""
+    def forward(self, maps: Tensor, return_prototypes: bool = True) -> tuple[Tensor, tuple[Prototypes, ...]]:
+        """Run the stage.
+
+        Args:
+            maps: B x C_in x H x W.
+            return_prototypes: Also return the prototypes of every block.
+
+        Returns:
+            Features, B x C x H/stride x W/stride, and the prototypes of every block, empty if not requested.
+        """
         maps = self.embedding(maps)
         size, tokens = map_size(maps), maps_to_tokens(maps)
-        found = []
+        prototypes = []
         for index, block in enumerate(self.blocks):
-            tokens, prototypes = block(tokens, size, asked)
-            if prototypes is not None:
-                found.append(prototypes)
+            tokens, block_prototypes = block(tokens, size, return_prototypes)
+            if block_prototypes is not None:
+                prototypes.append(block_prototypes)
             if index == 0:
                 maps = tokens_to_maps(tokens, size)
                 tokens = maps_to_tokens(self.position(maps))
-        return tokens_to_maps(self.norm(tokens), size), tuple(found)
+        return tokens_to_maps(self.norm(tokens), size), tuple(prototypes)
 
 
 class Encoder(nn.Module):
-    """Features of an image at 1/4 and 1/8 of its size, whatever that is: it pads the image and crops the features."""
+    """Two-stage encoder: features of images of any size at 1/4 and 1/8 of their resolution.
+
+    Images are padded to a multiple of 8 by repeating the last row and column, and the features are cropped.
+
+    Args:
+        config: Its encoder fields define the stages: embedding, channels, blocks, K prototypes and N EM iterations.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         embed = EMBEDDINGS[config.embedding]
         widths_in, reductions = (3, config.widths[0]), (STRIDES[0], STRIDES[1] // STRIDES[0])
         self.stages = nn.ModuleList(
-            Stage(embed(width_in, width, reduction), width, [block(config, width) for _ in range(depth)])
+            Stage(embed(width_in, width, reduction), width, [build_block(config, width) for _ in range(depth)])
             for width_in, width, reduction, depth in zip(
                 widths_in, config.widths, reductions, config.depths, strict=True
             )
         )
 
     def forward(self, images: Tensor, prototypes: bool = False) -> EncoderOutput:
-        """images: B x 3 x H x W in [-1, 1]; `prototypes` asks for those of every block as well."""
-        padding = Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[-1], LEAST_SIDE)
+        """Encode images.
+
+        Args:
+            images: B x 3 x H x W in [-1, 1].
+            prototypes: Also return the prototypes of every block.
+
+        Returns:
+            The features of both stages, and the prototypes if requested.
+        """
+        padding = Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[-1], MIN_SIDE)
         maps = padding.pad(images)
-        features, found = [], []
+        features, stage_prototypes = [], []
         for stage, stride in zip(self.stages, STRIDES, strict=True):
-            maps, of_blocks = stage(maps, prototypes)
+            maps, block_prototypes = stage(maps, prototypes)
             features.append(padding.crop(maps, stride))
-            found.append(of_blocks)
-        return EncoderOutput(tuple(features), tuple(found) if prototypes else ())
+            stage_prototypes.append(block_prototypes)
+        return EncoderOutput(tuple(features), tuple(stage_prototypes) if prototypes else ())
 
 
-def block(config: ModelConfig, channels: int) -> Block:
-    """One block as the configuration describes it."""
+def build_block(config: ModelConfig, channels: int) -> Block:
+    """Build one encoder block of `channels` channels as configured.
+
+    `config.components` selects the ablations of the paper: without CAP the prototypes stay pooled (zero EM iterations),
+    and without LS they are broadcast by their soft memberships.
+    """
     heads = channels // config.head_width
-    with_cap, with_ls = config.components in ("both", "cap"), config.components in ("both", "ls")
+    use_cap, use_ls = config.components in ("both", "cap"), config.components in ("both", "ls")
     prototyping = Prototyping(
         channels,
         heads,
         prototypes=config.prototypes,
-        iterations=config.iterations if with_cap else 0,
+        iterations=config.iterations if use_cap else 0,
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,
     )
-    synchronization = SYNCHRONIZATIONS[config.synchronization if with_ls else "none"]
+    synchronization = SYNCHRONIZATIONS[config.synchronization if use_ls else "none"]
     return Block(channels, Mixer(prototyping, synchronization(channels, heads)))

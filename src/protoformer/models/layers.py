@@ -1,7 +1,7 @@
-"""Layers that torch has, in fewer passes over memory on a GPU.
+"""Layers of torch with fused GPU kernels, initialization, and construction on the meta device.
 
-Their weights, values and gradients are those of torch's own, which they are everywhere else and in graphs that torch
-compiles.
+The layers have the parameters, values and gradients of torch's own, which are used on other devices and in compiled
+graphs. On a GPU the kernels make fewer passes over memory.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from torch.overrides import TorchFunctionMode
 from protoformer.models.kernels.dispatch import is_in_use_on_cpu, kernels_run_on
 
 ALIGNMENT = 8
-"""Channels that matrix units take together."""
+"""Channel counts that are multiples of this multiply fastest on matrix units."""
 
 
 def match_layout(maps: Tensor) -> Tensor:
-    """The same maps, B x C x H x W, on a CPU in use with channels last: so its convolutions are fastest."""
+    """Convert maps, B x C x H x W, to channels last for inference on a CPU, where convolutions are then fastest."""
     return maps.contiguous(memory_format=torch.channels_last) if is_in_use_on_cpu(maps) else maps
 
 
 class TokenNorm(nn.LayerNorm):
-    """Layer norm of tokens, ... x C."""
+    """LayerNorm of tokens, ... x C."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """... x C to the same, in float32 where products are of half precision."""
+        """Normalize tokens, ... x C; the output is float32 under autocast."""
         if not (kernels_run_on(tokens) and self.weight.dtype == torch.float32):
             return super().forward(tokens)
         rows = tokens.reshape(-1, tokens.shape[-1]).contiguous()
@@ -41,7 +41,7 @@ class TokenNorm(nn.LayerNorm):
 
 
 class MapNorm(nn.Module):
-    """Instance norm of maps, without weights, and, rectified, a ReLU after it."""
+    """Instance norm of maps without parameters, followed by a ReLU if `rectified`."""
 
     def __init__(self, rectified: bool = False) -> None:
         super().__init__()
@@ -49,17 +49,17 @@ class MapNorm(nn.Module):
         self.eps = 1e-5
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B x C x H x W to the same."""
+        """Normalize maps, B x C x H x W."""
         if not kernels_run_on(maps):
             normed = F.instance_norm(maps, eps=self.eps)
             return F.relu(normed) if self.rectified else normed
         rows = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-        found: Tensor = _InstanceNorm.apply(rows, self.eps, self.rectified)  # type: ignore[no-untyped-call]
-        return found.view(len(maps), *maps.shape[2:], -1).permute(0, 3, 1, 2)
+        output: Tensor = _InstanceNorm.apply(rows, self.eps, self.rectified)  # type: ignore[no-untyped-call]
+        return output.view(len(maps), *maps.shape[2:], -1).permute(0, 3, 1, 2)
 
 
 class ActivatedConv(nn.Conv2d):
-    """A convolution and, rectified, a ReLU after it."""
+    """Convolution, followed by a ReLU if `rectified`."""
 
     def __init__(
         self,
@@ -73,38 +73,38 @@ class ActivatedConv(nn.Conv2d):
         self.rectified = rectified
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B x C_in x H x W to B x C x H' x W'."""
+        """Convolve B x C_in x H x W to B x C x H' x W'."""
         if not kernels_run_on(maps):
-            plain = super().forward(maps)
-            return F.relu(plain) if self.rectified else plain
-        # Channels that the matrix units cannot share out evenly are multiplied slowly, so zeros join them.
-        before, after = -self.in_channels % ALIGNMENT, -self.out_channels % ALIGNMENT
-        weight = F.pad(self.weight, (0, 0, 0, 0, 0, before, 0, after)) if before or after else self.weight
-        maps = F.pad(maps, (0, 0, 0, 0, 0, before)) if before else maps
-        made = F.conv2d(maps, weight, None, self.stride, self.padding, self.dilation, self.groups)
-        rows = made.permute(0, 2, 3, 1).contiguous()
-        found: Tensor = _Activated.apply(rows.flatten(0, 2), self.bias, self.rectified)  # type: ignore[no-untyped-call]
-        return found.view(*rows.shape[:3], self.out_channels).permute(0, 3, 1, 2)
+            output = super().forward(maps)
+            return F.relu(output) if self.rectified else output
+        # Pad the channels to a multiple of ALIGNMENT, as matrix units are slow otherwise.
+        pad_in, pad_out = -self.in_channels % ALIGNMENT, -self.out_channels % ALIGNMENT
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, pad_in, 0, pad_out)) if pad_in or pad_out else self.weight
+        maps = F.pad(maps, (0, 0, 0, 0, 0, pad_in)) if pad_in else maps
+        convolved = F.conv2d(maps, weight, None, self.stride, self.padding, self.dilation, self.groups)
+        rows = convolved.permute(0, 2, 3, 1).contiguous()
+        activated: Tensor = _Activate.apply(rows.flatten(0, 2), self.bias, self.rectified)  # type: ignore[no-untyped-call]
+        return activated.view(*rows.shape[:3], self.out_channels).permute(0, 3, 1, 2)
 
 
 class PositionConv(nn.Conv2d):
-    """A 3x3 convolution of each channel by itself, added to what it reads, so that pixels know what is around them."""
+    """Conditional positional encoding: a 3x3 depthwise convolution with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 3, padding=1, groups=channels)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """B x C x H x W to the same."""
+        """Add the convolution of maps, B x C x H x W, to them."""
         if not (kernels_run_on(maps) and self.weight.dtype == torch.float32):
             return maps + super().forward(maps)
         rows = maps.permute(0, 2, 3, 1).float().contiguous()
         taps = self.weight.flatten(1).T.contiguous()
-        found: Tensor = _Positioned.apply(rows, taps, self.bias)  # type: ignore[no-untyped-call]
-        return found.permute(0, 3, 1, 2)
+        output: Tensor = _Position.apply(rows, taps, self.bias)  # type: ignore[no-untyped-call]
+        return output.permute(0, 3, 1, 2)
 
 
-class _Positioned(torch.autograd.Function):
-    """Maps, B x H x W x C, plus their convolution with taps, 9 x C, plus a bias."""
+class _Position(torch.autograd.Function):
+    """Sum of maps, B x H x W x C, their depthwise convolution with taps, 9 x C, and a bias."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
@@ -116,16 +116,16 @@ class _Positioned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, ...]:
         from protoformer.models.kernels import layer_kernels as position_kernels
 
         maps, taps = ctx.saved_tensors
         with torch.cuda.device_of(maps):
-            return position_kernels.position_gradient(arriving.contiguous(), maps, taps)
+            return position_kernels.position_gradient(d_output.contiguous(), maps, taps)
 
 
 class _LayerNorm(torch.autograd.Function):
-    """Of rows, n x C."""
+    """LayerNorm of rows, n x C."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -138,70 +138,70 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
         from protoformer.models.kernels import layer_kernels as norm_kernels
 
         rows, weight = ctx.saved_tensors
         with torch.cuda.device_of(rows):
-            return *norm_kernels.layer_norm_gradient(arriving.contiguous(), rows, weight, ctx.eps), None
+            return *norm_kernels.layer_norm_gradient(d_output.contiguous(), rows, weight, ctx.eps), None
 
 
 class _InstanceNorm(torch.autograd.Function):
-    """Of maps, B x HW x C."""
+    """Instance norm of maps, B x HW x C."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, eps: float, rectified: bool) -> Tensor:
         from protoformer.models.kernels import layer_kernels as norm_kernels
 
         with torch.cuda.device_of(maps):
-            found, moments = norm_kernels.instance_norm(maps, eps, rectified)
+            output, moments = norm_kernels.instance_norm(maps, eps, rectified)
         ctx.save_for_backward(maps, moments)
         ctx.rectified = rectified
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
         from protoformer.models.kernels import layer_kernels as norm_kernels
 
         maps, moments = ctx.saved_tensors
         with torch.cuda.device_of(maps):
-            return norm_kernels.instance_norm_gradient(arriving.contiguous(), maps, moments, ctx.rectified), None, None
+            return norm_kernels.instance_norm_gradient(d_output.contiguous(), maps, moments, ctx.rectified), None, None
 
 
-class _Activated(torch.autograd.Function):
-    """Rows, n x C or more, the first C plus a bias of C, rectified or not."""
+class _Activate(torch.autograd.Function):
+    """Add a bias of C channels to the first C channels of rows and apply a ReLU if `rectified`."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
         from protoformer.models.kernels import layer_kernels as activation_kernels
 
         with torch.cuda.device_of(rows):
-            found = activation_kernels.activate(rows, bias, rectified)
-        ctx.save_for_backward(found, bias)
+            output = activation_kernels.activate(rows, bias, rectified)
+        ctx.save_for_backward(output, bias)
         ctx.rectified, ctx.width = rectified, rows.shape[1]
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
         from protoformer.models.kernels import layer_kernels as activation_kernels
 
-        found, bias = ctx.saved_tensors
-        with torch.cuda.device_of(found):
-            arriving = arriving.contiguous()
-            return *activation_kernels.activate_gradient(arriving, found, bias, ctx.rectified, ctx.width), None
+        output, bias = ctx.saved_tensors
+        with torch.cuda.device_of(output):
+            d_output = d_output.contiguous()
+            return *activation_kernels.activate_gradient(d_output, output, bias, ctx.rectified, ctx.width), None
 
 
 @contextmanager
 def meta_init() -> Iterator[None]:
-    """Within it, networks are built without any numbers in them, on the device "meta"."""
-    with torch.device("meta"), _Unfilled():
+    """Build networks on the meta device within this context: with shapes and without values."""
+    with torch.device("meta"), _SkipInit():
         yield
 
 
-class _Unfilled(TorchFunctionMode):
-    """Draws no numbers for tensors that have no place for them; torch would import its compiler first, for a second."""
+class _SkipInit(TorchFunctionMode):
+    """Skip the initialization of meta tensors, for which torch would import its compiler (about a second)."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -215,15 +215,15 @@ class _Unfilled(TorchFunctionMode):
 
 
 _FLOATING = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.linspace, torch.logspace})
-"""Functions whose new tensors have torch's default type unless another one is named."""
+"""Functions that create tensors of torch's default dtype if none is given."""
 
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Within it, new tensors are float32 even if the caller set another default type for torch.
+    """Create new tensors in float32 within this context, whatever torch's default dtype is.
 
-    Networks compute in float32, and their random weights are to be the same whatever the default is. It holds for this
-    thread alone, which `torch.set_default_dtype` does not.
+    Networks compute in float32, and their random weights must not depend on the default. In contrast to
+    `torch.set_default_dtype`, the context applies to the current thread only.
     """
     if torch.get_default_dtype() == torch.float32:
         yield
@@ -233,7 +233,7 @@ def float32_by_default() -> Iterator[None]:
 
 
 class _Float32(TorchFunctionMode):
-    """Names float32 where a new tensor would have the default type."""
+    """Set the dtype to float32 where a new tensor would have the default dtype."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -241,24 +241,24 @@ class _Float32(TorchFunctionMode):
         options = kwargs or {}
         if function in _FLOATING and options.get("dtype") is None:
             options = {**options, "dtype": torch.float32}
-        found = function(*args, **options)
+        output = function(*args, **options)
         is_new = function is torch.tensor and options.get("dtype") is None
-        return found.float() if is_new and found.dtype == torch.get_default_dtype() else found
+        return output.float() if is_new and output.dtype == torch.get_default_dtype() else output
 
 
 def init_for_relu(module: nn.Module) -> None:
-    """Give every convolution in a module the spread that a ReLU after it preserves (He et al., 2015)."""
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    """Initialize every convolution of a module for a ReLU after it (He et al., 2015)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def init_for_gates(module: nn.Module) -> None:
-    """Give every convolution in a module the spread that a sigmoid or tanh preserves (Glorot and Bengio, 2010)."""
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d):
-            nn.init.xavier_uniform_(part.weight)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+    """Initialize every convolution of a module for a sigmoid or tanh after it (Glorot and Bengio, 2010)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""The network of each task."""
+"""Construction of the network of each task."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,17 +19,24 @@ NETWORKS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "track": build_track,
     "stabilize": build_stabilize,
 }
-"""Every task there is, and what builds its network; a network keeps its configuration as `config`."""
+"""Builders of the networks by task; every network has its configuration as `config`."""
 
 
 MAX_PARAMETERS = 2**28
-"""The most parameters of a network, 1 GiB of float32; the largest preset has less than a tenth."""
+"""Largest number of parameters of a network, 1 GiB of float32; the largest preset has less than a tenth."""
 
 
 def build_network(task: str, config: ModelConfig) -> nn.Module:
-    """The network of a task, with random weights; `InputError` if it would have more than `MAX_PARAMETERS`.
+    """Build the network of a task with random weights.
 
-    The parameters are counted on shapes alone, before any memory is taken.
+    The parameters are counted on the meta device before memory is allocated.
+
+    Args:
+        task: A key of `NETWORKS`.
+        config: Configuration of the network.
+
+    Raises:
+        InputError: If the network would have more than `MAX_PARAMETERS` parameters.
     """
     count = parameter_count(task, config)
     if count > MAX_PARAMETERS:
@@ -43,6 +50,6 @@ def build_network(task: str, config: ModelConfig) -> nn.Module:
 
 @lru_cache(maxsize=32)
 def parameter_count(task: str, config: ModelConfig) -> int:
-    """How many parameters the network of a task has; nothing but shapes is computed."""
+    """Return the number of parameters of the network of a task, counted on the meta device."""
     with meta_init():
-        return sum(each.numel() for each in NETWORKS[task](config).parameters())
+        return sum(parameter.numel() for parameter in NETWORKS[task](config).parameters())

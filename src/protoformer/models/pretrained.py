@@ -1,8 +1,8 @@
-"""Weights as safetensors files that say which network they belong to.
+"""Pretrained weights: safetensors files with the task and configuration of their network in the metadata.
 
-A file is checked in the order of what each check costs: for weights of the package their SHA-256; the header; the
-configuration in it, whose numbers are bounded; the names and shapes of the tensors against those of the network that it
-describes, of which nothing but shapes is built; and only then are numbers read, which must be finite.
+Loading checks a file before it reads the tensors, cheapest check first: the SHA-256 of packaged weights; the header;
+the configuration, whose values are bounded; names and shapes of the tensors against those of the network, which is
+built on the meta device. Last, all values must be finite.
 """
 
 import hashlib
@@ -27,22 +27,27 @@ from protoformer.models.layers import meta_init
 from protoformer.models.networks import NETWORKS, build_network
 
 MAX_HEADER_BYTES = 2**22
-"""The longest header that is read; those of this package have some 50 kB."""
+"""Largest header that is read; headers of this package have about 50 kB."""
 DTYPE_BYTES = {
     **{"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2},
     **{"I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8},
 }
-"""Bytes of a number of each type."""
+"""Bytes of a value of each safetensors dtype."""
 MAX_DIMENSIONS = 8
-"""Of a tensor; a network has 5 at most."""
+"""Largest number of dimensions of a tensor; networks use at most 5."""
 METADATA = "__metadata__"
+"""Key of the metadata in a safetensors header."""
 
 
 @dataclass(frozen=True)
 class StoredShape:
-    """A tensor of a file.
+    """Header entry of one tensor.
 
-    dtype: a key of `DTYPE_BYTES`. begin, end: where its bytes lie, counted from the end of the header.
+    Attributes:
+        dtype: A key of `DTYPE_BYTES`.
+        shape: Shape of the tensor.
+        begin: Offset of the first byte, from the end of the header.
+        end: Offset after the last byte.
     """
 
     dtype: str
@@ -53,7 +58,12 @@ class StoredShape:
 
 @dataclass(frozen=True)
 class TensorHeader:
-    """What a file says that it holds: its tensors and its metadata, both by name."""
+    """Header of a safetensors file.
+
+    Attributes:
+        tensors: Header entries by name.
+        metadata: Metadata by name.
+    """
 
     tensors: dict[str, StoredShape]
     metadata: dict[str, str]
@@ -63,97 +73,104 @@ def read_tensor_header(file: BinaryIO, size: int) -> TensorHeader:
     """Read the header at the beginning of a file of `size` bytes.
 
     Raises:
-        ValueError: With the reason, where it is not a header, or does not describe exactly this many bytes.
+        ValueError: If the header is not valid or does not describe exactly `size` bytes; the message has the reason.
     """
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
         raise ValueError("its header is longer than the file")
     if length > MAX_HEADER_BYTES:
         raise ValueError(f"its header has {length} bytes, and at most {MAX_HEADER_BYTES} are read")
-    content = parsed_json(file.read(length))
+    content = parse_json(file.read(length))
     if not isinstance(content, dict):
         raise ValueError("its header is not a JSON object")
     metadata = content.pop(METADATA, {})
     if not (isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())):
-        raise ValueError("its metadata is not made of texts")
-    tensors = {name: _tensor(name, entry) for name, entry in content.items()}
-    _check_places(tensors, size - 8 - length)
+        raise ValueError("its metadata has values that are not strings")
+    tensors = {name: _parse_entry(name, entry) for name, entry in content.items()}
+    _check_offsets(tensors, size - 8 - length)
     return TensorHeader(tensors, metadata)
 
 
-def parsed_json(data: bytes | str) -> Any:
-    """Parse JSON, refusing what Python's parser lets pass: a key given twice, NaN, and nesting without end.
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON strictly: duplicate keys, NaN, infinities and very deep nesting are errors.
 
     Raises:
-        ValueError: With the reason, where it is not such JSON.
+        ValueError: If the data is not valid; the message has the reason.
     """
     try:
-        return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        return json.loads(data, object_pairs_hook=_build_unique_dict, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _build_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in result:
             raise ValueError(f"its JSON has {shown(name)} twice")
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 def _refuse_constant(text: str) -> Any:
     raise ValueError(f"its JSON has the number {text}")
 
 
-def _tensor(name: str, entry: Any) -> StoredShape:
+def _parse_entry(name: str, entry: Any) -> StoredShape:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"its header does not describe {shown(name)} by a type, a shape and a place")
-    dtype, shape, places = entry["dtype"], entry["shape"], entry["data_offsets"]
+        raise ValueError(f"its header does not describe {shown(name)} by dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        raise ValueError(f"{shown(name)} has numbers of the unknown type {shown(dtype)}")
-    if not (_whole_numbers(shape) and _whole_numbers(places) and len(places) == 2):
-        raise ValueError(f"{shown(name)} has a shape or a place that is not made of whole numbers")
+        raise ValueError(f"{shown(name)} has the unknown dtype {shown(dtype)}")
+    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+        raise ValueError(f"{shown(name)} has a shape or offsets that are not whole numbers")
     if len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"{shown(name)} has {len(shape)} dimensions, and at most {MAX_DIMENSIONS} are read")
-    begin, end = places
+    begin, end = offsets
     if math.prod(shape) * DTYPE_BYTES[dtype] != end - begin:
-        raise ValueError(f"{shown(name)} has other bytes than its shape {shown(shape)} needs")
+        raise ValueError(f"{shown(name)} does not have the number of bytes that its shape {shown(shape)} needs")
     return StoredShape(dtype, tuple(shape), begin, end)
 
 
-def _whole_numbers(values: Any) -> bool:
+def _are_sizes(values: Any) -> bool:
+    """Return whether values are a list of integers from 0 to 2^63 - 1."""
     return isinstance(values, list) and all(
         isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 for value in values
     )
 
 
-def _check_places(tensors: dict[str, StoredShape], size: int) -> None:
-    """Tensors follow one another without gaps and overlaps, from the end of the header to that of the file."""
-    reached = 0
-    for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].begin, each[1].end)):
-        if tensor.begin != reached:
+def _check_offsets(tensors: dict[str, StoredShape], size: int) -> None:
+    """Check that the tensors fill the `size` bytes after the header without gaps and overlaps."""
+    position = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != position:
             raise ValueError(f"{shown(name)} does not begin where the tensor before it ends")
-        reached = tensor.end
-    if reached != size:
-        raise ValueError(f"its tensors take {reached} bytes, and the file has {size} for them")
+        position = tensor.end
+    if position != size:
+        raise ValueError(f"its tensors take {position} bytes, and the file has {size} for them")
 
 
 KEY = "protoformer"
-"""The entry of the file's metadata that holds our json."""
-LENDER = "flow"
-"""The task whose encoder others of the package may borrow."""
-ENCODER = "features."
-"""What the names of an encoder's tensors begin with."""
+"""Key of the metadata entry with the task and configuration, as JSON."""
+SHARED_TASK = "flow"
+"""Task whose packaged encoder the weights of other tasks may share."""
+ENCODER_PREFIX = "features."
+"""Prefix of the names of the encoder's tensors."""
 DTYPES = ("F16", "BF16", "F32")
-"""Types that weights may have in a file; they are float32 in memory."""
+"""Allowed dtypes of weights in a file; in memory they are float32."""
 DIGESTS = "SHA256SUMS"
-"""The file beside the package's weights that holds their SHA-256; `sha256sum *.safetensors > SHA256SUMS` makes it."""
+"""File with the SHA-256 of the packaged weights, written by `sha256sum *.safetensors > SHA256SUMS`."""
 
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A network read from a file, the name of its task, and whether its weights were trained or are random."""
+    """A network read from a file.
+
+    Attributes:
+        network: The network, with weights in float32.
+        task: A key of `NETWORKS`.
+        trained: Whether the weights were trained; otherwise they are random.
+    """
 
     network: nn.Module
     task: str
@@ -161,7 +178,7 @@ class StoredNetwork:
 
 
 def packaged_weights(task: str) -> Path | None:
-    """The weights of a task that came with the package, or None if it brings none."""
+    """Return the path of the packaged weights of a task, or None if there are none."""
     path = _package_folder() / f"{task}.safetensors"
     return path if path.is_file() else None
 
@@ -178,27 +195,44 @@ def save_weights(
     half: bool = False,
     borrow: bool = False,
 ) -> None:
-    """Write a network's weights and configuration, whole or not at all.
+    """Write the weights and configuration of a network atomically.
 
-    half: weights in float16, in half the bytes. borrow: leave out the encoder, which must be that of flow's weights in
-    the package; the file can be read where those are.
+    Args:
+        network: The network.
+        path: File to write.
+        trained: Whether the weights were trained.
+        task: A key of `NETWORKS`.
+        half: Store the weights in float16.
+        borrow: Leave out the encoder, which must equal that of the packaged flow weights; loading then needs these.
+
+    Raises:
+        InputError: If `borrow` is set and the encoder is not that of the packaged flow weights.
     """
-    about = {"task": task, "trained": trained, "config": _config(network).as_dict()}
-    kind = torch.float16 if half else torch.float32
-    tensors = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in network.state_dict().items()}
+    description = {"task": task, "trained": trained, "config": _config(network).as_dict()}
+    dtype = torch.float16 if half else torch.float32
+    tensors = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in network.state_dict().items()}
     if borrow:
-        lent = _lent(path)
-        own = _encoder_of(tensors)
-        if own.keys() != lent.keys() or not all(torch.equal(own[name].float(), lent[name].float()) for name in own):
-            raise InputError(f"{path} cannot borrow the encoder of {LENDER}, since its own is another; save it whole.")
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in lent}
-        about["borrowed"] = _digest(lent)
-    write_atomically(path, save(tensors, metadata={KEY: json.dumps(about)}))
+        shared = _load_shared_encoder(path)
+        own = _select_encoder(tensors)
+        if own.keys() != shared.keys() or not all(torch.equal(own[name].float(), shared[name].float()) for name in own):
+            raise InputError(
+                f"{path} cannot borrow the encoder of {SHARED_TASK}, since its own is another; save it whole."
+            )
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in shared}
+        description["borrowed"] = _compute_digest(shared)
+    write_atomically(path, save(tensors, metadata={KEY: json.dumps(description)}))
 
 
 @dataclass(frozen=True)
 class _Description:
-    """What a file says of its weights. borrowed: the digest of the encoder that it leaves out, if it does."""
+    """Description of a network in the metadata of a file.
+
+    Attributes:
+        task: A key of `NETWORKS`.
+        trained: Whether the weights were trained.
+        config: Configuration of the network.
+        borrowed: Digest of the shared encoder, or None if the file has its own encoder.
+    """
 
     task: str
     trained: bool
@@ -207,45 +241,47 @@ class _Description:
 
 
 def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
-    """Read what `save_weights` wrote; never runs code from the file, nor takes more memory than its tensors need.
+    """Read a file written by `save_weights`.
+
+    No code from the file is executed, and no more memory is used than its tensors need.
 
     Raises:
-        InputError: If the file is not one of weights, is damaged, describes a network that this version does not
-            build, holds other tensors than that network has, or numbers that are not finite.
+        InputError: If the file does not hold weights, is damaged, describes a network that this version cannot build,
+            does not have the tensors of that network, or has values that are not finite.
     """
     try:
         with open_input(path) as file:
             size = os.fstat(file.fileno()).st_size
             _check_digest(path, file)
             header = read_tensor_header(file, size)
-            about = _described(path, header)
-            lent = {} if about.borrowed is None else _lent(path)
-            _check_borrowed(path, about.borrowed, lent)
-            network = _fitting(path, header.tensors, about, lent)
+            description = _parse_description(path, header)
+            shared = {} if description.borrowed is None else _load_shared_encoder(path)
+            _check_shared_encoder(path, description.borrowed, shared)
+            network = _build_checked(path, header.tensors, description, shared)
             file.seek(0)
             tensors = load(file.read())
     except (SafetensorError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise _foreign(path, error) from None
+        raise _invalid_file_error(path, error) from None
     _check_finite(path, tensors)
-    network = _filled(network, about, tensors | lent)
-    return StoredNetwork(network, about.task, about.trained)
+    network = _fill_network(network, description, tensors | shared)
+    return StoredNetwork(network, description.task, description.trained)
 
 
-def _foreign(path: str | os.PathLike[str], error: Exception) -> InputError:
+def _invalid_file_error(path: str | os.PathLike[str], error: Exception) -> InputError:
     reason = shortened(error, 300).removesuffix(".")
     return InputError(f"{path} does not hold weights of this package ({reason}); give a file that it wrote.")
 
 
 def _check_digest(path: str | os.PathLike[str], file: BinaryIO) -> None:
-    """Refuse weights inside the package that are not those it was released with; others have no known digest."""
+    """Check the SHA-256 of a file in the folder of the packaged weights; other files are not checked."""
     folder = Path(path).resolve().parent
     if folder != _package_folder().resolve():
         return
-    found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
     file.seek(0)
-    if packaged_digests().get(Path(path).name) != found:
+    if packaged_digests().get(Path(path).name) != digest:
         raise InputError(
             f"{path} is not the file that this package was released with, by its SHA-256; install the package again, "
             "or keep weights of your own in another folder."
@@ -253,7 +289,11 @@ def _check_digest(path: str | os.PathLike[str], file: BinaryIO) -> None:
 
 
 def packaged_digests() -> dict[str, str]:
-    """The SHA-256 of every file of weights in the package, in hexadecimal digits, by the name of the file."""
+    """Return the SHA-256, in hexadecimal digits, of every packaged file of weights, by file name.
+
+    Raises:
+        InputError: If the file with the digests cannot be read.
+    """
     try:
         lines = (_package_folder() / DIGESTS).read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
@@ -264,59 +304,62 @@ def packaged_digests() -> dict[str, str]:
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
-def _described(path: str | os.PathLike[str], header: TensorHeader) -> _Description:
+def _parse_description(path: str | os.PathLike[str], header: TensorHeader) -> _Description:
     if KEY not in header.metadata:
         raise ValueError(f"its metadata has no entry {KEY!r}")
-    about = parsed_json(header.metadata[KEY])
-    if not isinstance(about, dict) or not {"task", "trained", "config"} <= about.keys():
+    description = parse_json(header.metadata[KEY])
+    if not isinstance(description, dict) or not {"task", "trained", "config"} <= description.keys():
         raise ValueError("its metadata does not name a task and a configuration")
-    task, borrowed = about["task"], about.get("borrowed")
+    task, borrowed = description["task"], description.get("borrowed")
     if not isinstance(task, str) or not isinstance(borrowed, str | None):
-        raise ValueError("its metadata has a task or a lender that is not a text")
+        raise ValueError("its metadata has a task or a digest that is not a string")
     if task not in NETWORKS:
         raise InputError(f"{path} holds weights for {shortened(task)}, which this version does not do; update it.")
     try:
-        config = ModelConfig.from_dict(about["config"])
+        config = ModelConfig.from_dict(description["config"])
     except InputError as error:
-        raise _foreign(path, error) from None
-    return _Description(task, about["trained"] is True, config, borrowed)
+        raise _invalid_file_error(path, error) from None
+    return _Description(task, description["trained"] is True, config, borrowed)
 
 
-def _check_borrowed(path: str | os.PathLike[str], borrowed: str | None, lent: dict[str, Tensor]) -> None:
-    if borrowed is not None and borrowed != _digest(lent):
+def _check_shared_encoder(path: str | os.PathLike[str], digest: str | None, shared: dict[str, Tensor]) -> None:
+    if digest is not None and digest != _compute_digest(shared):
         raise InputError(
-            f"{path} was made for other weights of {LENDER} than this package has; use the version that wrote it."
+            f"{path} was made for other weights of {SHARED_TASK} than this package has; use the version that wrote it."
         )
 
 
-def _fitting(
-    path: str | os.PathLike[str], stored: Mapping[str, StoredShape], about: _Description, lent: Mapping[str, Tensor]
+def _build_checked(
+    path: str | os.PathLike[str],
+    stored: Mapping[str, StoredShape],
+    description: _Description,
+    shared: Mapping[str, Tensor],
 ) -> nn.Module:
-    """Return the network that is described, without numbers, if these are its tensors by name, shape and type."""
+    """Build the described network on the meta device and check the tensors' names, shapes and dtypes against it."""
     with meta_init():
         try:
-            network = build_network(about.task, about.config)
-        except InputError as error:  # it would be too large
-            raise _foreign(path, error) from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    found = {name: tensor.shape for name, tensor in stored.items()}
-    found |= {name: tuple(tensor.shape) for name, tensor in lent.items()}
-    if found != wanted:
-        name = min(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+            network = build_network(description.task, description.config)
+        except InputError as error:  # the network would be too large
+            raise _invalid_file_error(path, error) from None
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    shapes |= {name: tuple(tensor.shape) for name, tensor in shared.items()}
+    if shapes != expected:
+        name = min(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
         raise InputError(
             f"{path} does not fit the network it describes (its tensor {shown(name)} has the shape "
-            f"{shown(found.get(name))}, and the network {shown(wanted.get(name))}); give a file that this version "
+            f"{shown(shapes.get(name))}, and the network {shown(expected.get(name))}); give a file that this version "
             "wrote."
         )
     for name, tensor in stored.items():
         if tensor.dtype not in DTYPES:
-            raise ValueError(f"{shown(name)} has numbers of type {tensor.dtype}, and weights have {', '.join(DTYPES)}")
+            raise ValueError(f"{shown(name)} has the dtype {tensor.dtype}, and weights have {', '.join(DTYPES)}")
     return network
 
 
 def _check_finite(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        # A sum in float64 is finite if all its terms are, and takes an eighth of the time of looking at each of them.
+        # The sum in float64 is finite if all terms are, and takes an eighth of the time of an elementwise check.
         if not bool(tensor.sum(dtype=torch.float64).isfinite()):
             raise InputError(
                 f"{path} holds numbers that are not finite, in {name}: its training failed or the file is damaged; "
@@ -324,40 +367,42 @@ def _check_finite(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -
             )
 
 
-def _filled(network: nn.Module, about: _Description, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Return a network with these weights, as float32. network: as described, without numbers."""
+def _fill_network(network: nn.Module, description: _Description, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Load weights into a network on the meta device; the result is float32."""
     network.load_state_dict(tensors, assign=True)
-    if any(buffer.is_meta for buffer in network.buffers()):  # what is computed, and not stored
+    if any(buffer.is_meta for buffer in network.buffers()):  # buffers that are computed and not stored
         with torch.random.fork_rng(devices=[]):
-            network = build_network(about.task, about.config)
+            network = build_network(description.task, description.config)
         network.load_state_dict(tensors)
     return network.float()
 
 
-def _lent(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The encoder that others may borrow, by the names of its tensors. path: of the borrower, for the message."""
-    lender = packaged_weights(LENDER)
-    if lender is None:
-        raise InputError(f"{path} borrows the encoder of {LENDER}, whose weights this package lacks; install them.")
+def _load_shared_encoder(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Load the tensors of the shared encoder by name. path: File that needs them, for the error message."""
+    shared_path = packaged_weights(SHARED_TASK)
+    if shared_path is None:
+        raise InputError(
+            f"{path} borrows the encoder of {SHARED_TASK}, whose weights this package lacks; install them."
+        )
     try:
-        with open_input(lender) as file:
-            _check_digest(lender, file)
-            return _encoder_of(load(file.read()))
+        with open_input(shared_path) as file:
+            _check_digest(shared_path, file)
+            return _select_encoder(load(file.read()))
     except SafetensorError as error:
-        raise _foreign(lender, error) from None
+        raise _invalid_file_error(shared_path, error) from None
 
 
-def _encoder_of(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER)}
+def _select_encoder(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name.startswith(ENCODER_PREFIX)}
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    """Which weights these are: the SHA-256 of their names and numbers."""
-    found = hashlib.sha256()
+def _compute_digest(tensors: dict[str, Tensor]) -> str:
+    """Return the SHA-256 of the names and values of tensors."""
+    digest = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensors[name].numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _config(network: nn.Module) -> ModelConfig:

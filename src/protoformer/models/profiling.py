@@ -1,4 +1,4 @@
-"""How large a network is, and how much work it does."""
+"""Parameters, floating-point operations and run time of networks."""
 
 import statistics
 import time
@@ -15,14 +15,14 @@ from protoformer.models.runtime import CudaGraph, flop_counter, use_half_precisi
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers training sets."""
+    """Return the number of parameters of a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def count_parts(network: FlowNetwork) -> dict[str, int]:
-    """Parameters of each part of a flow network; they add up to all of them."""
+    """Return the number of parameters of each part of a flow network; their sum is that of the network."""
     decoder = network.decoder
-    named: dict[str, nn.Module] = {
+    parts: dict[str, nn.Module] = {
         "feature encoder": network.features,
         **({"context encoder": network.context} if network.context is not None else {}),
         "matching projection": network.match,
@@ -35,13 +35,19 @@ def count_parts(network: FlowNetwork) -> dict[str, int]:
         "flow and confidence head": decoder.update.change,
         "upsampling head": decoder.update.weights,
     }
-    return {name: count_parameters(module) for name, module in named.items()}
+    return {name: count_parameters(module) for name, module in parts.items()}
 
 
 def count_flow_operations(config: ModelConfig, height: int, width: int) -> int:
-    """Floating-point operations of one pair at the configured updates: matrix products and convolutions, 2 a product.
+    """Return the floating-point operations of the flow of one pair of images at the configured number of updates.
 
-    Nothing is computed: the network runs on shapes alone, for one update and for two, as every further one is the same.
+    Matrix products and convolutions are counted, with 2 operations per multiply-add. The network runs on the meta
+    device with one update and with two, and further updates are extrapolated.
+
+    Args:
+        config: Configuration of the network.
+        height: Height of the images, pixels.
+        width: Width of the images, pixels.
     """
     with meta_init():
         network = build_flow(config).eval().requires_grad_(False)
@@ -55,7 +61,7 @@ def count_flow_operations(config: ModelConfig, height: int, width: int) -> int:
 
 
 def count_depth_operations(config: ModelConfig, height: int, width: int) -> int:
-    """As `flow_operations`, of the depth of one image."""
+    """Return the floating-point operations of the depth of one image; see `count_flow_operations`."""
     with meta_init():
         network = build_depth(config).eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
@@ -65,24 +71,28 @@ def count_depth_operations(config: ModelConfig, height: int, width: int) -> int:
 
 
 OPERATIONS = {"flow": count_flow_operations, "depth": count_depth_operations}
-"""What counts them, by task."""
+"""Functions that count floating-point operations, by task."""
 
 
 @lru_cache
 def count_operations(task: str, config: ModelConfig, height: int, width: int) -> int:
-    """Floating-point operations of the flow of a pair, or of the depth of an image."""
+    """Return the floating-point operations of the flow of one pair or of the depth of one image."""
     return OPERATIONS[task](config, height, width)
 
 
 REPEATS = {"cuda": 20, "cpu": 3}
-"""How many passes are timed, by the kind of the device."""
+"""Number of timed forward passes by device type."""
 
 
 @torch.no_grad()
 def measure_forward_ms(network: nn.Module, size: tuple[int, int]) -> float:
-    """The median time of a forward pass at a size (height, width), as a stream of frames has it.
+    """Return the median time of a forward pass in milliseconds, as for the frames of a video.
 
-    A GPU replays a recorded graph, in bfloat16 where it is made for that. The network is one of flow or of depth.
+    A GPU replays a CUDA graph, in bfloat16 if it supports that.
+
+    Args:
+        network: A flow or depth network.
+        size: (height, width) of the images.
     """
     device = next(network.parameters()).device
     count = 2 if isinstance(network, FlowNetwork) else 1
@@ -91,22 +101,22 @@ def measure_forward_ms(network: nn.Module, size: tuple[int, int]) -> float:
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_half_precision(device, "auto")):
-            found = network(*inputs)
-        return (found.flows[-1] if isinstance(network, FlowNetwork) else found.logs[-1],)
+            prediction = network(*inputs)
+        return (prediction.flows[-1] if isinstance(network, FlowNetwork) else prediction.logs[-1],)
 
     call = CudaGraph(forward) if device.type == "cuda" else forward
-    for _ in range(3 if device.type == "cuda" else 1):  # the third is the one that is recorded
+    for _ in range(3 if device.type == "cuda" else 1):  # the third call records the graph
         call(*images)
     times = []
     for _ in range(REPEATS[device.type]):
-        _wait(device)
+        _synchronize(device)
         start = time.perf_counter()
         call(*images)
-        _wait(device)
+        _synchronize(device)
         times.append(1000 * (time.perf_counter() - start))
     return statistics.median(times)
 
 
-def _wait(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,26 @@
-"""Cross-Attention Prototyping: the prototypes of an image, found by a few steps of expectation and maximization."""
+"""Cross-Attention Prototyping (CAP): cluster the features of one image into K prototypes by N EM iterations.
+
+The input is the feature map I of one image as tokens, HW x C; the two images of a pair are clustered separately. The
+output is K prototypes P, K x C, and the memberships M, K x HW, of each head.
+
+1. Initialization: P = adaptive average pooling of I onto a grid of K cells (K = 100 is 10 x 10).
+2. Once: keys and values are linear projections of I.
+3. N times (N = 3 by default), with the same query weights in every iteration:
+   Q = linear(P);
+   E-step: M = softmax over the K prototypes of Q keys^T / sqrt(d), so that the memberships of a pixel sum to 1;
+   M-step: P <- P + (M values) / mass, where the mass of prototype k is the sum of M_ki over the pixels i.
+
+There are several heads of d = C / heads channels (32 in the presets). The cost is O(N K HW C), linear in the number of
+pixels.
+
+The M-step of the paper is M V in Eq. 5, an average in Eq. 4, and has a residual in Algorithm 1. The default here is the
+residual average, as EM requires; `normalize=False` is the literal Eq. 5 and `residual=False` drops the residual. The
+other entries of `UPDATE_RULES` replace the E-step, for the rows "prototype update" of the paper's ablation.
+
+`Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
+the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
+computes M on access.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,54 +37,73 @@ from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dty
 
 @dataclass(frozen=True)
 class Layout:
-    """Where pixels and prototypes lie: the (H, W) of the map and the (rows, columns) of the prototypes' cells."""
+    """Spatial layout of a feature map and of its prototypes.
+
+    Attributes:
+        size: (H, W) of the feature map.
+        grid: (rows, columns) of the grid of cells that the prototypes are initialized from; rows * columns = K.
+    """
 
     size: tuple[int, int]
     grid: tuple[int, int]
 
 
 UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
-"""The expectation: queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
+"""An E-step: maps queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
 
 
 def normalize_directions(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys whose scaled product is sqrt(d) cos(q, k), which has the spread of that of unit normals."""
+    """Rescale queries and keys so that their scaled dot product is sqrt(d) cos(q, k).
+
+    The factor sqrt(d) gives the logits the variance of the scaled dot product of standard normal vectors.
+
+    Args:
+        queries: B x heads x K x d.
+        keys: B x heads x HW x d.
+
+    Returns:
+        The rescaled queries and keys, of the same shapes.
+    """
     return F.normalize(queries, dim=-1) * queries.shape[-1], F.normalize(keys, dim=-1)
 
 
 def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
-    """By direction alone, sqrt(d) cos(q, k): B x heads x K x HW."""
+    """Return the logits sqrt(d) cos(q, k) of queries (B x heads x K x d) and keys (B x heads x HW x d).
+
+    Returns:
+        B x heads x K x HW.
+    """
     return similarities(*normalize_directions(queries, keys))
 
 
 def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """The paper's rule: prototypes compete for each pixel, so a pixel's memberships sum to 1."""
+    """E-step of the paper: softmax over the prototypes, so that the memberships of each pixel sum to 1."""
     return competing(similarities(queries, keys))
 
 
 def cosine(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """As `cap`, by direction alone: the expectation of a mixture of von Mises-Fisher distributions over unit keys."""
+    """`cap` with cosine similarity: the E-step of a mixture of von Mises-Fisher distributions over unit keys."""
     return competing(cosine_similarities(queries, keys))
 
 
 def cross_attention(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """Vanilla cross-attention: pixels compete for each prototype, so a prototype's memberships sum to 1."""
+    """Vanilla cross-attention: softmax over the pixels, so that the memberships of each prototype sum to 1."""
     return similarities(queries, keys).softmax(dim=-1)
 
 
 def criss_cross(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """Cross-attention of each prototype to the rows and the columns that pass through its cell, and nothing else."""
+    """Criss-cross attention: `cross_attention` of each prototype to the rows and columns through its cell only."""
     (height, width), (rows, columns) = layout.size, layout.grid
-    in_rows = cells(height, rows, queries.device).view(rows, 1, height, 1)
-    in_columns = cells(width, columns, queries.device).view(1, columns, 1, width)
-    reached = (in_rows | in_columns).view(rows * columns, height * width)
-    return similarities(queries, keys).masked_fill(~reached, -torch.inf).softmax(dim=-1)
+    in_row = cells(height, rows, queries.device).view(rows, 1, height, 1)
+    in_column = cells(width, columns, queries.device).view(1, columns, 1, width)
+    visible = (in_row | in_column).view(rows * columns, height * width)
+    return similarities(queries, keys).masked_fill(~visible, -torch.inf).softmax(dim=-1)
 
 
 def k_means(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """Each pixel belongs to the most similar prototype alone (0 or 1).
+    """K-means: one-hot memberships, 1 for the most similar prototype of a pixel.
 
-    The choice has no gradient, so the backward pass takes that of `cap`'s soft memberships.
+    The argmax has no gradient, so the backward pass uses the gradient of the soft memberships (straight-through).
     """
     soft = similarities(queries, keys).softmax(dim=-2)
     hard = torch.zeros_like(soft).scatter_(-2, soft.argmax(dim=-2, keepdim=True), 1.0)
@@ -76,13 +117,18 @@ UPDATE_RULES: dict[str, UpdateRule] = {
     "criss_cross": criss_cross,
     "k_means": k_means,
 }
+"""E-steps by the name that the configuration field `update` gives them."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """One step's expectation, of which the memberships are computed when someone asks.
+    """Inputs of one E-step, from which the memberships are computed on demand.
 
-    queries: B x heads x K x d, of the prototypes; keys: B x heads x HW x d, of the pixels; update: the rule.
+    Attributes:
+        queries: B x heads x K x d, projections of the prototypes.
+        keys: B x heads x HW x d, projections of the pixels.
+        update: Name of the E-step in `UPDATE_RULES`.
+        layout: Sizes of the feature map and of the grid of prototypes.
     """
 
     queries: Tensor
@@ -91,26 +137,29 @@ class Expectation:
     layout: Layout
 
     def memberships(self) -> Tensor:
-        """B x heads x K x HW: the matrix that prototyping itself does without."""
+        """Compute the memberships, B x heads x K x HW."""
         return UPDATE_RULES[self.update](self.queries, self.keys, self.layout)
 
     def first(self, count: int) -> "Expectation":
-        """That of the first images of the batch."""
+        """Return the expectation of the first `count` images of the batch."""
         return replace(self, queries=self.queries[:count], keys=self.keys[:count])
 
     def cpu(self) -> "Expectation":
-        """The same in main memory."""
+        """Return a copy in CPU memory."""
         return replace(self, queries=self.queries.cpu(), keys=self.keys.cpu())
 
 
 @dataclass(frozen=True)
 class Prototypes:
-    """What prototyping finds in a batch of images.
+    """Prototypes of a batch of feature maps, with the memberships of the pixels.
 
-    centers: B x K x C, the prototypes.
-    expectation: the last one, from which `centers` were made; or the memberships themselves, where they are known.
-    size: (H, W) of the map that was prototyped.
-    assignment: B x HW, int64, the one prototype that synchronization gave each pixel; None where none was given.
+    Attributes:
+        centers: B x K x C, the prototypes P.
+        expectation: The E-step of the last iteration, from which `centers` were computed, or its memberships M
+            themselves, B x heads x K x HW.
+        size: (H, W) of the feature map.
+        assignment: B x HW, int64, index of the prototype that Latent Synchronization assigned to each pixel; None if
+            the synchronization makes no hard assignment.
     """
 
     centers: Tensor
@@ -120,52 +169,67 @@ class Prototypes:
 
     @property
     def memberships(self) -> Tensor:
-        """How much of each pixel (row by row) belongs to each prototype: B x heads x K x HW, computed when asked.
+        """Soft memberships M, B x heads x K x HW with the pixels in row-major order, computed on access.
 
-        To look at, not to learn from: on a GPU they have no gradient.
+        They are meant for inspection: on a GPU they carry no gradient.
         """
         return self.expectation if isinstance(self.expectation, Tensor) else self.expectation.memberships()
 
     @property
     def owners(self) -> Tensor:
-        """The one prototype that each pixel belongs to: B x HW, int64.
+        """Index of the prototype that each pixel belongs to: B x HW, int64.
 
-        It is the one that it was assigned; where none was, that of which it is most a member, averaged over heads.
+        This is `assignment` or, if that is None, the prototype of largest membership averaged over the heads.
         """
         return self.memberships.mean(dim=1).argmax(dim=1) if self.assignment is None else self.assignment
 
     def first(self, count: int) -> "Prototypes":
-        """Those of the first images of the batch."""
+        """Return the prototypes of the first `count` images of the batch."""
         expectation = self.expectation
-        some = expectation[:count] if isinstance(expectation, Tensor) else expectation.first(count)
-        assigned = None if self.assignment is None else self.assignment[:count]
-        return Prototypes(self.centers[:count], some, self.size, assigned)
+        expectation = expectation[:count] if isinstance(expectation, Tensor) else expectation.first(count)
+        assignment = None if self.assignment is None else self.assignment[:count]
+        return Prototypes(self.centers[:count], expectation, self.size, assignment)
 
     def cpu(self) -> "Prototypes":
-        """The same in main memory."""
-        assigned = None if self.assignment is None else self.assignment.cpu()
-        return Prototypes(self.centers.cpu(), self.expectation.cpu(), self.size, assigned)
+        """Return a copy in CPU memory."""
+        assignment = None if self.assignment is None else self.assignment.cpu()
+        return Prototypes(self.centers.cpu(), self.expectation.cpu(), self.size, assignment)
 
 
 def maximization_step(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
-    """The maximization: sums of values weighted by memberships, or, with `normalize`, their means.
+    """M-step: sum (Eq. 5) or mean (Eq. 4) of the values, weighted by the memberships.
 
-    memberships: B x heads x K x HW; values: B x heads x HW x d; returns B x heads x K x d. A prototype without members
-    has the sum, and the mean, zero.
+    Args:
+        memberships: B x heads x K x HW.
+        values: B x heads x HW x d.
+        normalize: Divide the sums by the mass of each prototype, which gives the mean.
+
+    Returns:
+        B x heads x K x d; zero for a prototype without members.
     """
     sums, mass = member_sums(memberships, values)
     return means(sums, mass) if normalize else sums
 
 
 class Prototyping(nn.Module):
-    """K prototypes of a feature map by N steps of EM, written as cross-attention from prototypes to pixels.
+    """Cross-Attention Prototyping (Algorithm 1 of the paper): K prototypes of a feature map by N EM iterations.
 
-    The start is the mean of each of K cells. Keys and values are projected once; queries come from the current
-    prototypes through the same weights in every step. With no iterations the prototypes stay as pooled, each pixel
-    belongs to its cell, and the module has no parameters.
+    EM is written as cross-attention from prototypes to pixels. The prototypes are initialized by average pooling, keys
+    and values are projected once, and queries are projected from the current prototypes by the same weights in every
+    iteration. With zero iterations the prototypes stay pooled, each pixel belongs to its cell, and the module has no
+    parameters.
 
-    update: a name in UPDATE_RULES. normalize: maximize by the mean (EM), not the sum (the paper's equation 5).
-    residual: add what a step finds to the prototype rather than put it in its place.
+    Args:
+        channels: C, channels of the features; a multiple of `heads`.
+        heads: Number of attention heads, of d = C / heads channels each.
+        prototypes: K. The cells form the most nearly square grid: 100 is 10 x 10, 50 is 5 x 10.
+        iterations: N, the number of EM iterations.
+        update: E-step, a key of `UPDATE_RULES`; "cap" is that of the paper.
+        normalize: Use the weighted mean in the M-step (EM) instead of the weighted sum (the literal Eq. 5).
+        residual: Add the result of the M-step to the prototypes (Algorithm 1) instead of replacing them.
+
+    Raises:
+        ValueError: If `channels` is not a multiple of `heads` or `iterations` is negative.
     """
 
     def __init__(
@@ -194,9 +258,18 @@ class Prototyping(nn.Module):
             self.key = nn.Linear(channels, channels)
             self.value = nn.Linear(channels, channels)
 
-    def forward(self, features: Tensor, size: tuple[int, int], start: Tensor | None = None) -> Prototypes:
-        """features: B x HW x C of a map of (H, W) = size; start: B x K x C instead of the pooled prototypes."""
-        centers = self.pool(features, size) if start is None else start
+    def forward(self, features: Tensor, size: tuple[int, int], init_centers: Tensor | None = None) -> Prototypes:
+        """Cluster the features of each image into K prototypes.
+
+        Args:
+            features: B x HW x C, the pixels of each map in row-major order.
+            size: (H, W) of the map.
+            init_centers: B x K x C, initial prototypes; pooled from the features if None.
+
+        Returns:
+            The prototypes after N iterations, with the memberships of the last E-step.
+        """
+        centers = self.pool(features, size) if init_centers is None else init_centers
         if not self.iterations:
             return Prototypes(centers, self._cell_memberships(features, size), size)
         keys, values = self.keys_and_values(features)
@@ -205,38 +278,46 @@ class Prototyping(nn.Module):
         return Prototypes(centers, expectation, size)
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
-        """The starting prototypes, the mean of each cell: B x K x C."""
+        """Return the initial prototypes, the mean of the features (B x HW x C) of each of the K cells: B x K x C."""
         return fused.cell_means(features, size, self.grid)
 
     def keys_and_values(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections of the pixels, which serve every step: B x heads x HW x d each."""
+        """Project features (B x HW x C) to the keys and values of all iterations: B x heads x HW x d each."""
         features = to_autocast_dtype(features)
         return split_heads(self.key(features), self.heads), split_heads(self.value(features), self.heads)
 
     def step(self, centers: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Expectation]:
-        """One expectation and one maximization: the new centers (B x K x C) and the expectation they come from.
+        """Run one EM iteration.
 
-        keys, values: B x heads x HW x d, as `keys_and_values` gives them.
+        Args:
+            centers: B x K x C, the current prototypes.
+            keys: B x heads x HW x d, from `keys_and_values`.
+            values: B x heads x HW x d, from `keys_and_values`.
+            size: (H, W) of the map.
+
+        Returns:
+            The new prototypes, B x K x C, and the E-step from which they were computed.
         """
         expectation = self.expectation(centers, keys, size)
-        update = merge_heads(self._maximized(expectation, values))
+        update = merge_heads(self._maximize(expectation, values))
         return (centers + update if self.residual else update), expectation
 
     def expectation(self, centers: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
-        """How pixels belong to these centers."""
+        """Return the E-step of prototypes (B x K x C) and keys (B x heads x HW x d)."""
         queries = split_heads(self.query(centers), self.heads)
         return Expectation(queries, keys, self.update, Layout(size, self.grid))
 
-    def expectation_of(self, queries: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
-        """How pixels belong by these queries, B x K x C, and keys, B x HW x C."""
+    def expectation_from_projections(self, queries: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+        """Return the E-step of projected queries (B x K x C) and keys (B x HW x C), not yet split into heads."""
         queries, keys = split_heads(queries.to(keys.dtype), self.heads), split_heads(keys, self.heads)
         return Expectation(queries, keys, self.update, Layout(size, self.grid))
 
     def memberships(self, centers: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:
-        """The expectation alone: how much of each pixel belongs to each of these centers, B x heads x K x HW."""
+        """Compute the memberships, B x heads x K x HW, of prototypes (B x K x C) and keys (B x heads x HW x d)."""
         return self.expectation(centers, keys, size).memberships()
 
-    def _maximized(self, expectation: Expectation, values: Tensor) -> Tensor:
+    def _maximize(self, expectation: Expectation, values: Tensor) -> Tensor:
+        """Return the M-step, B x heads x K x d; for softmax over prototypes without storing the memberships."""
         if self.update not in ("cap", "cosine"):
             return maximization_step(expectation.memberships(), values, self.normalize)
         queries, keys = expectation.queries, expectation.keys
@@ -246,6 +327,7 @@ class Prototyping(nn.Module):
         return means(sums, mass) if self.normalize else sums
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return one-hot memberships of each pixel in its cell: B x 1 x K x HW."""
         cell = cell_of_pixel(size, self.grid, features.device)
         one_hot = F.one_hot(cell, self.grid[0] * self.grid[1]).T.to(features.dtype)
         return one_hot.expand(features.shape[0], 1, -1, -1)

@@ -1,4 +1,4 @@
-"""Where half precision would change the answer, and where it is wanted."""
+"""Precision, tensor layouts, CUDA graphs and operation counting shared by all networks."""
 
 import math
 from collections.abc import Callable
@@ -15,23 +15,27 @@ if TYPE_CHECKING:
 
 
 Precision = Literal["auto", "full", "half"]
-"""float32; matrix products in bfloat16; or the latter where the device is made for it."""
+"""Precision of matrix products: "full" float32, "half" bfloat16, "auto" bfloat16 on devices that support it."""
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with how many updates are done, and of how many."""
+"""Called with the number of completed updates and their total."""
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[object]:
-    """No autocast on this tensor's device; where there is none to turn off, nothing that a graph would have to note."""
+    """Return a context that disables autocast on the tensor's device.
+
+    It is a null context if autocast is off, so that traced graphs contain nothing for it.
+    """
     if tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
         return nullcontext()
     return torch.autocast(tensor.device.type, enabled=False)
 
 
 def to_autocast_dtype(tensor: Tensor) -> Tensor:
-    """The tensor in the precision that autocast, where it is on, gives to matrix products.
+    """Cast a tensor to the dtype of autocast, if that is on.
 
-    Autocast converts what every linear layer reads, each time anew; several that read one tensor share one conversion.
+    Autocast converts the input of every linear layer separately; casting first shares one conversion between several
+    layers with the same input.
     """
     device = tensor.device.type
     if tensor.is_meta or tensor.dtype == torch.float64 or not torch.is_autocast_enabled(device):
@@ -40,108 +44,122 @@ def to_autocast_dtype(tensor: Tensor) -> Tensor:
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The precision in which sums of numbers of this precision are kept: at least float32."""
+    """Return the dtype in which sums of values of a dtype are accumulated: at least float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def use_half_precision(device: torch.device, precision: Precision) -> bool:
-    """Whether products are to be in bfloat16 on a device."""
+    """Return whether matrix products are in bfloat16 on a device.
+
+    Raises:
+        InputError: If there is no such precision.
+    """
     if precision not in ("auto", "full", "half"):
         raise InputError(f"there is no precision {precision!r}; choose auto, full or half.")
     if precision != "auto":
         return precision == "half"
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    able = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def maps_to_tokens(maps: Tensor) -> Tensor:
-    """B x C x H x W to B x HW x C, row by row."""
+    """Reshape B x C x H x W to B x HW x C, pixels in row-major order."""
     return maps.flatten(2).transpose(1, 2)
 
 
 def tokens_to_maps(tokens: Tensor, size: tuple[int, int]) -> Tensor:
-    """B x HW x C to B x C x H x W, the inverse of `tokens_of`."""
-    # Not reshaped, which gives a batch of one a stride by which convolutions do not see that channels come last.
+    """Reshape B x HW x C to B x C x H x W, the inverse of `maps_to_tokens`."""
+    # A view, as reshape gives a batch of one strides that convolutions do not recognize as channels last.
     return tokens.view(tokens.shape[0], *size, tokens.shape[2]).permute(0, 3, 1, 2)
 
 
 def map_size(maps: Tensor) -> tuple[int, int]:
-    """The (H, W) of B x C x H x W."""
+    """Return (H, W) of maps, B x C x H x W."""
     return maps.shape[2], maps.shape[3]
 
 
 def split_heads(tokens: Tensor, heads: int) -> Tensor:
-    """B x n x C to B x heads x n x C / heads."""
+    """Reshape B x n x C to B x heads x n x (C / heads)."""
     return tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
 
 
 def merge_heads(heads: Tensor) -> Tensor:
-    """B x heads x n x d to B x n x (heads d), the inverse of `split_heads`."""
+    """Reshape B x heads x n x d to B x n x (heads d), the inverse of `split_heads`."""
     return heads.transpose(1, 2).flatten(2)
 
 
 def split_rows(rows: int, block: int, most: int) -> tuple[int, int]:
-    """Into how many parts, at most `most`, rows go, and the rows of a part, whole blocks of them."""
+    """Split rows into at most `most` parts of whole blocks.
+
+    Args:
+        rows: Number of rows.
+        block: Rows of a block.
+        most: Largest number of parts.
+
+    Returns:
+        The number of parts and the rows of a part.
+    """
     blocks = math.ceil(rows / block)
-    each = math.ceil(blocks / max(1, most))
-    return math.ceil(blocks / each), each * block
+    blocks_per_part = math.ceil(blocks / max(1, most))
+    return math.ceil(blocks / blocks_per_part), blocks_per_part * block
 
 
 Tensors = tuple[Tensor, ...]
 WARM_UP = 2
-"""Calls of a shape that run as they are before one is recorded: a shape that comes seldom is not worth it."""
+"""Calls with new input shapes that run without a graph before one is recorded; recording rare shapes does not pay."""
 
 
 class CudaGraph:
-    """The function, recorded when a shape has come often enough, and then replayed. For one GPU and one thread.
+    """Wrap a function so that calls with frequent input shapes replay a CUDA graph. For one GPU and one thread.
 
-    It must do the same work for the same shapes, and take and return tensors on the GPU alone.
+    Args:
+        function: Takes and returns only tensors on the GPU, and does the same work for the same shapes.
     """
 
     def __init__(self, function: Callable[..., Tensors]) -> None:
         self.function = function
-        self._side: torch.cuda.Stream | None = None  # one for all: memory that a call frees is then the next one's
+        self._side: torch.cuda.Stream | None = None  # shared by all calls, so that they reuse freed memory
         self._calls: dict[tuple[torch.Size, ...], int] = {}
         self._recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Tensors, Tensors]] = {}
 
     def __call__(self, *inputs: Tensor) -> Tensors:
-        """What the function returns, in memory that the next call leaves alone."""
+        """Call the function; the returned tensors are not overwritten by later calls."""
         with torch.cuda.device_of(inputs[0]):
-            return self._called(inputs)
+            return self._call(inputs)
 
-    def _called(self, inputs: Tensors) -> Tensors:
-        key = tuple(each.shape for each in inputs)
+    def _call(self, inputs: Tensors) -> Tensors:
+        key = tuple(tensor.shape for tensor in inputs)
         if key not in self._recorded:
             self._calls[key] = self._calls.get(key, 0) + 1
             if self._calls[key] <= WARM_UP:
-                return self._beside(inputs)
+                return self._warm_up(inputs)
             self._recorded[key] = self._record(inputs)
-        graph, held, outputs = self._recorded[key]
-        for mine, given in zip(held, inputs, strict=True):
-            mine.copy_(given)
+        graph, static_inputs, outputs = self._recorded[key]
+        for static_input, tensor in zip(static_inputs, inputs, strict=True):
+            static_input.copy_(tensor)
         graph.replay()
-        return tuple(each.clone() for each in outputs)
+        return tuple(output.clone() for output in outputs)
 
-    def _beside(self, inputs: Tensors) -> Tensors:
-        """Run on a stream of its own, as recording demands of the calls before it."""
+    def _warm_up(self, inputs: Tensors) -> Tensors:
+        """Run on a side stream, as CUDA graphs require of the calls before the recording."""
         self._side = torch.cuda.Stream() if self._side is None else self._side
-        here = torch.cuda.current_stream()
-        self._side.wait_stream(here)
+        current = torch.cuda.current_stream()
+        self._side.wait_stream(current)
         with torch.cuda.stream(self._side):
             outputs = self.function(*inputs)
-        here.wait_stream(self._side)
-        for each in outputs:
-            each.record_stream(here)
+        current.wait_stream(self._side)
+        for output in outputs:
+            output.record_stream(current)
         return outputs
 
     def _record(self, inputs: Tensors) -> tuple[torch.cuda.CUDAGraph, Tensors, Tensors]:
-        held = tuple(each.clone() for each in inputs)
+        static_inputs = tuple(tensor.clone() for tensor in inputs)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            outputs = self.function(*held)
-        return graph, held, outputs
+            outputs = self.function(*static_inputs)
+        return graph, static_inputs, outputs
 
 
 Formula = Callable[..., int]
@@ -149,21 +167,24 @@ _FORMULAS: dict[Any, Formula] = {}
 
 
 def flop_formula(operator: Any) -> Callable[[Formula], Formula]:
-    """Decorate a function of an operator's arguments, shapes for tensors, that returns its operations.
+    """Register the decorated function as the operation count of an operator.
+
+    The function takes the operator's arguments, with shapes in place of tensors, and returns the number of
+    floating-point operations.
 
     Args:
         operator: An operator of `torch.ops`.
     """
 
-    def keep(formula: Formula) -> Formula:
+    def register(formula: Formula) -> Formula:
         _FORMULAS[operator] = formula
         return formula
 
-    return keep
+    return register
 
 
 def flop_counter() -> "FlopCounterMode":
-    """Return torch's counter, a context manager, which knows all operators that have a `flop_formula`."""
+    """Return torch's operation counter, a context manager, with all registered formulas."""
     from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
     for operator, formula in _FORMULAS.items():

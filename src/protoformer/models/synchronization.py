@@ -1,4 +1,17 @@
-"""Latent Synchronization: every feature is pulled towards the prototype it belongs to."""
+"""Latent Synchronization (LS): update every feature with the prototype it is assigned to.
+
+The input is the features of one image, HW x C, and its K prototypes from Cross-Attention Prototyping, K x C.
+
+1. Assignment: each pixel is assigned to the prototype of largest cosine similarity (hard argmax, no gradient).
+2. Masked cross-attention: queries are projected from the features, keys and values from the prototypes, and each pixel
+   attends only to its assigned prototype. The softmax over a single prototype is identically 1, which would give
+   queries and keys no gradient, so the attended value is multiplied, in each head, by
+   sigmoid(alpha cos(q, k) + beta) with learned alpha and beta.
+3. A feed-forward network with ratio 2 (linear, GELU, linear).
+
+The encoder block adds the result to the features (residual). `SYNCHRONIZATIONS` also holds the variants of the rows
+"synchronization" of the paper's ablation.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -9,16 +22,19 @@ from protoformer.models.kernels.reference import gated, nearest_prototype, take
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dtype
 
-Synchronized = tuple[Tensor, Tensor | None]
-"""What to add to the features, B x HW x C, and the prototype that each pixel was given, B x HW, int64, if one was."""
+SynchronizationOutput = tuple[Tensor, Tensor | None]
+"""The update of the features (B x HW x C), and the hard assignment (B x HW, int64) or None if there is none."""
 
 
 class LatentSynchronization(nn.Module):
-    """Cross-attention from pixels to prototypes in which a pixel may attend to its nearest prototype alone.
+    """Gated cross-attention from each pixel to its nearest prototype, followed by a feed-forward network.
 
-    Over one prototype a softmax is identically 1 and would leave queries and keys without gradient. So the attended
-    value is gated, in each head, by sigmoid(alpha cos(q, k) + beta) with alpha and beta learned. Then a feed-forward
-    network. The residual is the caller's.
+    The gate sigmoid(alpha cos(q, k) + beta) replaces the softmax, which is identically 1 over one prototype and would
+    leave queries and keys without gradient. The caller adds the residual.
+
+    Args:
+        channels: C, channels of features and prototypes; a multiple of `heads`.
+        heads: Number of attention heads; alpha and beta are learned for each head.
     """
 
     def __init__(self, channels: int, heads: int) -> None:
@@ -33,8 +49,16 @@ class LatentSynchronization(nn.Module):
             nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, channels)
         )
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
-        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+    def forward(self, features: Tensor, prototypes: Prototypes) -> SynchronizationOutput:
+        """Compute the update of the features.
+
+        Args:
+            features: B x HW x C.
+            prototypes: K prototypes of the same maps.
+
+        Returns:
+            The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
+        """
         return fused.synchronize_and_feed(
             features,
             prototypes.centers,
@@ -47,16 +71,25 @@ class LatentSynchronization(nn.Module):
         )
 
     def attend(self, features: Tensor, centers: Tensor, assignment: Tensor) -> Tensor:
-        """The gated value of the prototype that `assignment` (B x HW) gives each pixel: B x HW x C."""
-        return gated(*self.projected(features, centers), self.alpha, self.beta, assignment)
+        """Attend from each pixel to its assigned prototype (step 2, without the feed-forward network).
 
-    def projected(self, features: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries of the pixels (B x HW x C), keys and values of the prototypes (B x K x C)."""
+        Args:
+            features: B x HW x C.
+            centers: B x K x C, the prototypes.
+            assignment: B x HW, int64, index of the prototype of each pixel.
+
+        Returns:
+            The gated values, B x HW x C.
+        """
+        return gated(*self.project(features, centers), self.alpha, self.beta, assignment)
+
+    def project(self, features: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the queries of the pixels (B x HW x C), and the keys and values of the prototypes (B x K x C)."""
         return self.query(to_autocast_dtype(features)), self.key(centers), self.value(centers)
 
 
 class SimilarityLayer(nn.Module):
-    """A fully connected layer of the nearest prototype, weighted by how similar it is to the pixel."""
+    """Ablation "FC with similarity": a linear layer of the nearest prototype times sigmoid(alpha cosine + beta)."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -64,8 +97,16 @@ class SimilarityLayer(nn.Module):
         self.beta = nn.Parameter(torch.zeros(()))
         self.layer = nn.Linear(channels, channels)
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
-        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+    def forward(self, features: Tensor, prototypes: Prototypes) -> SynchronizationOutput:
+        """Compute the update of the features.
+
+        Args:
+            features: B x HW x C.
+            prototypes: K prototypes of the same maps.
+
+        Returns:
+            The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
+        """
         assignment = nearest_prototype(features, prototypes.centers)
         nearest = take(prototypes.centers, assignment)
         similarity = F.cosine_similarity(features, nearest, dim=-1)
@@ -73,31 +114,47 @@ class SimilarityLayer(nn.Module):
 
 
 class PlainLayer(nn.Module):
-    """A fully connected layer of the nearest prototype."""
+    """Ablation "FC": a linear layer of the nearest prototype."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.layer = nn.Linear(channels, channels)
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
-        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+    def forward(self, features: Tensor, prototypes: Prototypes) -> SynchronizationOutput:
+        """Compute the update of the features.
+
+        Args:
+            features: B x HW x C.
+            prototypes: K prototypes of the same maps.
+
+        Returns:
+            The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
+        """
         assignment = nearest_prototype(features, prototypes.centers)
         return self.layer(take(prototypes.centers, assignment)), assignment
 
 
 class Broadcast(nn.Module):
-    """No synchronization: prototypes go back to the pixels by their soft memberships, M^T P, with nothing learned."""
+    """Ablation "none": broadcast the prototypes to the pixels by the soft memberships, M^T P, without parameters."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
 
-    def forward(self, features: Tensor, prototypes: Prototypes) -> Synchronized:
-        """features: B x HW x C; returns what to add to them, B x HW x C, and the assignment."""
+    def forward(self, features: Tensor, prototypes: Prototypes) -> SynchronizationOutput:
+        """Compute the update of the features.
+
+        Args:
+            features: B x HW x C.
+            prototypes: K prototypes of the same maps.
+
+        Returns:
+            The update to add to the features, B x HW x C, and None, as there is no hard assignment.
+        """
         memberships = prototypes.memberships
-        # Rules in which pixels compete leave a pixel's memberships with any sum; a pixel is to receive a mean.
-        shares = memberships / memberships.sum(dim=-2, keepdim=True).clamp_min(1e-6)
+        # With a softmax over pixels the memberships of one pixel have an arbitrary sum; normalize them to a mean.
+        weights = memberships / memberships.sum(dim=-2, keepdim=True).clamp_min(1e-6)
         centers = split_heads(prototypes.centers, memberships.shape[1])
-        return merge_heads(shares.transpose(-2, -1) @ centers), None
+        return merge_heads(weights.transpose(-2, -1) @ centers), None
 
 
 SYNCHRONIZATIONS: dict[str, type[nn.Module]] = {
@@ -106,3 +163,4 @@ SYNCHRONIZATIONS: dict[str, type[nn.Module]] = {
     "fc": PlainLayer,
     "none": Broadcast,
 }
+"""Synchronization modules by the name that the configuration field `synchronization` gives them."""

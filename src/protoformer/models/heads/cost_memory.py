@@ -1,4 +1,14 @@
-"""The paper's cost memory, after FlowFormer: what a pixel's whole cost map says, summarized in a few latent tokens."""
+"""Cost memory of the paper's flow decoder, after FlowFormer: latent tokens that summarize the cost map of each pixel.
+
+The cost map of a pixel of frame 1 holds its correlation with all pixels of frame 2 at 1/8 of the image, H x W costs.
+
+1. `CostTokens`: each cost map is embedded as 8x8 patches with positions, and summarized into T = 8 latent tokens of 128
+   channels by cross-attention from learned latents.
+2. `MemoryLayer`, 3 times: self-attention within the tokens of a pixel, then attention of each token across pixels,
+   first in 7x7 windows and then to the whole map pooled by 4x4.
+
+`heads.flow.MemoryCosts` queries the tokens in every recurrent update.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +27,12 @@ from protoformer.models.runtime import (
     tokens_to_maps,
 )
 
-LARGEST_BATCH = 2**16 - 1
+MAX_BATCH = 2**16 - 1
+"""Largest batch of attention; the fused GPU kernels of torch take no more."""
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention from `queries` to `memory`, without ever storing the matrix of weights."""
+    """Multi-head scaled dot-product attention with linear projections."""
 
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
@@ -32,25 +43,33 @@ class Attention(nn.Module):
         self.output = nn.Linear(channels, channels)
 
     def forward(self, queries: Tensor, memory: Tensor, values: Tensor | None = None) -> Tensor:
-        """queries: B x n x C; memory: B x m x C, keys and (unless `values` differ) values; returns B x n x C."""
+        """Attend from queries to a memory.
+
+        Args:
+            queries: B x n x C.
+            memory: B x m x C, projected to keys and, if `values` is None, to values.
+            values: B x m x C, projected to values.
+
+        Returns:
+            B x n x C.
+        """
         query = split_heads(self.query(queries), self.heads)
         key = split_heads(self.key(memory), self.heads)
         value = split_heads(self.value(memory if values is None else values), self.heads)
-        result: Tensor = self.output(merge_heads(_attended(query, key, value)))
+        result: Tensor = self.output(merge_heads(_attend(query, key, value)))
         return result
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """B x heads x n x d by B x heads x m x d, twice, to B x heads x n x d."""
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend from query (B x heads x n x d) to key and value (B x heads x m x d): B x heads x n x d."""
     if is_written():
         return F.scaled_dot_product_attention(query, key, value)
-    # The fused kernels on a GPU take no more than this at once.
-    parts = (tensor.split(LARGEST_BATCH) for tensor in (query, key, value))
+    parts = (tensor.split(MAX_BATCH) for tensor in (query, key, value))
     return torch.cat([F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)])
 
 
 class FeedForward(nn.Sequential):
-    """A layer norm and a perceptron with four times as many channels inside; the residual is the caller's."""
+    """Pre-norm MLP with ratio 4: LayerNorm, linear, GELU, linear. The caller adds the residual."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(
@@ -62,26 +81,41 @@ class FeedForward(nn.Sequential):
 
 
 def sine_positions(positions: Tensor, channels: int) -> Tensor:
-    """Sines and cosines of positions at geometrically spaced wavelengths, 2 to 2^8 in the unit given.
+    """Return sinusoidal position encodings at geometrically spaced wavelengths, from 2 to 2^8 pixels.
 
-    positions: ... x 2, pixels; returns ... x channels (a multiple of 4).
+    Args:
+        positions: ... x 2, pixels.
+        channels: Channels of the encoding, a multiple of 4.
+
+    Returns:
+        ... x channels.
     """
-    waves = channels // 4
-    frequencies = torch.pi * torch.logspace(0, -7, waves, base=2, device=positions.device, dtype=torch.float32)
+    num_frequencies = channels // 4
+    frequencies = torch.pi * torch.logspace(
+        0, -7, num_frequencies, base=2, device=positions.device, dtype=torch.float32
+    )
     angles = (positions[..., None] * frequencies).flatten(-2)
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 PATCH = 8
-"""Side of the patches that a cost map is cut into, in pixels of the map."""
+"""Side of the patches of a cost map, pixels of the map."""
 WINDOW = 7
+"""Side of the windows of `LocalAttention`, pixels of the map."""
 POOLING = 4
+"""Pooling factor of keys and values in `GlobalAttention`."""
 MAPS_AT_ONCE = 2048
-"""Cost maps summarized together in use: all of them would take (HW)^2 values. In training they are kept anyway."""
+"""Cost maps that inference encodes at a time, as all of them hold (HW)^2 costs; training stores them all anyway."""
 
 
 class CostTokens(nn.Module):
-    """Cuts a cost map into 8x8 patches and summarizes them, with their positions, by cross-attention."""
+    """Encode cost maps into latent tokens: 8x8 patches with positions, then cross-attention from learned latents.
+
+    Args:
+        tokens: T, number of latent tokens.
+        width: Channels of a token.
+        heads: Attention heads.
+    """
 
     def __init__(self, tokens: int, width: int, heads: int) -> None:
         super().__init__()
@@ -99,13 +133,13 @@ class CostTokens(nn.Module):
         self.feed_forward = FeedForward(width)
 
     def forward(self, costs: Tensor) -> Tensor:
-        """costs: n x H x W, one map a source pixel; returns n x tokens x width."""
+        """Encode cost maps, n x H x W, one for each pixel of frame 1, into tokens, n x T x width."""
         padding = Padding.to_multiple(costs.shape[1], costs.shape[2], PATCH)
         maps = self.patches(padding.pad(costs[:, None]))
         rows, columns = maps.shape[2:]
         centers = pixel_grid(rows, columns, costs.device) * PATCH + (PATCH - 1) / 2
-        places = sine_positions(centers.flatten(1).T, self.width // 2).expand(costs.shape[0], -1, -1)
-        memory = self.placed(torch.cat((maps_to_tokens(maps), places), dim=-1))
+        encoding = sine_positions(centers.flatten(1).T, self.width // 2).expand(costs.shape[0], -1, -1)
+        memory = self.placed(torch.cat((maps_to_tokens(maps), encoding), dim=-1))
         latents = self.latents.expand(costs.shape[0], -1, -1)
         tokens: Tensor = latents + self.attention(latents, memory)
         summary: Tensor = tokens + self.feed_forward(tokens)
@@ -113,48 +147,69 @@ class CostTokens(nn.Module):
 
 
 class LocalAttention(nn.Module):
-    """Attention within 7x7 windows of a map."""
+    """Attention of every pixel within its 7x7 window of the map."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(width, heads)
 
     def forward(self, values: Tensor, keys: Tensor) -> Tensor:
-        """values, keys: n x C x H x W, what is attended to and by what; returns n x C x H x W."""
+        """Attend within the map.
+
+        Args:
+            values: n x C x H x W, projected to values.
+            keys: n x C x H x W, projected to queries and keys.
+
+        Returns:
+            n x C x H x W.
+        """
         padding = Padding.to_multiple(values.shape[2], values.shape[3], WINDOW)
         values, keys = padding.pad(values), padding.pad(keys)
         count, _, height, width = values.shape
         tiles = (count, height // WINDOW, width // WINDOW)
-        key_windows = _windows(keys)
-        attended = self.attention(key_windows, key_windows, _windows(values))
+        key_windows = _split_windows(keys)
+        attended = self.attention(key_windows, key_windows, _split_windows(values))
         maps = attended.view(*tiles, WINDOW, WINDOW, -1).permute(0, 5, 1, 3, 2, 4).reshape(count, -1, height, width)
         return padding.crop(maps)
 
 
-def _windows(maps: Tensor) -> Tensor:
-    """Cut maps of N x C x H x W (multiples of WINDOW) into (windows) x WINDOW^2 x C."""
+def _split_windows(maps: Tensor) -> Tensor:
+    """Split maps of N x C x H x W (multiples of WINDOW) into (windows) x WINDOW^2 x C."""
     count, channels, height, width = maps.shape
     tiles = maps.view(count, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW)
     return tiles.permute(0, 2, 4, 3, 5, 1).reshape(-1, WINDOW * WINDOW, channels)
 
 
 class GlobalAttention(nn.Module):
-    """Attention of every pixel to the whole map, which is averaged over 4x4 pixels first."""
+    """Attention of every pixel to the whole map, average-pooled by 4x4."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(width, heads)
 
     def forward(self, values: Tensor, keys: Tensor) -> Tensor:
-        """values, keys: n x C x H x W, what is attended to and by what; returns n x C x H x W."""
+        """Attend within the map.
+
+        Args:
+            values: n x C x H x W, projected to values.
+            keys: n x C x H x W, projected to queries and keys.
+
+        Returns:
+            n x C x H x W.
+        """
         pooled = [maps_to_tokens(F.avg_pool2d(maps, POOLING, ceil_mode=True)) for maps in (keys, values)]
         return tokens_to_maps(self.attention(maps_to_tokens(keys), *pooled), map_size(values))
 
 
 class MemoryLayer(nn.Module):
-    """Attention within the tokens of a pixel, then across pixels (near, then far) token by token.
+    """Layer of the cost memory: attention within the tokens of a pixel, then of each token across pixels.
 
-    Across pixels the context of the first image says who should listen to whom: it is added to queries and keys.
+    Across pixels attention is local, then global; the projected context of frame 1 is added to its queries and keys.
+
+    Args:
+        width: Channels of a token.
+        heads: Attention heads.
+        context_width: Channels of the context.
     """
 
     def __init__(self, width: int, heads: int, context_width: int) -> None:
@@ -168,26 +223,34 @@ class MemoryLayer(nn.Module):
         self.across_feed_forward = FeedForward(width)
 
     def forward(self, tokens: Tensor, context: Tensor) -> Tensor:
-        """tokens: B x HW x T x C; context: B x D x H x W; returns tokens of the same shape."""
+        """Update tokens, B x HW x T x C, with the context, B x D x H x W; returns the same shape as tokens."""
         batch, pixels, count, width = tokens.shape
-        of_pixel = tokens.flatten(0, 1)
-        normed = self.within_norm(of_pixel)
-        of_pixel = of_pixel + self.within(normed, normed)
-        of_pixel = of_pixel + self.within_feed_forward(of_pixel)
+        pixel_tokens = tokens.flatten(0, 1)
+        normed = self.within_norm(pixel_tokens)
+        pixel_tokens = pixel_tokens + self.within(normed, normed)
+        pixel_tokens = pixel_tokens + self.within_feed_forward(pixel_tokens)
 
         size = map_size(context)
-        hint = self.context(context).repeat_interleave(count, dim=0)
-        token = of_pixel.view(batch, pixels, count, width).transpose(1, 2).flatten(0, 1)
+        projected_context = self.context(context).repeat_interleave(count, dim=0)
+        token_maps = pixel_tokens.view(batch, pixels, count, width).transpose(1, 2).flatten(0, 1)
         for norm, attention in zip(self.across_norms, self.across, strict=True):
-            maps = tokens_to_maps(norm(token), size)
-            token = token + maps_to_tokens(attention(maps, maps + hint))
-        token = token + self.across_feed_forward(token)
-        agreed: Tensor = token.view(batch, count, pixels, width).transpose(1, 2)
-        return agreed
+            maps = tokens_to_maps(norm(token_maps), size)
+            token_maps = token_maps + maps_to_tokens(attention(maps, maps + projected_context))
+        token_maps = token_maps + self.across_feed_forward(token_maps)
+        output: Tensor = token_maps.view(batch, count, pixels, width).transpose(1, 2)
+        return output
 
 
 class CostMemory(nn.Module):
-    """The whole summary: tokens of every pixel's cost map, made to agree with one another."""
+    """Cost memory: encodes the cost map of every pixel of frame 1 into T latent tokens.
+
+    Args:
+        tokens: T, number of latent tokens per pixel.
+        width: Channels of a token.
+        layers: Number of memory layers.
+        heads: Attention heads.
+        context_width: Channels of the context.
+    """
 
     def __init__(self, tokens: int, width: int, layers: int, heads: int, context_width: int) -> None:
         super().__init__()
@@ -195,24 +258,33 @@ class CostMemory(nn.Module):
         self.layers = nn.ModuleList(MemoryLayer(width, heads, context_width) for _ in range(layers))
 
     def forward(self, source: Tensor, target: Tensor, context: Tensor) -> Tensor:
-        """source, target: B x C x H x W features; context: B x D x H x W; returns the memory, B x HW x T x width."""
+        """Compute the cost memory of a batch of pairs.
+
+        Args:
+            source: B x C x H x W, features of frame 1.
+            target: B x C x H x W, features of frame 2.
+            context: B x D x H x W, context of frame 1.
+
+        Returns:
+            B x HW x T x width.
+        """
         batch, channels, height, width = source.shape
         tokens = []
         pixels = maps_to_tokens(source.float() * channels**-0.5)
-        for some in self._parts(pixels):
+        for chunk in self._split_pixels(pixels):
             with full_precision(source):
-                costs = (some @ target.float().flatten(2)).view(-1, height, width)
-            tokens.append(self.tokens(costs).view(batch, some.shape[1], -1, self.tokens.width))
+                costs = (chunk @ target.float().flatten(2)).view(-1, height, width)
+            tokens.append(self.tokens(costs).view(batch, chunk.shape[1], -1, self.tokens.width))
         memory = torch.cat(tokens, dim=1)
         for layer in self.layers:
             memory = layer(memory, context)
         return memory
 
     @staticmethod
-    def _parts(pixels: Tensor) -> tuple[Tensor, ...]:
-        """B x HW x C in parts of as many pixels as are summarized together."""
-        if is_written():  # how many parts a map of any size has, no graph can say
+    def _split_pixels(pixels: Tensor) -> tuple[Tensor, ...]:
+        """Split B x HW x C into chunks of pixels whose cost maps are encoded together."""
+        if is_written():  # an exported graph cannot have a number of chunks that depends on the size
             return (pixels,)
-        at_once = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
-        parts: tuple[Tensor, ...] = pixels.split(max(1, at_once // pixels.shape[0]), dim=1)
-        return parts
+        chunk_size = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
+        chunks: tuple[Tensor, ...] = pixels.split(max(1, chunk_size // pixels.shape[0]), dim=1)
+        return chunks

@@ -1,4 +1,14 @@
-"""Scene depth: encoder and decoder put together, and the camera that depths are told in."""
+"""Depth head and depth network: metric depth of one image, after R-MSFM.
+
+1. The encoder gives features at 1/4 and 1/8 of the image; two more stages add 1/16 and 1/32.
+2. Coarse to fine over 1/32, 1/16 and 1/8, a shared recurrent update (separable ConvGRU) refines a logit map. Its inputs
+   are the current logits and the viewing ray of each pixel.
+3. At 1/4 a last correction uses the features of stage 1, then convex upsampling by 4.
+4. log depth = log(nearest) + (log(farthest) - log(nearest)) sigmoid(logit).
+
+Depth is predicted in meters of a canonical camera with a focal length of `CANONICAL_FOCAL` pixels; `metric_depth`
+converts it to meters of the real camera. Each estimate has a log scale, the predicted uncertainty of log depth.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,28 +20,30 @@ from torch import Tensor, nn
 from protoformer.geometry.resizing import Padding, upsample_2x
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import EMBEDDINGS, Encoder, Stage, block
+from protoformer.models.encoder import EMBEDDINGS, Encoder, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
 from protoformer.models.layers import ActivatedConv, init_for_relu
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import ProgressCallback, map_size
 
 CANONICAL_FOCAL = 256.0
-"""Pixels: focal length of the camera that the network takes every image for."""
+"""Focal length of the canonical camera, pixels."""
 STRIDES = (32, 16, 8)
-"""How much smaller than the image the levels of refinement are, the coarsest first."""
-FINE = 4
-"""How much smaller than the image the last correction is."""
-LEAST_LOG_SCALE = -5.0
-"""No error is expected below e^-5 = 0.7 % of the depth: finer than what cameras measure."""
+"""Downsampling factors of the refinement levels relative to the image, the coarsest first."""
+FINE_STRIDE = 4
+"""Downsampling factor of the last correction relative to the image."""
+MIN_LOG_SCALE = -5.0
+"""Lower bound of the log scale: e^-5 = 0.7 % of the depth, below the precision of depth sensors."""
 
 
 @dataclass(frozen=True)
 class DepthSequence:
-    """The estimates of successive updates, the last one alone unless all were asked for, at the padded image's size.
+    """Estimates of successive updates at the size of the padded image, or only the last one.
 
-    logs: each B x 1 x H x W, natural logarithm of canonical meters. log_scales: each B x 1 x H x W, the logarithm of
-    the scale of the Laplace distribution that the error of `logs` is expected to have.
+    Attributes:
+        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters.
+        log_scales: Each B x 1 x H x W, logarithm of the scale of the Laplace distribution predicted for the error of
+            `logs`.
     """
 
     logs: tuple[Tensor, ...]
@@ -40,36 +52,53 @@ class DepthSequence:
 
 @dataclass(frozen=True)
 class DepthEstimate:
-    """What is known at a level: B x 1 x H x W each, before they are bounded.
+    """Unbounded estimate at one level.
 
-    place: 0 is the middle between nearest and farthest, in log depth. spread: of the log scale.
+    Attributes:
+        logit: B x 1 x H x W; its sigmoid goes from 0 at the nearest to 1 at the farthest log depth.
+        raw_log_scale: B x 1 x H x W, log scale before the lower bound is applied.
     """
 
-    place: Tensor
-    spread: Tensor
+    logit: Tensor
+    raw_log_scale: Tensor
 
 
 class Level(nn.Module):
-    """What one level brings to the updates: the context that it sees, and a state that knows of the level above."""
+    """Initial hidden state and context of one refinement level.
+
+    Args:
+        channels: Channels of the features of the level.
+        hidden: Channels of hidden state and context.
+        coarsest: Whether there is no coarser level whose state is merged.
+    """
 
     def __init__(self, channels: int, hidden: int, coarsest: bool) -> None:
         super().__init__()
         self.describe = nn.Conv2d(channels, 2 * hidden, 1)
         self.merge = None if coarsest else nn.Conv2d(hidden, hidden, 3, padding=1)
 
-    def forward(self, features: Tensor, above: Tensor | None) -> tuple[Tensor, Tensor]:
-        """features: B x channels x H x W; above: the coarser level's state, B x hidden x H/2 x W/2, None if coarsest.
+    def forward(self, features: Tensor, coarse_state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute state and context.
 
-        Returns state and context, B x hidden x H x W each.
+        Args:
+            features: B x channels x H x W.
+            coarse_state: B x hidden x H/2 x W/2, state of the coarser level; None for the coarsest.
+
+        Returns:
+            State and context, B x hidden x H x W each.
         """
         state, context = self.describe(features).chunk(2, dim=1)
-        if self.merge is not None and above is not None:
-            state = state + self.merge(upsample_2x(above))
+        if self.merge is not None and coarse_state is not None:
+            state = state + self.merge(upsample_2x(coarse_state))
         return torch.tanh(state), F.relu(context)
 
 
 class DepthUpdate(nn.Module):
-    """Looks at the estimate and at where each pixel points, updates the state, and reads a better estimate off it."""
+    """Recurrent update of the depth: encodes the estimate and the viewing rays, updates the state by a ConvGRU.
+
+    Args:
+        hidden: Channels of the hidden state.
+    """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -82,20 +111,35 @@ class DepthUpdate(nn.Module):
         self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), to_change)
         init_for_relu(self.look)
         init_for_relu(self.change[0])
-        # The first estimates stay near the middle, where the bounds let most of the gradient through.
+        # Small weights keep the first logits near 0, where the gradient of the sigmoid is largest.
         nn.init.normal_(to_change.weight, std=1e-3)
 
-    def forward(self, state: Tensor, place: Tensor, rays: Tensor, context: Prepared) -> tuple[Tensor, DepthEstimate]:
-        """state: B x hidden x H x W; place: B x 1 x H x W; rays: B x 2 x H x W; context: from the unit's `prepare`."""
-        seen = torch.cat((place, rays), dim=1)
-        looked = self.look(seen)
-        state = self.gru(state, torch.cat((looked, seen.to(looked.dtype)), dim=1), context)
-        change, spread = self.change(state).float().split(1, dim=1)
-        return state, DepthEstimate(place + change, spread)
+    def forward(self, state: Tensor, logit: Tensor, rays: Tensor, prepared: Prepared) -> tuple[Tensor, DepthEstimate]:
+        """Run one update.
+
+        Args:
+            state: B x hidden x H x W.
+            logit: B x 1 x H x W, current estimate.
+            rays: B x 2 x H x W, from `pixel_rays`.
+            prepared: Context, from `gru.prepare`.
+
+        Returns:
+            The new state, B x hidden x H x W, and the new estimate.
+        """
+        inputs = torch.cat((logit, rays), dim=1)
+        encoded = self.look(inputs)
+        state = self.gru(state, torch.cat((encoded, inputs.to(encoded.dtype)), dim=1), prepared)
+        change, raw_log_scale = self.change(state).float().split(1, dim=1)
+        return state, DepthEstimate(logit + change, raw_log_scale)
 
 
 class DepthRefiner(nn.Module):
-    """From 1/8 of the image to all of it: a correction at 1/4, where features know edges, then convex upsampling."""
+    """Correction of the estimate at 1/4 of the image, from the features of stage 1, and its upsampling weights.
+
+    Args:
+        hidden: Channels of the hidden state.
+        channels: Channels of the features at 1/4.
+    """
 
     def __init__(self, hidden: int, channels: int) -> None:
         super().__init__()
@@ -104,27 +148,40 @@ class DepthRefiner(nn.Module):
             ActivatedConv(hidden, hidden, 3, rectified=True, padding=1),
         )
         self.change = ActivatedConv(hidden, 2, 3, padding=1)
-        self.weights = ActivatedConv(hidden, 9 * FINE**2, 1)
+        self.weights = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)
         init_for_relu(self.joint)
         nn.init.normal_(self.change.weight, std=1e-3)
 
     def forward(self, state: Tensor, fine: Tensor, estimate: DepthEstimate) -> tuple[DepthEstimate, Tensor]:
-        """state: B x hidden x H/8 x W/8; fine: features, B x channels x H/4 x W/4.
+        """Refine an estimate.
 
-        Returns the estimate at 1/4, and the logits of its convex upsampling, B x (9 * 16) x H/4 x W/4.
+        Args:
+            state: B x hidden x H/8 x W/8.
+            fine: B x channels x H/4 x W/4, features of stage 1.
+            estimate: Estimate at 1/8.
+
+        Returns:
+            The estimate at 1/4, and the logits of its convex upsampling, B x (9 * 16) x H/4 x W/4.
         """
-        upward = upsample_2x(state)
-        joint = self.joint(torch.cat((upward, fine.to(upward.dtype)), dim=1))
-        change, spread = self.change(joint).float().split(1, dim=1)
-        better = DepthEstimate(upsample_2x(estimate.place) + change, upsample_2x(estimate.spread) + spread)
-        return better, self.weights(joint)
+        upsampled = upsample_2x(state)
+        joint = self.joint(torch.cat((upsampled, fine.to(upsampled.dtype)), dim=1))
+        change, scale_change = self.change(joint).float().split(1, dim=1)
+        refined = DepthEstimate(
+            upsample_2x(estimate.logit) + change, upsample_2x(estimate.raw_log_scale) + scale_change
+        )
+        return refined, self.weights(joint)
 
 
 class DepthDecoder(nn.Module):
-    """Depth from the features of one image.
+    """Recurrent coarse-to-fine depth decoder.
 
-    wide: two more stages, at 1/16 and 1/32, each of one block, so that a pixel sees the whole room. levels: one for
-    each of STRIDES. update: shared by all of them. finish: what makes the last ones fine.
+    Args:
+        wide: Two more encoder stages, at 1/16 and 1/32, of one block each, for a large receptive field.
+        levels: One for each of `STRIDES`.
+        update: Recurrent update, shared by all levels.
+        finish: Correction at 1/4 of the image.
+        nearest: Smallest depth, canonical meters.
+        farthest: Largest depth, canonical meters.
     """
 
     def __init__(
@@ -147,86 +204,105 @@ class DepthDecoder(nn.Module):
         self,
         features: tuple[Tensor, ...],
         center: Tensor,
-        updates: int,
-        every: bool = False,
+        num_updates: int,
+        return_all: bool = False,
         progress: ProgressCallback | None = None,
     ) -> DepthSequence:
-        """features: of the encoder, at 1/4 and 1/8 of a padded image whose sides are multiples of 32.
+        """Run the recurrent updates.
 
-        center: B x 2, (x, y) that the camera looks at, pixels of the image. every: return all estimates (for training),
-        not the last alone. progress: told of every update.
+        Args:
+            features: Features of the encoder at 1/4 and 1/8 of a padded image whose sides are multiples of 32.
+            center: B x 2, principal point (x, y), pixels of the image.
+            num_updates: Number of updates over all levels, at least 1.
+            return_all: Return the estimates of all updates (for training), not only the last.
+            progress: Called after every update.
+
+        Returns:
+            The estimates at the size of the padded image.
+
+        Raises:
+            ValueError: If `num_updates` is below 1.
         """
-        if updates < 1:
-            raise ValueError(f"a depth takes one update or more, not {updates}")
+        if num_updates < 1:
+            raise ValueError(f"the depth decoder needs at least one update, not {num_updates}")
         pyramid = [features[-1]]
         for stage in self.wide:
             pyramid.append(stage(pyramid[-1], False)[0])
         state: Tensor | None = None
-        place = pyramid[-1].new_zeros(len(pyramid[-1]), 1, *map_size(pyramid[-1]), dtype=torch.float32)
+        logit = pyramid[-1].new_zeros(len(pyramid[-1]), 1, *map_size(pyramid[-1]), dtype=torch.float32)
         logs, log_scales, done = [], [], 0
-        plan = zip(self.levels, reversed(pyramid), STRIDES, softmax_weights(updates), strict=True)
-        for level, seen, stride, count in plan:
-            place = place if state is None else upsample_2x(place)
-            state, context = level(seen, state)
-            prepared, rays = self.update.gru.prepare(context), pixel_rays(seen, stride, center)
+        plan = zip(self.levels, reversed(pyramid), STRIDES, updates_per_level(num_updates), strict=True)
+        for level, level_features, stride, count in plan:
+            logit = logit if state is None else upsample_2x(logit)
+            state, context = level(level_features, state)
+            prepared, rays = self.update.gru.prepare(context), pixel_rays(level_features, stride, center)
             for _ in range(count):
-                # Each update is judged on what it adds, not on what it makes of earlier ones.
-                state, estimate = self.update(state, place.detach(), rays, prepared)
-                place, done = estimate.place, done + 1
-                if every or done == updates:
+                # As in RAFT, the loss of an update has no gradient through earlier estimates.
+                state, estimate = self.update(state, logit.detach(), rays, prepared)
+                logit, done = estimate.logit, done + 1
+                if return_all or done == num_updates:
                     log, log_scale = self._upsample(estimate, state, features[0], stride)
                     logs.append(log)
                     log_scales.append(log_scale)
                 if progress:
-                    progress(done, updates)
+                    progress(done, num_updates)
         return DepthSequence(tuple(logs), tuple(log_scales))
 
     def _upsample(self, estimate: DepthEstimate, state: Tensor, fine: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-        """An estimate at the size of the padded image: by Finish from the finest level, else smoothly."""
+        """Upsample an estimate to log depth and log scale at the size of the padded image.
+
+        The finest level is refined and upsampled by learned weights, the coarser ones bilinearly.
+        """
         if stride == STRIDES[-1]:
             estimate, weights = self.finish(state, fine, estimate)
-            whole = upsample(self._bounded(estimate), 0.25 * weights, FINE)  # a quarter, as for flow
+            upsampled = upsample(self._bound(estimate), 0.25 * weights, FINE_STRIDE)  # 0.25 as in the flow decoder
         else:
-            whole = self._bounded(estimate)
+            upsampled = self._bound(estimate)
             for _ in range(stride.bit_length() - 1):
-                whole = upsample_2x(whole)
-        return whole[:, :1], whole[:, 1:]
+                upsampled = upsample_2x(upsampled)
+        return upsampled[:, :1], upsampled[:, 1:]
 
-    def _bounded(self, estimate: DepthEstimate) -> Tensor:
-        """Log depth between the bounds, and a log scale above the least: B x 2 x H x W."""
-        log = self.low + (self.high - self.low) * torch.sigmoid(estimate.place)
-        return torch.cat((log, LEAST_LOG_SCALE + F.softplus(estimate.spread - LEAST_LOG_SCALE)), dim=1)
+    def _bound(self, estimate: DepthEstimate) -> Tensor:
+        """Return the bounded log depth and log scale, B x 2 x H x W."""
+        log = self.low + (self.high - self.low) * torch.sigmoid(estimate.logit)
+        return torch.cat((log, MIN_LOG_SCALE + F.softplus(estimate.raw_log_scale - MIN_LOG_SCALE)), dim=1)
 
 
-def softmax_weights(updates: int) -> tuple[int, ...]:
-    """Updates of each level, the coarsest first: equal shares, and what remains goes to the finest levels."""
-    return tuple((updates + level) // len(STRIDES) for level in range(len(STRIDES)))
+def updates_per_level(num_updates: int) -> tuple[int, ...]:
+    """Split the updates evenly over the levels, the coarsest first; the remainder goes to the finest levels."""
+    return tuple((num_updates + level) // len(STRIDES) for level in range(len(STRIDES)))
 
 
 def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
-    """Where each pixel of maps at 1/stride of an image points to in the canonical camera: B x 2 x h x w.
+    """Return the viewing ray (x, y) / z of each pixel in the canonical camera.
 
-    (x, y) / z of a ray, by the point that the camera looks at, center, B x 2, pixels of the image (the center of the
-    first one is (0, 0)), and the canonical focal length. Depth along a floor that lies a certain height under the
-    camera is that height / y: in canonical meters this holds whatever the focal length of the real camera was, since
-    both are scaled by it alike.
+    The depth of a ground plane at height h below the camera is h / y. In canonical meters this holds for any focal
+    length of the real camera, which scales both sides alike.
+
+    Args:
+        maps: B x C x h x w, maps at 1/stride of the image.
+        stride: Downsampling factor of the maps.
+        center: B x 2, principal point, pixels of the image; the center of the first pixel is (0, 0).
+
+    Returns:
+        B x 2 x h x w.
     """
     grid = (pixel_grid(*map_size(maps), maps.device) + 0.5) * stride - 0.5
     return (grid[None] - center.float()[:, :, None, None]) / CANONICAL_FOCAL
 
 
 def build_decoder(config: ModelConfig) -> DepthDecoder:
-    """The decoder that a configuration describes, with fresh random weights."""
+    """Build the depth decoder of a configuration with random weights."""
     embed, hidden = EMBEDDINGS[config.embedding], config.hidden_width
-    below = config.widths[-1]
+    width_in = config.widths[-1]
     wide = []
     for width in config.depth_widths:
-        wide.append(Stage(embed(below, width, 2), width, [block(config, width)]))
-        below = width
+        wide.append(Stage(embed(width_in, width, 2), width, [build_block(config, width)]))
+        width_in = width
     channels = (*reversed(config.depth_widths), config.widths[-1])
     return DepthDecoder(
         wide,
-        [Level(each, hidden, coarsest=index == 0) for index, each in enumerate(channels)],
+        [Level(width, hidden, coarsest=index == 0) for index, width in enumerate(channels)],
         DepthUpdate(hidden),
         DepthRefiner(hidden, config.widths[0]),
         config.nearest,
@@ -248,18 +324,19 @@ __all__ = [
 ]
 
 LEAST_SIDE = 64
-"""Smaller images are padded to this, so that instance norm has more than one pixel at the coarsest level."""
-LEAST_DEPTH = 1e-6
-"""Meters; unknown depths are stored as 0, whose logarithm is no number to compute with."""
+"""Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
+MIN_DEPTH = 1e-6
+"""Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
 
 
 @dataclass(frozen=True)
 class DepthPrediction:
-    """What the network says of a batch of images, at their size.
+    """Output of the depth network for a batch of images.
 
-    logs: per update kept, the best last, B x 1 x H x W, natural logarithm of depth in meters for a camera of
-    CANONICAL_FOCAL; log_scales: likewise, logarithm of the Laplace scale of the error of `logs`.
-    prototypes: per stage and block of the encoder; empty unless asked for.
+    Attributes:
+        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters; the final estimate is last.
+        log_scales: Each B x 1 x H x W, logarithm of the Laplace scale of the error of `logs`.
+        prototypes: Per stage and block of the encoder; empty unless requested.
     """
 
     logs: tuple[Tensor, ...]
@@ -268,9 +345,12 @@ class DepthPrediction:
 
 
 class DepthNetwork(nn.Module):
-    """How far away everything in an image is.
+    """Depth network: encoder and recurrent decoder.
 
-    features: Encoder of the image, as that of flow is. decoder: takes its features and returns a DepthSequence.
+    Args:
+        features: Encoder of the image, of the same structure as that of flow.
+        decoder: The recurrent decoder.
+        config: The configuration that the network was built from.
     """
 
     def __init__(self, features: Encoder, decoder: DepthDecoder, config: ModelConfig) -> None:
@@ -288,19 +368,30 @@ class DepthNetwork(nn.Module):
         prototypes: bool = False,
         progress: ProgressCallback | None = None,
     ) -> DepthPrediction:
-        """images: B x 3 x H x W in [-1, 1], any size.
+        """Estimate the depth of images.
 
-        center: B x 2, (x, y) that the camera looks at, pixels, the center of the first one being (0, 0); None: the
-        middle of the images. updates: how many, by default as configured. every: return the estimate of every update.
-        prototypes: return those of the encoder as well. progress: told of every update.
+        Args:
+            images: B x 3 x H x W in [-1, 1], any size.
+            center: B x 2, principal point (x, y), pixels, with (0, 0) at the center of the first pixel; by default the
+                middle of the images.
+            updates: Number of recurrent updates; by default as configured.
+            every: Return the estimates of all updates, not only the last.
+            prototypes: Also return the prototypes of the encoder.
+            progress: Called after every update.
+
+        Returns:
+            The estimates at the size of the images.
+
+        Raises:
+            ValueError: If `images` is not B x 3 x H x W.
         """
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"depth needs a batch of images, B x 3 x H x W, not {tuple(images.shape)}")
         padding = depth_padding(images)
         encoded = self.features(padding.pad(images), prototypes)
         center = image_center(images) if center is None else center
-        wanted = self.config.depth_updates if updates is None else updates
-        sequence = self.decoder(encoded.features, center, wanted, every, progress)
+        num_updates = self.config.depth_updates if updates is None else updates
+        sequence = self.decoder(encoded.features, center, num_updates, every, progress)
         return DepthPrediction(
             tuple(padding.crop(log) for log in sequence.logs),
             tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
@@ -309,40 +400,46 @@ class DepthNetwork(nn.Module):
 
 
 def build_depth(config: ModelConfig) -> DepthNetwork:
-    """The depth network that a configuration describes, with fresh random weights."""
+    """Build the depth network of a configuration with random weights."""
     return DepthNetwork(Encoder(config), build_decoder(config), config)
 
 
 def depth_padding(images: Tensor) -> Padding:
-    """What the network adds to images, B x 3 x H x W, before it encodes them."""
+    """Return the padding that the network applies to images, B x 3 x H x W, before encoding."""
     return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], LEAST_SIDE)
 
 
 def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:
-    """The natural logarithm of what a camera of CANONICAL_FOCAL would have to measure to see the same image.
+    """Convert metric depth to the log depth of the canonical camera.
 
-    A camera of focal length f sees a thing as large as one of focal length g does at g / f times its distance. depth:
-    B x 1 x H x W, meters; focal: B, pixels of the image that the network sees.
+    An object looks the same to a camera of focal length f at depth z and to one of focal length g at depth z g / f.
+
+    Args:
+        depth: B x 1 x H x W, meters.
+        focal: B, focal length, pixels of the input image of the network.
+
+    Returns:
+        B x 1 x H x W, natural logarithm of canonical meters.
     """
-    return (depth.clamp_min(LEAST_DEPTH) * (CANONICAL_FOCAL / focal).view(-1, 1, 1, 1)).log()
+    return (depth.clamp_min(MIN_DEPTH) * (CANONICAL_FOCAL / focal).view(-1, 1, 1, 1)).log()
 
 
 def metric_depth(log: Tensor, focal: Tensor) -> Tensor:
-    """The inverse of `canonical_log`: meters, B x 1 x H x W."""
+    """Convert canonical log depth, B x 1 x H x W, to meters by the focal lengths (B, pixels): B x 1 x H x W."""
     return log.exp() * (focal / CANONICAL_FOCAL).view(-1, 1, 1, 1)
 
 
 def image_center(images: Tensor) -> Tensor:
-    """The middle of each image, B x 2, (x, y) in pixels: what most cameras look at."""
-    places = ((images.shape[3] - 1) / 2, (images.shape[2] - 1) / 2)
-    return torch.stack([images.new_full((len(images),), place, dtype=torch.float32) for place in places], dim=1)
+    """Return the center (x, y) of each image in pixels, B x 2, the default principal point."""
+    center = ((images.shape[3] - 1) / 2, (images.shape[2] - 1) / 2)
+    return torch.stack([images.new_full((len(images),), value, dtype=torch.float32) for value in center], dim=1)
 
 
 def optical_center(intrinsics: Tensor) -> Tensor:
-    """What each camera looks at: B x 3 x 3 to B x 2, (x, y) in pixels."""
+    """Return the principal points (x, y) of intrinsics, B x 3 x 3: B x 2, pixels."""
     return intrinsics[:, :2, 2]
 
 
 def focal_length(intrinsics: Tensor) -> Tensor:
-    """One focal length of each camera, the geometric mean of both, as areas go by it: B x 3 x 3 to B, pixels."""
+    """Return the geometric mean of both focal lengths of intrinsics, B x 3 x 3: B, pixels."""
     return torch.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])

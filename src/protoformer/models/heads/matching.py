@@ -1,9 +1,11 @@
-"""A first flow by global matching: where in all of the second image each part of the first is found.
+"""Global matching, which initializes the flow, and aggregation of motion over the image.
 
-A recurrent decoder that begins at zero sees as far as its look-ups reach, and a fast thing is found by luck. Here every
-cell of the first image is compared with every cell of the second, at half the resolution of the features. Training asks
-how likely the true cell is among all, and that a cell which the second image does not show is said to be nowhere; a
-distance to the true place would teach less, because the mean of two places that look alike is a third.
+A recurrent decoder that starts at zero only sees as far as its lookups reach, and misses fast motion. `GlobalMatching`
+compares every cell (2x2 pixels of the features, 16x16 of the image) of frame 1 with every cell of frame 2, and with
+"no match" for occluded cells. Training minimizes the negative log-likelihood of the true cell; a loss on the distance
+would favor the mean of two similar cells, which is neither.
+
+`PixelAggregation` (GMA) and `PrototypeAggregation` add motion features of similar pixels in the recurrent update.
 """
 
 import math
@@ -30,27 +32,30 @@ from protoformer.models.runtime import (
 )
 
 CELL = 2
-"""Pixels of the features along a side of what is matched at once."""
-COMPARED = 2**22
-"""How many pairs of cells are compared at a time where memory is short; it does not change the result."""
-SHARPNESS = 15.0
-"""What likeness is multiplied by before its softmax, at first: the right place then outweighs a thousand others."""
-NOWHERE = 0.4
-"""Likeness of nowhere, at first: less than that of a place that shows the same, more than that of a chance."""
+"""Side of a cell, pixels of the feature map."""
+MAX_PAIRS = 2**22
+"""Pairs of cells that are compared at a time with `low_memory`; does not change the result."""
+INIT_SHARPNESS = 15.0
+"""Initial factor of the similarities before the softmax; the true cell then outweighs a thousand others."""
+INIT_NO_MATCH = 0.4
+"""Initial similarity of "no match": below that of the same surface and above that of unrelated cells."""
 WINDOW = 3
-"""Cells along a side of the surroundings of the likeliest one, whose mean is where a cell goes."""
-REACHES = (15, 7, 3, 1)
-"""Cells to each side over which the flow of sure cells is averaged, to reach those that are not sure."""
-DOUBT = 0.05
-"""How much what is known from farther away weighs where nothing near is sure."""
+"""Side, in cells, of the window around the most likely cell over which the matched position is averaged."""
+FILL_RADII = (15, 7, 3, 1)
+"""Radii, in cells, over which the flow of confident cells is averaged to fill in the others, coarse to fine."""
+FILL_WEIGHT = 0.05
+"""Weight of the coarser fill where no cell within the radius is confident."""
 
 
 @dataclass(frozen=True)
 class MatchResult:
-    """What was found where.
+    """Result of global matching.
 
-    flow: B x 2 x H x W, pixels of the features, has no gradient. size: rows and columns of cells.
-    log_shares: B x n x (n + 1), the logarithm of how likely each cell went to each cell, and last to none of them.
+    Attributes:
+        flow: B x 2 x H x W, pixels of the feature map, without gradient.
+        size: (rows, columns) of the grid of n cells.
+        log_shares: B x n x (n + 1), log probability that each cell of frame 1 matches each cell of frame 2 or, in the
+            last column, none of them.
     """
 
     flow: Tensor
@@ -59,82 +64,99 @@ class MatchResult:
 
 
 class GlobalMatching(nn.Module):
-    """Likeness of all cells with all cells, and with nowhere; it is the cosine of what `cells` says of them.
+    """Match all cells of frame 1 with all cells of frame 2 by cosine similarity of their descriptors.
 
-    log_sharpness: the logarithm of what likeness is multiplied by. nowhere: the likeness of nowhere.
+    Match probabilities are a softmax over the cells of frame 2 and "no match", whose similarity is the parameter
+    `nowhere`. `log_sharpness` is the logarithm of the factor before the softmax (the inverse temperature).
+
+    Args:
+        width: Channels of the features.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.cells = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 1))
-        self.log_sharpness = nn.Parameter(torch.tensor(math.log(SHARPNESS)))
-        self.nowhere = nn.Parameter(torch.tensor(NOWHERE))
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(INIT_SHARPNESS)))
+        self.nowhere = nn.Parameter(torch.tensor(INIT_NO_MATCH))
 
     def forward(self, source: Tensor, target: Tensor) -> MatchResult:
-        """source, target: B x C x H x W features."""
-        cells = self._described(source, target)
+        """Match the features of frame 1 and frame 2, B x C x H x W each."""
+        cells = self._embed_cells(source, target)
         with full_precision(source):
             size = map_size(cells[0])
-            log_shares = self._log_shares(*_distinct(*cells))
-            return MatchResult(_spread(_reached(log_shares.detach(), size), size, source), size, log_shares)
+            log_probs = self._log_probs(*_normalize_cells(*cells))
+            return MatchResult(_fill_flow(_match_cells(log_probs.detach(), size), size, source), size, log_probs)
 
     def flow(self, source: Tensor, target: Tensor, low_memory: bool = False) -> Tensor:
-        """The flow alone; low_memory: never hold all pairs of cells."""
-        cells = self._described(source, target)
+        """Return only the flow, B x 2 x H x W, without gradient.
+
+        Args:
+            source: B x C x H x W, features of frame 1.
+            target: B x C x H x W, features of frame 2.
+            low_memory: Compare cells in chunks instead of storing all pairs.
+        """
+        cells = self._embed_cells(source, target)
         with full_precision(source):
             size = map_size(cells[0])
-            ours, theirs = _distinct(*cells)
-            parts = ours.split(max(1, COMPARED // (len(ours) * ours.shape[1])), dim=1) if low_memory else (ours,)
-            reached = [_reached(self._log_shares(some, theirs), size) for some in parts]
-            return _spread(torch.cat(reached, dim=1), size, source)
+            cells1, cells2 = _normalize_cells(*cells)
+            chunks: tuple[Tensor, ...] = (cells1,)
+            if low_memory:
+                chunks = cells1.split(max(1, MAX_PAIRS // (len(cells1) * cells1.shape[1])), dim=1)
+            matches = [_match_cells(self._log_probs(chunk, cells2), size) for chunk in chunks]
+            return _fill_flow(torch.cat(matches, dim=1), size, source)
 
-    def _described(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Cells of both maps, B x C x h x w each."""
+    def _embed_cells(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the descriptors of the cells of both maps, B x C x h x w each."""
         padding = Padding.to_multiple(*map_size(source), CELL)
-        found = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
-        return found[: source.shape[0]], found[source.shape[0] :]
+        cells = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
+        return cells[: source.shape[0]], cells[source.shape[0] :]
 
-    def _log_shares(self, cells: Tensor, target: Tensor) -> Tensor:
-        likeness = cells @ target.transpose(1, 2)
-        nowhere = self.nowhere.expand(*likeness.shape[:2], 1)
-        return (self.log_sharpness.exp() * torch.cat((likeness, nowhere), dim=2)).log_softmax(dim=2)
-
-
-def _distinct(ours: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Cells of both images as B x n x C, less what those of both have in common, and of length 1."""
-    ours, theirs = maps_to_tokens(ours.float()), maps_to_tokens(theirs.float())
-    common = (ours.mean(dim=1, keepdim=True) + theirs.mean(dim=1, keepdim=True)) / 2
-    return F.normalize(ours - common, dim=2), F.normalize(theirs - common, dim=2)
+    def _log_probs(self, cells1: Tensor, cells2: Tensor) -> Tensor:
+        """Return the log probabilities of matches of normalized cells, B x m x C and B x n x C: B x m x (n + 1)."""
+        similarity = cells1 @ cells2.transpose(1, 2)
+        no_match = self.nowhere.expand(*similarity.shape[:2], 1)
+        return (self.log_sharpness.exp() * torch.cat((similarity, no_match), dim=2)).log_softmax(dim=2)
 
 
-def _reached(log_shares: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where cells went, x and y in cells, and how sure that is, 0 to 1: B x n x 3."""
-    # Looked up, not computed from the number of a cell, which an export could not do for a size that it leaves open.
-    places = pixel_grid(*size, log_shares.device).flatten(1).T
-    corner = places[log_shares[..., :-1].argmax(dim=2)].long() - WINDOW // 2
+def _normalize_cells(cells1: Tensor, cells2: Tensor) -> tuple[Tensor, Tensor]:
+    """Flatten cells to B x n x C, subtract the mean over both images, and normalize to length 1."""
+    cells1, cells2 = maps_to_tokens(cells1.float()), maps_to_tokens(cells2.float())
+    mean = (cells1.mean(dim=1, keepdim=True) + cells2.mean(dim=1, keepdim=True)) / 2
+    return F.normalize(cells1 - mean, dim=2), F.normalize(cells2 - mean, dim=2)
+
+
+def _match_cells(log_probs: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the matched position (x, y) of each cell, in cells, and its confidence from 0 to 1: B x n x 3."""
+    # The positions are looked up, as an exported graph of variable size cannot compute them from the index.
+    positions = pixel_grid(*size, log_probs.device).flatten(1).T
+    corner = positions[log_probs[..., :-1].argmax(dim=2)].long() - WINDOW // 2
     index, within = window_index(corner, WINDOW, size)
-    near = log_shares.gather(2, index).masked_fill(within == 0, -math.inf)
-    # Shares that are all too small to be told from 0 have a mean all the same, since the likeliest is in the window.
-    shares, trust = near.softmax(dim=2), near.exp().sum(dim=2, keepdim=True)
-    return torch.cat(((shares[..., None] * places[index]).sum(dim=2), trust), dim=2)
+    window = log_probs.gather(2, index).masked_fill(within == 0, -math.inf)
+    # The softmax is defined even if all probabilities underflow, as the most likely cell is in the window.
+    weights, confidence = window.softmax(dim=2), window.exp().sum(dim=2, keepdim=True)
+    return torch.cat(((weights[..., None] * positions[index]).sum(dim=2), confidence), dim=2)
 
 
-def _spread(reached: Tensor, size: tuple[int, int], features: Tensor) -> Tensor:
-    """The flow of every pixel of the features: cells that are not sure go with the sure ones around, or stay."""
-    flow = tokens_to_maps(reached[..., :2], size) - pixel_grid(*size, reached.device)
-    # Squared: many unsure cells must not outvote a sure one.
-    trust = tokens_to_maps(reached[..., 2:], size) ** 2
-    known = torch.cat((flow * trust, trust), dim=1)
+def _fill_flow(matches: Tensor, size: tuple[int, int], features: Tensor) -> Tensor:
+    """Return the flow of every pixel of the features, filled in from confident cells and zero if there are none."""
+    flow = tokens_to_maps(matches[..., :2], size) - pixel_grid(*size, matches.device)
+    # The square keeps many unconfident cells from outweighing a confident one.
+    weight = tokens_to_maps(matches[..., 2:], size) ** 2
+    weighted = torch.cat((flow * weight, weight), dim=1)
     filled = torch.zeros_like(flow)
-    for reach in (*REACHES, 0):
-        around = F.avg_pool2d(known, 2 * reach + 1, stride=1, padding=reach)
-        doubt = DOUBT * (1 - around[:, 2:])
-        filled = (around[:, :2] + doubt * filled) / (around[:, 2:] + doubt)
+    for radius in (*FILL_RADII, 0):
+        mean = F.avg_pool2d(weighted, 2 * radius + 1, stride=1, padding=radius)
+        prior = FILL_WEIGHT * (1 - mean[:, 2:])
+        filled = (mean[:, :2] + prior * filled) / (mean[:, 2:] + prior)
     return Padding.to_multiple(*map_size(features), CELL).crop(upsample_2x(CELL * filled))
 
 
 class PixelAggregation(nn.Module):
-    """Global motion aggregation (GMA): attention between all pixels by the likeness of their context."""
+    """Global motion aggregation (GMA): attention between all pixels, with queries and keys from the context.
+
+    Args:
+        channels: Channels of context and motion features.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -144,21 +166,34 @@ class PixelAggregation(nn.Module):
         self.strength = nn.Parameter(torch.zeros(()))
 
     def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """What stays the same over the updates of a pair: queries and keys, B x 1 x HW x C."""
+        """Project the context, B x C x H x W, to the queries and keys of all updates, B x 1 x HW x C each."""
         tokens = maps_to_tokens(context)
         return split_heads(self.query(tokens), 1), split_heads(self.key(tokens), 1)
 
     def forward(self, motion: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        """motion: B x C x H x W; returns it with what its like see added."""
+        """Add the attended motion features.
+
+        Args:
+            motion: B x C x H x W.
+            prepared: Queries and keys from `prepare`.
+
+        Returns:
+            B x C x H x W.
+        """
         query, key = prepared
-        gathered = F.scaled_dot_product_attention(query, key, split_heads(self.value(maps_to_tokens(motion)), 1))
-        return motion + self.strength * tokens_to_maps(merge_heads(gathered), map_size(motion))
+        attended = F.scaled_dot_product_attention(query, key, split_heads(self.value(maps_to_tokens(motion)), 1))
+        return motion + self.strength * tokens_to_maps(merge_heads(attended), map_size(motion))
 
 
 class PrototypeAggregation(nn.Module):
-    """The same through prototypes of the context: motion is averaged over each group, and handed back to its members.
+    """Motion aggregation through prototypes of the context.
 
-    Cost is linear in the pixels, where attention between all of them is quadratic.
+    Motion features are averaged over the members of each prototype and broadcast back by the memberships. The cost is
+    linear in the number of pixels; that of attention between all pixels is quadratic.
+
+    Args:
+        channels: Channels of context and motion features.
+        prototyping: Clusters the context.
     """
 
     def __init__(self, channels: int, prototyping: Prototyping) -> None:
@@ -168,20 +203,33 @@ class PrototypeAggregation(nn.Module):
         self.strength = nn.Parameter(torch.zeros(()))
 
     def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """What stays the same over the updates of a pair: memberships in the final groups, and their mass.
+        """Cluster the context, once for all updates.
 
-        B x heads x K x HW, and their sums over the pixels, B x heads x K.
+        Args:
+            context: B x C x H x W.
+
+        Returns:
+            Memberships in the final prototypes, B x heads x K x HW, and their sums over the pixels, B x heads x K.
         """
         tokens, size = maps_to_tokens(context), map_size(context)
         keys, _ = self.prototyping.keys_and_values(tokens)
-        # Every update multiplies by them twice: they are brought to the precision of products once.
-        shares = to_autocast_dtype(self.prototyping.memberships(self.prototyping(tokens, size).centers, keys, size))
-        return shares, shares.sum(dim=-1, dtype=accumulation_dtype(shares.dtype))
+        # Every update multiplies by the memberships twice, so they are cast to the autocast dtype once.
+        centers = self.prototyping(tokens, size).centers
+        memberships = to_autocast_dtype(self.prototyping.memberships(centers, keys, size))
+        return memberships, memberships.sum(dim=-1, dtype=accumulation_dtype(memberships.dtype))
 
     def forward(self, motion: Tensor, prepared: tuple[Tensor, Tensor]) -> Tensor:
-        """motion: B x C x H x W; returns it with what its group sees added."""
-        shares, mass = prepared
-        values = split_heads(self.value(maps_to_tokens(motion)), shares.shape[1])
-        groups = means(shares.to(values.dtype) @ values, mass)
-        shared = merge_heads(shares.transpose(-2, -1) @ groups.to(shares.dtype))
-        return motion + self.strength * tokens_to_maps(shared, map_size(motion))
+        """Add the mean motion features of the prototypes of each pixel.
+
+        Args:
+            motion: B x C x H x W.
+            prepared: Memberships and masses from `prepare`.
+
+        Returns:
+            B x C x H x W.
+        """
+        memberships, mass = prepared
+        values = split_heads(self.value(maps_to_tokens(motion)), memberships.shape[1])
+        prototype_motion = means(memberships.to(values.dtype) @ values, mass)
+        broadcast = merge_heads(memberships.transpose(-2, -1) @ prototype_motion.to(memberships.dtype))
+        return motion + self.strength * tokens_to_maps(broadcast, map_size(motion))

@@ -1,4 +1,18 @@
-"""Stabilization: from the trails of a window of frames to the warp that moves one of them onto a stable path."""
+"""Stabilization head and network: the warp that moves one frame of a video onto a stable camera path.
+
+The input is the current frame and trajectories: for each cell (8x8 pixels) of the current frame, its position in all
+frames of a temporal window, relative to the current one. `stab_stages` stages follow each other, and each works on the
+trajectories as the warp so far would leave them:
+
+1. `StabilizeStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks (CAP
+   and LS). It predicts a summary of the window and corrections of the warp.
+2. A smooth motion field (a polynomial in x and y) is fitted to each frame of the trajectories.
+3. `PathFilter` predicts temporal weights: the stable position is a weighted sum of the positions in the window. They
+   filter the smooth fields and, weighted per cell, the residual of each cell.
+
+Two regressors differ in window and warp: "grid" (after StabNet) uses past frames only and a warp that is bilinear
+between 8x8 vertices; "field" (after PWStableNet) uses past and future frames and a warp with one value for each cell.
+"""
 
 from dataclasses import dataclass
 
@@ -16,32 +30,36 @@ from protoformer.geometry.motion_fields import (
 )
 from protoformer.geometry.warps import pixel_grid, sample
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import Encoder, block
+from protoformer.models.encoder import Encoder, build_block
 from protoformer.models.heads.cost_memory import sine_positions
 from protoformer.models.layers import TokenNorm
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
-KERNEL = 14.0
-"""Frames, the deviation of the Gaussian that the kernel begins as."""
-STIFFNESS = 1e-4
-"""Of the line's slope: with hardly any frames beside now there is none."""
-QUIET = 0.5
-"""Pixels: a path that strays less than this is not looked at any closer."""
-REACH = 0.1
-"""What 1 means in the filter, at now; far from it less, as paths stray the more from a line the longer it is."""
-ENOUGH = 0.05
-"""Share of the places of a frame that must be known for the frame to count by half."""
+KERNEL_SIGMA = 14.0
+"""Standard deviation, in frames, of the Gaussian that initializes the temporal kernel."""
+SLOPE_REGULARIZATION = 1e-4
+"""Regularization of the slope of the fitted line, which vanishes if only the current frame is valid."""
+MIN_DEVIATION = 0.5
+"""Lower bound, in pixels, of the deviation that paths are normalized by."""
+FILTER_SCALE = 0.1
+"""Scale of the learned filter at the current frame; it falls with time, as paths deviate more from a longer line."""
+HALF_WEIGHT_FRACTION = 0.05
+"""Fraction of valid cells at which a frame has about half its weight."""
 
 
 class PathFilter(nn.Module):
-    """Weights over the frames of a window, by which a trail's stable place at now is a sum of its places.
+    """Temporal filter: weights over the T frames of a window whose weighted sum of positions is the stable position.
 
-    A line is fitted to the window by least squares, weighted by a kernel over time (a softmax of `kernel`) and by how
-    much is known of each frame; its value at now is the stable place. So whatever moves evenly stays as it is, at the
-    ends of a clip too. To that a filter of what strays from the line is added: `filter`, the same for all clips, and
-    what a perceptron makes of the path itself, each direction by itself. Both begin at zero.
+    A line is fitted to the path by least squares, weighted by a temporal kernel (softmax of `kernel`) and by the valid
+    fraction of each frame; its value at the current frame is the stable position. Uniform motion is thus kept, also at
+    the ends of a clip. A learned filter of the residual from the line is added: `filter`, shared by all clips, and one
+    that an MLP predicts from the path, separately for x and y. Both are initialized to zero.
 
-    past, future: frames beside now. width: channels of the summary of what is seen. hidden: of the perceptron.
+    Args:
+        past: Frames before the current one.
+        future: Frames after the current one.
+        width: Channels of the summary.
+        hidden: Hidden channels of the MLP.
     """
 
     moments: Tensor
@@ -52,8 +70,8 @@ class PathFilter(nn.Module):
         frames = past + 1 + future
         steps = torch.arange(-past, future + 1).float()
         self.register_buffer("moments", steps / max(past, future), persistent=False)
-        self.register_buffer("reach", REACH / (1 + (steps / KERNEL).square()), persistent=False)
-        self.kernel = nn.Parameter(-0.5 * (steps / KERNEL).square())
+        self.register_buffer("reach", FILTER_SCALE / (1 + (steps / KERNEL_SIGMA).square()), persistent=False)
+        self.kernel = nn.Parameter(-0.5 * (steps / KERNEL_SIGMA).square())
         self.slope = nn.Parameter(torch.ones(()))
         self.filter = nn.Parameter(torch.zeros(frames))
         self.perceptron = nn.Sequential(
@@ -68,50 +86,70 @@ class PathFilter(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
-    def forward(self, path: Tensor, known: Tensor, summary: Tensor) -> Tensor:
-        """The weights, B x 2 x T, for the x and y of places.
+    def forward(self, path: Tensor, valid: Tensor, summary: Tensor) -> Tensor:
+        """Compute the temporal weights.
 
-        path: B x T x 2, pixels, how the middle of the frame moved; known: B x T, 0 to 1, how much is known of each
-        frame; summary: B x width.
+        Args:
+            path: B x T x 2, pixels, motion of the center of the frame.
+            valid: B x T, valid fraction of each frame, 0 to 1.
+            summary: B x width, features of the window.
+
+        Returns:
+            Weights of the x and y positions, B x 2 x T.
         """
-        known = (known / (known + ENOUGH) * (1 + ENOUGH))[:, None]
-        shares = self.kernel.softmax(dim=0) * known  # B x 1 x T
-        shares = shares / shares.sum(dim=2, keepdim=True).clamp_min(1e-6)
-        middle = (shares * self.moments).sum(dim=2, keepdim=True)
-        apart = self.moments - middle
-        slopes = shares * apart / ((shares * apart.square()).sum(dim=2, keepdim=True) + STIFFNESS)
+        valid = (valid / (valid + HALF_WEIGHT_FRACTION) * (1 + HALF_WEIGHT_FRACTION))[:, None]
+        weights = self.kernel.softmax(dim=0) * valid  # B x 1 x T
+        weights = weights / weights.sum(dim=2, keepdim=True).clamp_min(1e-6)
+        mean_time = (weights * self.moments).sum(dim=2, keepdim=True)
+        offset = self.moments - mean_time
+        slope_weights = weights * offset / ((weights * offset.square()).sum(dim=2, keepdim=True) + SLOPE_REGULARIZATION)
         path = path.transpose(1, 2)  # B x 2 x T
-        change = self._change(path, known, (shares - middle * slopes, slopes), summary)
-        line = shares - (self.slope + change[..., -1:]) * middle * slopes
-        extra = (self.filter + change[..., :-1]) * self.reach * known
-        taken = extra.sum(dim=2, keepdim=True) * line + (extra * self.moments).sum(dim=2, keepdim=True) * slopes
-        return line + extra - taken
+        change = self._predict_change(path, valid, (weights - mean_time * slope_weights, slope_weights), summary)
+        line = weights - (self.slope + change[..., -1:]) * mean_time * slope_weights
+        filter_weights = (self.filter + change[..., :-1]) * self.reach * valid
+        # Subtract the response of the filter to a line, so that it only acts on the residual.
+        line_response = (
+            filter_weights.sum(dim=2, keepdim=True) * line
+            + (filter_weights * self.moments).sum(dim=2, keepdim=True) * slope_weights
+        )
+        return line + filter_weights - line_response
 
-    def _change(self, path: Tensor, known: Tensor, line: tuple[Tensor, Tensor], summary: Tensor) -> Tensor:
-        """What this path changes of the filter, and of how far the slope is believed: B x 2 x (T + 1)."""
-        here, slope = ((path * weights).sum(dim=2, keepdim=True) for weights in line)
-        strays = (path - here - slope * self.moments) * known
-        size = (strays.square().mean(dim=2, keepdim=True) + QUIET * QUIET).sqrt()
-        both = path.shape[0], 2, -1
-        direction = torch.stack((torch.zeros_like(size[:, 0]), torch.ones_like(size[:, 0])), dim=1)
-        said = (strays / size, known.expand(both), size.log(), here / size, slope / size / len(self.moments), direction)
-        result: Tensor = self.perceptron(torch.cat((*said, summary[:, None].expand(both)), dim=2))
+    def _predict_change(self, path: Tensor, valid: Tensor, line: tuple[Tensor, Tensor], summary: Tensor) -> Tensor:
+        """Predict the changes of the filter and of the factor of the slope for this path: B x 2 x (T + 1)."""
+        intercept, slope = ((path * weights).sum(dim=2, keepdim=True) for weights in line)
+        residual = (path - intercept - slope * self.moments) * valid
+        scale = (residual.square().mean(dim=2, keepdim=True) + MIN_DEVIATION * MIN_DEVIATION).sqrt()
+        shape = path.shape[0], 2, -1
+        axis = torch.stack((torch.zeros_like(scale[:, 0]), torch.ones_like(scale[:, 0])), dim=1)
+        inputs = (
+            residual / scale,
+            valid.expand(shape),
+            scale.log(),
+            intercept / scale,
+            slope / scale / len(self.moments),
+            axis,
+        )
+        result: Tensor = self.perceptron(torch.cat((*inputs, summary[:, None].expand(shape)), dim=2))
         return result
 
 
 __all__ = ["REGRESSORS", "StabilizeNetwork", "StabilizePrediction", "Trajectories", "build_stabilize", "window_of"]
 
 REGRESSORS = ("grid", "field")
+"""Choices of the configuration field `regressor`."""
 VERTICES = 8
-"""A side of the coarse grid of `grid`."""
+"""Vertices along a side of the coarse grid of the "grid" regressor."""
 AFFINE = 3
-"""Of the terms of a smooth field: 1, x, y."""
+"""Number of affine terms of a smooth field: 1, x, y."""
 
 
 @dataclass(frozen=True)
 class StabilizePrediction:
-    """warps: one a stage, the best last, each B x 2 x h x w, pixels of the working frame: what stands at each cell's
-    center of the *stable* frame is found in the shaky frame at that center plus this.
+    """Output of the stabilization network.
+
+    Attributes:
+        warps: One for each stage, the final one last, B x 2 x h x w, pixels of the working frame. The cell at position
+            p of the stable frame shows the shaky frame at p + warp(p).
     """
 
     warps: tuple[Tensor, ...]
@@ -119,10 +157,13 @@ class StabilizePrediction:
 
 @dataclass(frozen=True)
 class StageOutput:
-    """What a stage says of a batch.
+    """Output of one stage.
 
-    summary: B x C, of all it sees. rough: B x 1 x h x w, 0 to 1, how far each place goes its own way rather than the
-    frame's. affine: B x 3 x 2 and field: B x 2 x h x w, pixels, what is added.
+    Attributes:
+        summary: B x C, mean token.
+        rough: B x 1 x h x w, 0 to 1, weight of the filtered residual motion of each cell.
+        affine: B x 3 x 2, pixels, correction of the smooth warp.
+        field: B x 2 x h x w, pixels, correction of the warp of each cell.
     """
 
     summary: Tensor
@@ -132,9 +173,11 @@ class StageOutput:
 
 
 class StabilizeStage(nn.Module):
-    """Trails and features of the frame, joined and grouped by prototypes.
+    """One stage: embeds trajectories and features of the frame, mixes the cells by CAP and LS, predicts corrections.
 
-    window: frames of a trail. embed: of its 3 numbers a frame. project: of the encoder's features.
+    Args:
+        config: Configuration of the network.
+        window: T, frames of a trajectory; each has 3 values, x, y and confidence.
     """
 
     def __init__(self, config: ModelConfig, window: int) -> None:
@@ -142,38 +185,42 @@ class StabilizeStage(nn.Module):
         width = config.stab_width
         self.embed = nn.Linear(3 * window, width)
         self.project = nn.Linear(config.widths[-1], width)
-        self.blocks = nn.ModuleList(block(config, width) for _ in range(config.stab_layers))
+        self.blocks = nn.ModuleList(build_block(config, width) for _ in range(config.stab_layers))
         self.norm = TokenNorm(width)
         self.places = nn.Linear(width, 3)
         self.whole = nn.Linear(width, 2 * AFFINE)
-        for head in (self.places, self.whole):  # which begin by saying nothing
+        for head in (self.places, self.whole):  # zero corrections at first
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
     def forward(self, maps: Tensor, trails: Trajectories) -> StageOutput:
-        """maps: B x C x h x w, the encoder's."""
-        size, wide = map_size(maps), maps.shape[3]
-        # In eighths of the frame's width, so that a strong shake is about as large as a trust.
-        trail = torch.cat((trails.places / wide, trails.trust), dim=2).flatten(1, 2)
-        where = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, self.norm.normalized_shape[0])
-        tokens = self.embed(maps_to_tokens(trail)) + self.project(maps_to_tokens(maps)) + where
-        for each in self.blocks:
-            tokens, _ = each(tokens, size, False)
+        """Run the stage.
+
+        Args:
+            maps: B x C x h x w, features of the encoder.
+            trails: Trajectories of the cells.
+        """
+        size, width = map_size(maps), maps.shape[3]
+        # Positions in eighths of the width of the frame, so that a strong shake is about as large as the confidence.
+        trajectory = torch.cat((trails.places / width, trails.trust), dim=2).flatten(1, 2)
+        encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, self.norm.normalized_shape[0])
+        tokens = self.embed(maps_to_tokens(trajectory)) + self.project(maps_to_tokens(maps)) + encoding
+        for block in self.blocks:
+            tokens, _ = block(tokens, size, False)
         with full_precision(tokens):
             tokens = self.norm(tokens.float())
-            places, summary = tokens_to_maps(self.places(tokens), size), tokens.mean(dim=1)
+            cells, summary = tokens_to_maps(self.places(tokens), size), tokens.mean(dim=1)
             affine = self.whole(summary).unflatten(1, (AFFINE, 2))
-            return StageOutput(summary, places[:, 2:].sigmoid(), CELL * affine, CELL * places[:, :2])
+            return StageOutput(summary, cells[:, 2:].sigmoid(), CELL * affine, CELL * cells[:, :2])
 
 
 class StabilizeNetwork(nn.Module):
-    """Finds the warp from a stable frame to the shaky one.
+    """Stabilization network: predicts the warp from a stable frame to the shaky one.
 
-    The window of `grid` is the frame and those before it, and its warp is bilinear between 8 x 8 vertices; that of
-    `field` goes both ways, and its warp has its own value at every cell.
+    The encoder is that of the flow network and is frozen, so that both tasks can share it.
 
-    features: Encoder of the frame. It is flow's, and no gradient reaches it, so that both tasks can share it.
-    path: what a stable path is. stages: each sees the trails as the one before would leave them.
+    Args:
+        config: Configuration of the network.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -186,73 +233,85 @@ class StabilizeNetwork(nn.Module):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Frames before and after now."""
+        """Number of frames before and after the current one."""
         return window_of(self.config)
 
     def forward(self, images: Tensor, trails: Trajectories) -> StabilizePrediction:
-        """images: B x 3 x H x W in [-1, 1], frame now at its working size, of whole cells."""
-        self._expect(images, trails)
+        """Predict the warps of all stages.
+
+        Args:
+            images: B x 3 x H x W in [-1, 1], the current frame at its working size, sides multiples of 8.
+            trails: Trajectories of the cells of the current frame.
+
+        Raises:
+            ValueError: If the shapes do not fit.
+        """
+        self._check_shapes(images, trails)
         with torch.no_grad():
-            seen = self.features(images).features[-1].float()
+            features = self.features(images).features[-1].float()
         warp, warps = torch.zeros_like(trails.places[:, 0]), []
         for stage in self.stages:
-            warp = self._corrected(stage, seen, trails, warp.detach())
+            warp = self._update_warp(stage, features, trails, warp.detach())
             warps.append(warp)
         return StabilizePrediction(tuple(warps))
 
-    def _corrected(self, stage: nn.Module, seen: Tensor, trails: Trajectories, warp: Tensor) -> Tensor:
-        """The warp after a stage. seen: B x C x h x w, the features of frame now."""
-        size = map_size(seen)
+    def _update_warp(self, stage: nn.Module, features: Tensor, trails: Trajectories, warp: Tensor) -> Tensor:
+        """Return the warp after a stage. features: B x C x h x w, of the current frame."""
+        size = map_size(features)
         with full_precision(warp):
-            left = seen_from(trails, warp)
-            maps = sample(seen, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
-            smooth = fit_fields(left.places, left.trust)
-        said: StageOutput = stage(maps, left)
+            warped = seen_from(trails, warp)
+            maps = sample(features, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
+            smooth = fit_fields(warped.places, warped.trust)
+        output: StageOutput = stage(maps, warped)
         with full_precision(warp):
-            ways, terms = smooth.coefficients, cell_terms(*size, device=warp.device)
-            filters = self.path(ways[:, :, 0], smooth.weights.mean(dim=(2, 3, 4)), said.summary)
-            own = smooth.weights * (left.places - evaluate_fields(ways, terms))
-            of_frame = torch.einsum("bct,btnc->bnc", filters, ways)
-            of_places = torch.einsum("bct,btchw->bchw", filters, own)
-            of_frame = torch.cat((of_frame[:, :AFFINE] - said.affine, of_frame[:, AFFINE:]), dim=1)
-            return warp - self._laid(of_frame, said.rough * of_places - said.field)
+            coefficients, terms = smooth.coefficients, cell_terms(*size, device=warp.device)
+            filters = self.path(coefficients[:, :, 0], smooth.weights.mean(dim=(2, 3, 4)), output.summary)
+            residual = smooth.weights * (warped.places - evaluate_fields(coefficients, terms))
+            frame_motion = torch.einsum("bct,btnc->bnc", filters, coefficients)
+            cell_motion = torch.einsum("bct,btchw->bchw", filters, residual)
+            frame_motion = torch.cat((frame_motion[:, :AFFINE] - output.affine, frame_motion[:, AFFINE:]), dim=1)
+            return warp - self._combine_motion(frame_motion, output.rough * cell_motion - output.field)
 
-    def _laid(self, of_frame: Tensor, of_places: Tensor) -> Tensor:
-        """A smooth field, B x 6 x 2, and one of every cell, B x 2 x h x w, as one of the kind that is predicted."""
-        size = map_size(of_places)
+    def _combine_motion(self, frame_motion: Tensor, cell_motion: Tensor) -> Tensor:
+        """Add a smooth field, B x 6 x 2, and a field of all cells, B x 2 x h x w, as the regressor represents warps."""
+        size = map_size(cell_motion)
         if self.config.regressor == "field":
-            return evaluate_fields(of_frame, cell_terms(*size, device=of_places.device)) + of_places
-        corners = torch.linspace(-1, 1, VERTICES, device=of_places.device, dtype=torch.float32)
-        down, across = (_between(side, corners) for side in size)
-        means = (each / each.sum(dim=0).clamp_min(1e-6) for each in (down, across))
-        near = next(means).T @ of_places @ next(means)
-        return down @ (evaluate_fields(of_frame, terms_at(corners, corners)) + near) @ across.T
+            return evaluate_fields(frame_motion, cell_terms(*size, device=cell_motion.device)) + cell_motion
+        vertices = torch.linspace(-1, 1, VERTICES, device=cell_motion.device, dtype=torch.float32)
+        rows, columns = (_interpolation_weights(side, vertices) for side in size)
+        averages = (weights / weights.sum(dim=0).clamp_min(1e-6) for weights in (rows, columns))
+        vertex_motion = next(averages).T @ cell_motion @ next(averages)
+        return rows @ (evaluate_fields(frame_motion, terms_at(vertices, vertices)) + vertex_motion) @ columns.T
 
-    def _expect(self, images: Tensor, trails: Trajectories) -> None:
+    def _check_shapes(self, images: Tensor, trails: Trajectories) -> None:
         past, future = self.window
         height, width = images.shape[-2:]
         cells = (len(images), past + 1 + future, 3, height // CELL, width // CELL)
-        found = trails.places.shape, trails.trust.shape
-        wanted = (*cells[:2], 2, *cells[3:]), (*cells[:2], 1, *cells[3:])
-        if height % CELL or width % CELL or (tuple(found[0]), tuple(found[1])) != wanted:
+        shapes = tuple(trails.places.shape), tuple(trails.trust.shape)
+        expected = (*cells[:2], 2, *cells[3:]), (*cells[:2], 1, *cells[3:])
+        if height % CELL or width % CELL or shapes != expected:
             raise ValueError(
-                f"images of {tuple(images.shape)} need sides of whole eights, and trails of {wanted[0]} and "
-                f"{wanted[1]}, not {tuple(found[0])} and {tuple(found[1])}"
+                f"images of {tuple(images.shape)} need sides that are multiples of {CELL}, and trajectories of "
+                f"{expected[0]} and {expected[1]}, not {shapes[0]} and {shapes[1]}"
             )
 
 
-def _between(cells: int, vertices: Tensor) -> Tensor:
-    """How much of each vertex a cell's center has: cells x vertices, rows of sum 1. vertices: evenly from -1 to 1."""
+def _interpolation_weights(cells: int, vertices: Tensor) -> Tensor:
+    """Return the linear interpolation weights of cell centers between vertices evenly spaced from -1 to 1.
+
+    Returns:
+        cells x vertices; each row sums to 1.
+    """
     centers = (2 * torch.arange(cells, device=vertices.device).float() + 1) / cells - 1
-    apart = (centers[:, None] - vertices).abs() * (len(vertices) - 1) / 2
-    return (1 - apart).clamp_min(0)
+    distance = (centers[:, None] - vertices).abs() * (len(vertices) - 1) / 2
+    return (1 - distance).clamp_min(0)
 
 
 def window_of(config: ModelConfig) -> tuple[int, int]:
-    """Frames before and after now that a configuration's network sees."""
+    """Return the number of frames before and after the current one in the window of a configuration."""
     return (config.stab_past, 0) if config.regressor == "grid" else (config.stab_window, config.stab_window)
 
 
 def build_stabilize(config: ModelConfig) -> StabilizeNetwork:
-    """The stabilizing network that a configuration describes, with fresh random weights."""
+    """Build the stabilization network of a configuration with random weights."""
     return StabilizeNetwork(config)

@@ -1,4 +1,15 @@
-"""Tracking: a target is known from one image, and looked for in another."""
+"""Tracking head and network: the box of a target in a search crop, after the Unified Transformer Tracker.
+
+1. Template: the encoder's features of the reference crop, pooled in the target's box by RoIAlign to target tokens.
+2. Search: the correlation of the search tokens with the target tokens is added to them; then layers of CAP and LS (in
+   place of self-attention) and cross-attention to the target tokens.
+3. Corner heatmaps at 1/4 of the search crop, from the decoded features and those of stage 1; soft-argmax gives the
+   first box.
+4. Refinement stages move the edges of the box by its RoI features.
+5. A score says whether the target is visible.
+
+Boxes are (x, y, w, h) in pixels of their crop; pixel i covers i to i + 1.
+"""
 
 from dataclasses import dataclass
 
@@ -9,21 +20,23 @@ from torch import Tensor, nn
 from protoformer.geometry.boxes import box_edges, box_from_edges, clip_boxes, enlarge_boxes, roi_align
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import STRIDES, Encoder, block
+from protoformer.models.encoder import STRIDES, Encoder, build_block
 from protoformer.models.heads.cost_memory import Attention, FeedForward, sine_positions
 from protoformer.models.layers import ActivatedConv, TokenNorm, init_for_relu
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
-AROUND = 2.0
-"""Sides of what is around a target, in those of its box."""
+SURROUNDINGS_SCALE = 2.0
+"""Side of the box around a target that context tokens are pooled from, relative to the target's box."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """Targets as they are known from their references.
+    """Embedding of the targets in their reference crops.
 
-    tokens: B x n x C, what is asked about them. parts: B x m x C, unit vectors that are correlated with what is
-    searched. summary: B x C, the whole target.
+    Attributes:
+        tokens: B x n x C, target tokens for cross-attention.
+        parts: B x m x C, unit vectors that are correlated with the search tokens.
+        summary: B x C, mean token of the target.
     """
 
     tokens: Tensor
@@ -32,7 +45,12 @@ class Template:
 
 
 class TargetTokens(nn.Module):
-    """Tokens of a target: the mean of its box; of a finer grid also its parts, and what is around it."""
+    """Pool target tokens from a feature map by RoIAlign.
+
+    Args:
+        channels: C, channels of the tokens.
+        grid: 1 pools one token, the mean of the box. n > 1 adds n x n tokens of the box and n x n of its surroundings.
+    """
 
     def __init__(self, channels: int, grid: int) -> None:
         super().__init__()
@@ -43,33 +61,47 @@ class TargetTokens(nn.Module):
         self.places = nn.Parameter(0.02 * torch.randn(count, channels))
 
     def forward(self, maps: Tensor, boxes: Tensor) -> Template:
-        """maps: B x C x h x w, at 1/8 of the reference; boxes: B x 4 (x, y, w, h), pixels of it."""
+        """Pool the tokens.
+
+        Args:
+            maps: B x C x h x w, features at 1/8 of the crop.
+            boxes: B x 4, (x, y, w, h), pixels of the crop.
+        """
         with full_precision(maps):
             maps, cells = maps.float(), boxes.float() / STRIDES[-1]
             inside = maps_to_tokens(roi_align(maps, cells, self.grid))
-            found = inside
+            pooled = inside
             if self.grid > 1:
-                # Of a long target that is more than the crop shows.
-                wide = clip_boxes(enlarge_boxes(cells, AROUND), maps.shape[3], maps.shape[2])
-                around = maps_to_tokens(roi_align(maps, wide, self.grid))
-                found = torch.cat((inside.mean(dim=1, keepdim=True), inside, around), dim=1)
-            tokens = self.norm(found)
+                # The surroundings of a long target may exceed the crop.
+                outer = clip_boxes(enlarge_boxes(cells, SURROUNDINGS_SCALE), maps.shape[3], maps.shape[2])
+                around = maps_to_tokens(roi_align(maps, outer, self.grid))
+                pooled = torch.cat((inside.mean(dim=1, keepdim=True), inside, around), dim=1)
+            tokens = self.norm(pooled)
             return Template(tokens + self.places, F.normalize(tokens[:, : self.parts], dim=2), tokens[:, 0])
 
 
 class TrackLayer(nn.Module):
-    """What is searched is grouped by prototypes, then asks the tokens of the target."""
+    """Decoder layer: CAP and LS over the search tokens, then cross-attention to the target tokens."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width = config.track_width
-        self.group = block(config, width)
+        self.group = build_block(config, width)
         self.norm = TokenNorm(width)
         self.attention = Attention(width, width // config.head_width)
         self.feed_forward = FeedForward(width)
 
     def forward(self, tokens: Tensor, size: tuple[int, int], target: Tensor) -> Tensor:
-        """tokens: B x HW x C; target: B x n x C; returns the new tokens."""
+        """Update the search tokens.
+
+        Args:
+            tokens: B x HW x C, search tokens.
+            size: (H, W) of the search map.
+            target: B x n x C, target tokens.
+
+        Returns:
+            B x HW x C.
+        """
         tokens, _ = self.group(tokens, size, False)
         tokens = tokens + self.attention(self.norm(tokens), target)
         result: Tensor = tokens + self.feed_forward(tokens)
@@ -77,7 +109,12 @@ class TrackLayer(nn.Module):
 
 
 class TrackDecoder(nn.Module):
-    """Features of what is searched to features that know where the target is."""
+    """Decode the features of the search crop, conditioned on the target.
+
+    Args:
+        config: Configuration of the network.
+        parts: Number of target vectors that are correlated with the search tokens.
+    """
 
     def __init__(self, config: ModelConfig, parts: int) -> None:
         super().__init__()
@@ -88,30 +125,35 @@ class TrackDecoder(nn.Module):
         self.last = TokenNorm(width)
 
     def forward(self, maps: Tensor, template: Template) -> Tensor:
-        """maps: B x C x h x w; returns the same."""
+        """Decode search features, B x C x h x w, to the same shape."""
         size = map_size(maps)
         tokens = self.norm(maps_to_tokens(maps))
-        # How much each place is like each part of the target: a correlation, which is known before anything is learned.
-        alike = F.normalize(tokens.float(), dim=2) @ template.parts.transpose(1, 2)
-        places = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, tokens.shape[2])
-        tokens = tokens + self.alike(alike) + places
+        # The cosine similarity with the target is informative before any training.
+        similarity = F.normalize(tokens.float(), dim=2) @ template.parts.transpose(1, 2)
+        encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, tokens.shape[2])
+        tokens = tokens + self.alike(similarity) + encoding
         for layer in self.layers:
             tokens = layer(tokens, size, template.tokens)
         return tokens_to_maps(self.last(tokens), size)
 
 
-LOOK = 7
-"""Cells a side of what a stage sees of the box before it."""
-MARGIN = 1.5
-"""Sides of what it sees, in those of the box: corners that are off lie within."""
-NEURONS = 256
-"""Of what looks into a box."""
+ROI_SIZE = 7
+"""Cells along a side of the RoI features of a box."""
+ROI_SCALE = 1.5
+"""Side of the RoI relative to the box, so that the true corners of an inexact box lie within."""
+ROI_HIDDEN = 256
+"""Hidden channels of the RoI head."""
 NEAR_PEAK = 8
-"""The part of the map's width within which a corner is a mean of what is near where it is likeliest."""
+"""A corner is averaged within 1 / NEAR_PEAK of the width of the map around the peak of its heatmap."""
 
 
 class FineMaps(nn.Module):
-    """Decoded features at 1/8, made as fine as the encoder's first stage, which says where edges are: 1/4."""
+    """Upsample the decoded features from 1/8 to 1/4 and fuse them with the features of stage 1.
+
+    Args:
+        coarse: Channels of the features at 1/8.
+        fine: Channels of the features at 1/4.
+    """
 
     def __init__(self, coarse: int, fine: int) -> None:
         super().__init__()
@@ -122,91 +164,119 @@ class FineMaps(nn.Module):
         init_for_relu(self)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
-        """coarse: B x C x h x w; fine: B x c x 2h x 2w; returns B x c x 2h x 2w."""
+        """Fuse coarse features (B x C x h x w) and fine ones (B x c x 2h x 2w) to B x c x 2h x 2w."""
         joined = torch.relu(nn.functional.pixel_shuffle(self.spread(coarse), 2) + self.add(fine))
         result: Tensor = self.second(self.first(joined))
         return result
 
 
 class CornerHead(nn.Module):
-    """Heat maps of the top-left and the bottom-right corner, and the box between their means."""
+    """Heatmaps of the top-left and bottom-right corners, and boxes from their soft-argmax.
+
+    Args:
+        channels: Channels of the features.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.heat = nn.Conv2d(channels, 2, 1)
 
     def forward(self, maps: Tensor, expected: Tensor | None, firmness: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """maps: B x c x h x w, at 1/4; returns heats, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels.
+        """Predict corner heatmaps and boxes.
 
-        expected: B x 4, a box whose corners are thought likely; firmness: B, how much less likely, in nats, a corner is
-        that lies as far from it as the search is wide; it does not enter the heats.
+        Args:
+            maps: B x c x h x w, features at 1/4 of the search crop.
+            expected: B x 4, prior box, pixels of the search crop.
+            firmness: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior is
+                the width of the search crop. The prior does not change the heatmaps.
 
-        The first box is to be learned: the means are over whole maps, so that every place learns. The second is to go
-        on from: the means are over what is near the likeliest place, since the middle between two places that look
-        alike is neither. In use both are the second.
+        Returns:
+            The heatmaps, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels. The first box is for the loss: in
+            training it is the soft-argmax over the whole maps, so that every cell gets a gradient. The second is for
+            the next stage: it averages around the peak only, as the mean of two similar objects is neither. In
+            evaluation both are the second.
         """
         with full_precision(maps):
             logits = self.heat(maps.float())
             height, width = logits.shape[2:]
-            places = STRIDES[0] * (pixel_grid(height, width, logits.device).flatten(1) + 0.5)  # 2 x hw
-            likely = logits = logits.flatten(2)
+            positions = STRIDES[0] * (pixel_grid(height, width, logits.device).flatten(1) + 0.5)  # 2 x hw
+            posterior = logits = logits.flatten(2)
             if expected is not None and firmness is not None:
                 corners = box_edges(expected.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
-                far = (corners - places).square().sum(dim=2) / (STRIDES[0] * width) ** 2
-                likely = logits - firmness[:, None, None] * far
-            peaks = places.T[likely.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
-            beside = (places - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
-            around = (logits.detach() if self.training else logits).masked_fill(beside, -torch.inf)
-            near = _between(around, places)
-            learned = _between(likely, places) if self.training else near
-            return logits.softmax(dim=2).unflatten(2, (height, width)), learned, near
+                distance = (corners - positions).square().sum(dim=2) / (STRIDES[0] * width) ** 2
+                posterior = logits - firmness[:, None, None] * distance
+            peaks = positions.T[posterior.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
+            is_far = (positions - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
+            local_logits = (logits.detach() if self.training else logits).masked_fill(is_far, -torch.inf)
+            local_box = _soft_argmax_box(local_logits, positions)
+            loss_box = _soft_argmax_box(posterior, positions) if self.training else local_box
+            return logits.softmax(dim=2).unflatten(2, (height, width)), loss_box, local_box
 
 
-def _between(logits: Tensor, places: Tensor) -> Tensor:
-    """The box between the means of two corners, B x 4. logits: B x 2 x hw; places: 2 x hw, (x, y) of each, pixels."""
-    return box_from_edges((logits.softmax(dim=2)[:, :, None] * places).sum(dim=3).flatten(1))
+def _soft_argmax_box(logits: Tensor, positions: Tensor) -> Tensor:
+    """Return the box, B x 4, between the mean positions (2 x hw, pixels) of two corners with logits B x 2 x hw."""
+    return box_from_edges((logits.softmax(dim=2)[:, :, None] * positions).sum(dim=3).flatten(1))
 
 
 class RoiRefiner(nn.Module):
-    """Numbers about a box: what the features in and just around it are, beside what the target is."""
+    """MLP of the RoI features of a box and an embedding of the target.
+
+    Args:
+        channels: Channels of the features.
+        width: Channels of the summary of the target.
+        outputs: Number of outputs.
+        extra: Number of further inputs.
+    """
 
     def __init__(self, channels: int, width: int, outputs: int, extra: int = 0) -> None:
         super().__init__()
-        self.look = nn.Linear(channels * LOOK * LOOK, NEURONS)
-        self.know = nn.Linear(width + extra, NEURONS)
-        self.say = nn.Linear(NEURONS, outputs)
+        self.look = nn.Linear(channels * ROI_SIZE * ROI_SIZE, ROI_HIDDEN)
+        self.know = nn.Linear(width + extra, ROI_HIDDEN)
+        self.say = nn.Linear(ROI_HIDDEN, outputs)
         nn.init.kaiming_normal_(self.look.weight, nonlinearity="relu")
-        # Small: the first steps leave the box before as it is.
-        nn.init.normal_(self.say.weight, std=1e-2 / NEURONS**0.5)
+        # Small weights leave the box nearly unchanged at first.
+        nn.init.normal_(self.say.weight, std=1e-2 / ROI_HIDDEN**0.5)
         nn.init.zeros_(self.say.bias)
 
-    def forward(self, maps: Tensor, boxes: Tensor, known: Tensor) -> Tensor:
-        """maps: B x c x h x w, at 1/4; boxes: B x 4, search pixels; known: B x (width + extra); returns B x outputs."""
+    def forward(self, maps: Tensor, boxes: Tensor, target: Tensor) -> Tensor:
+        """Compute the outputs of boxes.
+
+        Args:
+            maps: B x c x h x w, features at 1/4 of the search crop.
+            boxes: B x 4, pixels of the search crop.
+            target: B x (width + extra), summary of the target and further inputs.
+
+        Returns:
+            B x outputs, float32.
+        """
         with full_precision(maps):
-            seen = roi_align(maps.float(), enlarge_boxes(boxes, MARGIN) / STRIDES[0], LOOK)
-        result: Tensor = self.say(torch.relu(self.look(seen.flatten(1)) + self.know(known)))
+            roi = roi_align(maps.float(), enlarge_boxes(boxes, ROI_SCALE) / STRIDES[0], ROI_SIZE)
+        result: Tensor = self.say(torch.relu(self.look(roi.flatten(1)) + self.know(target)))
         return result.float()
 
 
 class Refinement(nn.Module):
-    """Moves the edges of a box by what is seen in it."""
+    """Refinement stage: moves the edges of a box by its RoI features."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.inside = RoiRefiner(channels, width, outputs=4)
 
     def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor) -> Tensor:
-        """As `LookInside`; returns B x 4 boxes."""
-        boxes = relative_box(boxes.detach())
+        """Refine boxes, B x 4; arguments as in `RoiRefiner`."""
+        boxes = clamp_box_size(boxes.detach())
         moves = self.inside(maps, boxes, summary)
         with full_precision(moves):
             return box_from_edges(box_edges(boxes) + moves * boxes[:, 2:].repeat(1, 2))
 
 
 class ScoreHead(nn.Module):
-    """Whether the target is there, from what is in the last box, how like the target it is, and how sharp corners are.
+    """Score of the target's presence from RoI features, similarity to the target and heatmap peaks.
 
-    parts: of a target, as a template has them.
+    Args:
+        channels: Channels of the features.
+        width: Channels of the summary of the target.
+        parts: Number of target vectors in a template.
     """
 
     def __init__(self, channels: int, width: int, parts: int) -> None:
@@ -214,25 +284,35 @@ class ScoreHead(nn.Module):
         self.inside = RoiRefiner(channels, width, outputs=1, extra=parts + 2)
 
     def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor, alike: Tensor, heats: Tensor) -> Tensor:
-        """As `LookInside`, with alike, B x parts, cosines, and heats, B x 2 x h x w; returns B logits."""
+        """Compute the logits, B, of the target being in the box.
+
+        Args:
+            maps: B x c x h x w, features at 1/4 of the search crop.
+            boxes: B x 4, pixels of the search crop.
+            summary: B x width, summary of the target.
+            alike: B x parts, cosine similarity of the box and the target.
+            heats: B x 2 x h x w, corner heatmaps.
+        """
         peaks = heats.detach().flatten(2).amax(dim=2).clamp_min(1e-6).log()
-        logits: Tensor = self.inside(maps, relative_box(boxes.detach()), torch.cat((summary, alike, peaks), dim=1))
+        logits: Tensor = self.inside(maps, clamp_box_size(boxes.detach()), torch.cat((summary, alike, peaks), dim=1))
         return logits[:, 0]
 
 
-def relative_box(boxes: Tensor) -> Tensor:
-    """Boxes whose sides are a cell of the finer maps at least; the corners that were found may have crossed."""
-    middle, size = boxes[:, :2] + boxes[:, 2:] / 2, boxes[:, 2:].clamp_min(STRIDES[0])
-    return torch.cat((middle - size / 2, size), dim=1)
+def clamp_box_size(boxes: Tensor) -> Tensor:
+    """Enlarge boxes, B x 4, to at least one cell at 1/4 around their centers; predicted corners may have crossed."""
+    center, size = boxes[:, :2] + boxes[:, 2:] / 2, boxes[:, 2:].clamp_min(STRIDES[0])
+    return torch.cat((center - size / 2, size), dim=1)
 
 
 @dataclass(frozen=True)
 class TrackPrediction:
-    """Where targets are in what was searched.
+    """Output of the tracking network for a batch of search crops.
 
-    boxes: of each stage, the best last, B x 4 (x, y, w, h) in pixels of the search; a pixel i reaches from i to i + 1.
-    The corners of the first may have crossed, which makes its size negative. score_logits: B, of the target being there
-    at all. heats: B x 2 x h x w, at 1/4, how likely the top-left and the bottom-right corner are where; each sums to 1.
+    Attributes:
+        boxes: One for each stage, the final one last, B x 4, (x, y, w, h) in pixels of the search crop. The corners of
+            the first may have crossed, which makes its size negative.
+        score_logits: B, logits of the target being visible.
+        heats: B x 2 x h x w, heatmaps of the top-left and bottom-right corners at 1/4, each of sum 1.
     """
 
     boxes: tuple[Tensor, ...]
@@ -241,11 +321,20 @@ class TrackPrediction:
 
 
 class TrackNetwork(nn.Module):
-    """Finds the box of a target.
+    """Tracking network: finds the box of a target in a search crop.
 
-    features: Encoder of both images. project: its last features to the decoder's width. target: the tokens of a target.
-    decoder: features of a search to such that know the target. fine: these at 1/4. corners: the first box.
-    refinements: one for each further box. score: whether the target is there.
+    Args:
+        config: Configuration of the network.
+
+    Attributes:
+        features: Encoder of both crops.
+        project: Projects the features at 1/8 to the channels of the decoder.
+        target: Pools the target tokens.
+        decoder: Decodes the search features, conditioned on the target.
+        fine: Upsamples the decoded features to 1/4.
+        corners: Predicts the first box.
+        refinements: One for each further box.
+        score: Predicts whether the target is visible.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -262,42 +351,52 @@ class TrackNetwork(nn.Module):
         self.score = ScoreHead(fine, width, self.target.parts)
 
     def forward(self, reference: Tensor, boxes: Tensor, search: Tensor) -> TrackPrediction:
-        """reference: B x 3 x R x R in [-1, 1]; boxes: B x 4 (x, y, w, h), pixels of it; search: B x 3 x S x S."""
+        """Locate targets given by boxes in reference crops.
+
+        Args:
+            reference: B x 3 x R x R in [-1, 1].
+            boxes: B x 4, (x, y, w, h), pixels of the reference crop.
+            search: B x 3 x S x S in [-1, 1].
+        """
         return self.locate(self.embed(reference, boxes), search)
 
     def embed(self, reference: Tensor, boxes: Tensor) -> Template:
-        """What is kept of targets: they are known from then on. As `forward`."""
-        _expect_whole_cells(reference)
+        """Embed the targets of reference crops; arguments as in `forward`."""
+        _check_sides(reference)
         template: Template = self.target(self.project(self.features(reference).features[-1]), boxes)
         return template
 
     def locate(
         self, template: Template, search: Tensor, expected: Tensor | None = None, firmness: Tensor | None = None
     ) -> TrackPrediction:
-        """Look for targets. search: B x 3 x S x S in [-1, 1].
+        """Locate embedded targets.
 
-        expected, firmness: B x 4 and B, where the box is thought to be, and how firmly; as in `CornerHead`.
+        Args:
+            template: Embedding of the targets, from `embed`.
+            search: B x 3 x S x S in [-1, 1].
+            expected: B x 4, prior boxes, pixels of the search crop, as in `CornerHead`.
+            firmness: B, weights of the prior, as in `CornerHead`.
         """
-        _expect_whole_cells(search)
-        early, late = self.features(search).features
-        coarse = self.project(late)
-        maps = self.fine(self.decoder(coarse, template), early)
-        heats, box, near = self.corners(maps, expected, firmness)
-        boxes, latest = [box], near if self.refinements else box
+        _check_sides(search)
+        stage1, stage2 = self.features(search).features
+        coarse = self.project(stage2)
+        maps = self.fine(self.decoder(coarse, template), stage1)
+        heats, loss_box, local_box = self.corners(maps, expected, firmness)
+        boxes, box = [loss_box], local_box if self.refinements else loss_box
         for refine in self.refinements:
-            latest = refine(maps, latest, template.summary)
-            boxes.append(latest)
-        # What was found is looked at as the target was, part by part.
-        seen = self.target(coarse, relative_box(latest.detach()))
-        alike = (seen.parts * template.parts).sum(dim=2)
-        return TrackPrediction(tuple(boxes), self.score(maps, latest, template.summary, alike, heats), heats)
+            box = refine(maps, box, template.summary)
+            boxes.append(box)
+        # The predicted box is embedded like the target and compared with it part by part.
+        prediction = self.target(coarse, clamp_box_size(box.detach()))
+        similarity = (prediction.parts * template.parts).sum(dim=2)
+        return TrackPrediction(tuple(boxes), self.score(maps, box, template.summary, similarity, heats), heats)
 
 
-def _expect_whole_cells(images: Tensor) -> None:
+def _check_sides(images: Tensor) -> None:
     if images.dim() != 4 or images.shape[1] != 3 or images.shape[2] % STRIDES[-1] or images.shape[3] % STRIDES[-1]:
-        raise ValueError(f"tracking needs B x 3 x H x W with sides of whole eights, not {tuple(images.shape)}")
+        raise ValueError(f"tracking needs B x 3 x H x W with H and W multiples of 8, not {tuple(images.shape)}")
 
 
 def build_track(config: ModelConfig) -> TrackNetwork:
-    """The tracking network that a configuration describes, with fresh random weights."""
+    """Build the tracking network of a configuration with random weights."""
     return TrackNetwork(config)

@@ -1,4 +1,8 @@
-"""The recurrent update that both flow decoders share: costs and flow in, a better flow and its uncertainty out."""
+"""Recurrent update of the flow decoders: motion encoder, aggregation, separable ConvGRU and prediction heads.
+
+`UpdateBlock` maps the hidden state, cost features and current flow to a new state, a change of the flow and the log
+scale of its error. `upsample` is the convex upsampling of RAFT. Both have Triton kernels for GPUs.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +19,14 @@ from protoformer.models.runtime import full_precision, to_autocast_dtype
 
 
 class Layer(NamedTuple):
-    """A convolution that is ready for updates: what the context adds, with the bias, and the weights of the rest."""
+    """A GRU convolution prepared for the updates of one pair.
+
+    Attributes:
+        of_context: B x C x H x W, convolution of the context, with the bias.
+        of_state: Weights for the hidden state.
+        of_inputs: Weights for the inputs.
+        padding: Zero padding (rows, columns).
+    """
 
     of_context: Tensor
     of_state: Tensor
@@ -23,20 +34,24 @@ class Layer(NamedTuple):
     padding: tuple[int, int]
 
     def terms(self, state: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What adds up to the convolution of all: B x C x H x W each."""
+        """Return the three terms, B x C x H x W each, whose sum is the convolution of state, inputs and context."""
         from_state = F.conv2d(state, self.of_state, padding=self.padding)
         return from_state, F.conv2d(inputs, self.of_inputs, padding=self.padding), self.of_context
 
 
 Prepared = list[tuple[Layer, Layer]]
-"""Of the gates and of the candidate, for each of the two kernels."""
+"""Convolutions of the gates and of the candidate, for each of the two kernels."""
 
 
 class SeparableGRU(nn.Module):
-    """A convolutional GRU with a 1x5 and then a 5x1 kernel.
+    """Separable ConvGRU: a GRU step with 1x5 kernels, then one with 5x1 kernels.
 
-    A convolution of several maps is the sum of theirs: that of the context, which stays as it is over all updates, is
-    computed once, and none of the maps has to be copied beside the others.
+    The convolution of concatenated maps is the sum of their convolutions. So that of the context, which is constant
+    over the updates, is computed once, and the maps need not be concatenated.
+
+    Args:
+        hidden: Channels of the hidden state and of the context.
+        inputs: Channels of the inputs.
     """
 
     def __init__(self, hidden: int, inputs: int) -> None:
@@ -48,112 +63,146 @@ class SeparableGRU(nn.Module):
         init_for_gates(self)
 
     def prepare(self, context: Tensor) -> Prepared:
-        """What stays the same over the updates of a pair; context: B x hidden x H x W."""
+        """Convolve the context, B x hidden x H x W, and split the weights, once for all updates of a pair."""
         return [
-            (self._layer(gates, context), self._layer(candidate, context))  # type: ignore[arg-type]
+            (self._prepare_conv(gates, context), self._prepare_conv(candidate, context))  # type: ignore[arg-type]
             for gates, candidate in zip(self.gates, self.candidates, strict=True)
         ]
 
     def forward(self, state: Tensor, inputs: Tensor, prepared: Prepared) -> Tensor:
-        """state: B x hidden x H x W; inputs: B x inputs x H x W; returns the new state."""
-        for gates, candidate in prepared:
-            found, shielded = gru_gates(gates.terms(state, inputs), state)
-            state = gru_state(candidate.terms(shielded, inputs), found, state)
+        """Update the state.
+
+        Args:
+            state: B x hidden x H x W.
+            inputs: B x inputs x H x W.
+            prepared: From `prepare`.
+
+        Returns:
+            The new state, B x hidden x H x W.
+        """
+        for conv_gates, conv_candidate in prepared:
+            gates, reset_state = gru_gates(conv_gates.terms(state, inputs), state)
+            state = gru_state(conv_candidate.terms(reset_state, inputs), gates, state)
         return state
 
-    def _layer(self, layer: nn.Conv2d, context: Tensor) -> Layer:
-        height, width = layer.kernel_size
+    def _prepare_conv(self, conv: nn.Conv2d, context: Tensor) -> Layer:
+        """Split the weights by input and convolve the context."""
+        height, width = conv.kernel_size
         padding = (height // 2, width // 2)
-        # Cut, and brought to the precision of products, once for all updates.
-        state, middle, inputs = to_autocast_dtype(layer.weight).split((self.hidden, self.hidden, self.inputs), dim=1)
-        if layer.weight.is_cuda:  # whose convolutions are fastest so
-            state, middle, inputs = (
-                each.contiguous(memory_format=torch.channels_last) for each in (state, middle, inputs)
+        # Split, and cast to the autocast dtype, once for all updates.
+        of_state, of_context, of_inputs = to_autocast_dtype(conv.weight).split(
+            (self.hidden, self.hidden, self.inputs), dim=1
+        )
+        if conv.weight.is_cuda:  # convolutions on a GPU are fastest with channels last
+            of_state, of_context, of_inputs = (
+                weight.contiguous(memory_format=torch.channels_last) for weight in (of_state, of_context, of_inputs)
             )
-        of_context = F.conv2d(context, middle, to_autocast_dtype(layer.bias), padding=padding)  # type: ignore[arg-type]
-        return Layer(of_context, state, inputs, padding)
+        bias = to_autocast_dtype(conv.bias)  # type: ignore[arg-type]
+        return Layer(F.conv2d(context, of_context, bias, padding=padding), of_state, of_inputs, padding)
 
 
 def gru_gates(terms: tuple[Tensor, Tensor, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """Gates of update, then of reset, from a sum of terms (B x 2 hidden x H x W), and the state that passes reset."""
+    """Compute the gates of a GRU.
+
+    Args:
+        terms: Terms of the pre-activation, B x (2 hidden) x H x W each.
+        state: B x hidden x H x W.
+
+    Returns:
+        The update and reset gates, B x (2 hidden) x H x W, and the state times the reset gate, B x hidden x H x W.
+    """
     if not kernels_run_on(state):
-        found = torch.sigmoid(terms[0] + terms[1] + terms[2])
-        return found, found.chunk(2, dim=1)[1] * state
-    rows, shielded = _Gated.apply(*map(_rows, terms), _rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
-    return _maps(rows, state), _maps(shielded, state)
+        gates = torch.sigmoid(terms[0] + terms[1] + terms[2])
+        return gates, gates.chunk(2, dim=1)[1] * state
+    rows, reset_rows = _GruGates.apply(*map(_to_rows, terms), _to_rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
+    return _to_maps(rows, state), _to_maps(reset_rows, state)
 
 
 def gru_state(terms: tuple[Tensor, Tensor, Tensor], gates: Tensor, state: Tensor) -> Tensor:
-    """The state moved by the gate of update towards a proposal, the tanh of a sum of terms (B x hidden x H x W)."""
+    """Interpolate between the state and the candidate by the update gate.
+
+    Args:
+        terms: Terms of the pre-activation of the candidate, B x hidden x H x W each.
+        gates: Update and reset gates, B x (2 hidden) x H x W.
+        state: B x hidden x H x W.
+
+    Returns:
+        The new state, B x hidden x H x W.
+    """
     if not kernels_run_on(state):
-        proposal, update = torch.tanh(terms[0] + terms[1] + terms[2]), gates.chunk(2, dim=1)[0]
-        return torch.lerp(state.to(proposal.dtype), proposal, update)
-    rows = _Moved.apply(*map(_rows, terms), _rows(gates), _rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
-    return _maps(rows, state)
+        candidate, update = torch.tanh(terms[0] + terms[1] + terms[2]), gates.chunk(2, dim=1)[0]
+        return torch.lerp(state.to(candidate.dtype), candidate, update)
+    rows = _GruState.apply(*map(_to_rows, terms), _to_rows(gates), _to_rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
+    return _to_maps(rows, state)
 
 
-def _rows(maps: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """B x C x H x W as pixels x C."""
+def _to_rows(maps: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Reshape B x C x H x W to pixels x C."""
     return maps.to(dtype or maps.dtype).permute(0, 2, 3, 1).contiguous().flatten(0, 2)
 
 
-def _maps(rows: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `_rows`, on the pixels of another map."""
+def _to_maps(rows: Tensor, like: Tensor) -> Tensor:
+    """Invert `_to_rows` for rows of the pixels of another map."""
     return rows.view(like.shape[0], *like.shape[2:], -1).permute(0, 3, 1, 2)
 
 
-class _Gated(torch.autograd.Function):
-    """Of rows of pixels."""
+class _GruGates(torch.autograd.Function):
+    """`gru_gates` of rows of pixels, by kernels."""
 
     @staticmethod
     def forward(ctx: Any, one: Tensor, two: Tensor, three: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         from protoformer.models.kernels import gru_kernels
 
         with torch.cuda.device_of(state):
-            found, shielded = gru_kernels.gates((one, two, three), state)
-        ctx.save_for_backward(found, state)
-        return found, shielded
+            gates, reset_state = gru_kernels.gates((one, two, three), state)
+        ctx.save_for_backward(gates, state)
+        return gates, reset_state
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_gates: Tensor, d_shielded: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, d_gates: Tensor, d_reset_state: Tensor) -> tuple[Tensor, ...]:
         from protoformer.models.kernels import gru_kernels
 
-        found, state = ctx.saved_tensors
+        gates, state = ctx.saved_tensors
         with torch.cuda.device_of(state):
-            d_sum, d_state = gru_kernels.gates_gradient(d_gates.contiguous(), d_shielded.contiguous(), found, state)
+            d_sum, d_state = gru_kernels.gates_gradient(d_gates.contiguous(), d_reset_state.contiguous(), gates, state)
         return d_sum, d_sum, d_sum, d_state
 
 
-class _Moved(torch.autograd.Function):
-    """Of rows of pixels."""
+class _GruState(torch.autograd.Function):
+    """`gru_state` of rows of pixels, by kernels."""
 
     @staticmethod
     def forward(ctx: Any, one: Tensor, two: Tensor, three: Tensor, gates: Tensor, state: Tensor) -> Tensor:
         from protoformer.models.kernels import gru_kernels
 
         with torch.cuda.device_of(state):
-            proposal, after = gru_kernels.moved((one, two, three), gates, state)
-        ctx.save_for_backward(gates, state, proposal)
-        return after
+            candidate, new_state = gru_kernels.moved((one, two, three), gates, state)
+        ctx.save_for_backward(gates, state, candidate)
+        return new_state
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, d_new_state: Tensor) -> tuple[Tensor, ...]:
         from protoformer.models.kernels import gru_kernels
 
-        gates, state, proposal = ctx.saved_tensors
+        gates, state, candidate = ctx.saved_tensors
         with torch.cuda.device_of(state):
-            d_sum, d_gates, d_state = gru_kernels.moved_gradient(arriving.contiguous(), gates, state, proposal)
+            d_sum, d_gates, d_state = gru_kernels.moved_gradient(d_new_state.contiguous(), gates, state, candidate)
         return d_sum, d_sum, d_sum, d_gates, d_state
 
 
 FACTOR = 8
-"""The decoders work at 1/8 of the image."""
+"""Upsampling factor of the flow decoders, which work at 1/8 of the image."""
 
 
 class MotionEncoder(nn.Module):
-    """Costs and the current flow to motion features, the flow itself kept as the last two channels."""
+    """Encode costs and the current flow to motion features, whose last two channels are the flow itself.
+
+    Args:
+        cost_channels: Channels of the cost features.
+        channels: Channels of the motion features.
+    """
 
     def __init__(self, cost_channels: int, channels: int) -> None:
         super().__init__()
@@ -169,18 +218,28 @@ class MotionEncoder(nn.Module):
         init_for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
-        """costs: B x cost_channels x H x W; flow: B x 2 x H x W, pixels of this map; returns B x channels x H x W."""
+        """Encode costs (B x cost_channels x H x W) and flow (B x 2 x H x W, pixels of this map).
+
+        Returns:
+            Motion features, B x channels x H x W.
+        """
         joint = self.joint(torch.cat((self.costs(costs), self.flow(flow)), dim=1))
         return torch.cat((joint, flow.to(joint.dtype)), dim=1)
 
 
-LEAST_LOG_SCALE = -4.0
-"""No error is expected below e^-4 = 0.02 px: finer than any truth, where the likelihood would grow without bound."""
+MIN_LOG_SCALE = -4.0
+"""Lower bound of the log scale, e^-4 = 0.02 px; below the precision of ground truth the likelihood is unbounded."""
 
 
 @dataclass(frozen=True)
 class UpdateOutput:
-    """One update: state, B x hidden x H x W; change of the flow, B x 2 x H x W, pixels; log_scale, B x 1 x H x W."""
+    """Output of one recurrent update.
+
+    Attributes:
+        state: B x hidden x H x W, new hidden state.
+        change: B x 2 x H x W, change of the flow, pixels of this map.
+        log_scale: B x 1 x H x W, log of the Laplace scale of the error, pixels of the image.
+    """
 
     state: Tensor
     change: Tensor
@@ -188,7 +247,13 @@ class UpdateOutput:
 
 
 class UpdateBlock(nn.Module):
-    """Motion encoder, aggregation over the image, GRU, and the heads that read the state."""
+    """Recurrent update: motion encoder, motion aggregation over the image, ConvGRU, and prediction heads.
+
+    Args:
+        cost_channels: Channels of the cost features.
+        hidden: Channels of hidden state, context and motion features.
+        aggregation: `PixelAggregation` or `PrototypeAggregation`.
+    """
 
     def __init__(self, cost_channels: int, hidden: int, aggregation: nn.Module) -> None:
         super().__init__()
@@ -202,31 +267,47 @@ class UpdateBlock(nn.Module):
         )
         init_for_relu(self.change[0])
         init_for_relu(self.weights[0])
-        # The first updates then stay near the start, where costs mean something.
+        # Small weights keep the first updates near the initial flow, where the costs are informative.
         nn.init.normal_(to_change.weight, std=1e-3)
 
     def prepare(self, context: Tensor) -> tuple[object, Prepared]:
-        """What stays the same over the updates of a pair; context: B x hidden x H x W."""
+        """Compute what depends only on the context, B x hidden x H x W, once for all updates of a pair."""
         return self.aggregation.prepare(context), self.gru.prepare(context)  # type: ignore[operator]
 
     def forward(self, state: Tensor, costs: Tensor, flow: Tensor, prepared: tuple[object, Prepared]) -> UpdateOutput:
-        """state: B x hidden x H x W; costs: B x cost_channels x H x W; prepared: from `prepare`."""
-        groups, of_context = prepared
+        """Run one update.
+
+        Args:
+            state: B x hidden x H x W.
+            costs: B x cost_channels x H x W, cost features at the current flow.
+            flow: B x 2 x H x W, current flow, pixels of this map.
+            prepared: From `prepare`.
+        """
+        prepared_aggregation, prepared_gru = prepared
         motion = self.motion(costs, flow)
-        gathered = self.aggregation(motion, groups)
-        state = self.gru(state, torch.cat((motion, gathered), dim=1), of_context)
+        aggregated = self.aggregation(motion, prepared_aggregation)
+        state = self.gru(state, torch.cat((motion, aggregated), dim=1), prepared_gru)
         change, scale = self.change(state).float().split((2, 1), dim=1)
-        return UpdateOutput(state, change, LEAST_LOG_SCALE + F.softplus(scale - LEAST_LOG_SCALE))
+        return UpdateOutput(state, change, MIN_LOG_SCALE + F.softplus(scale - MIN_LOG_SCALE))
 
     def upsampling_weights(self, state: Tensor) -> Tensor:
-        """Logits of the convex upsampling: B x (9 * 64) x H x W."""
-        # The gradient through the softmax would swamp that of the flow; a quarter balances them, as in RAFT.
+        """Return the logits of the convex upsampling: B x (9 * 64) x H x W."""
+        # The factor balances the gradients of the upsampling weights and of the flow, as in RAFT.
         weights: Tensor = 0.25 * self.weights(state)
         return weights
 
 
 def upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
-    """As `convex_upsample`."""
+    """Upsample as `convex_upsample`, by the fastest implementation for the device.
+
+    Args:
+        field: B x C x H x W.
+        weights: Logits, B x (9 factor^2) x H x W.
+        factor: Upsampling factor.
+
+    Returns:
+        B x C x (factor H) x (factor W), float32.
+    """
     if is_in_use_on_cpu(field):
         return product_upsample(field, weights, factor)
     if not kernels_run_on(field):
@@ -235,48 +316,49 @@ def upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
 
 
 def product_upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
-    """As `convex_upsample`, by a matrix product a coarse pixel, which never holds what each of 9 neighbors adds."""
+    """Upsample as `convex_upsample`, by one matrix product per coarse pixel, without storing the 9 weighted terms."""
     batch, channels, height, width = field.shape
     pixels = batch * height * width
-    shares = weights.permute(0, 2, 3, 1).reshape(pixels, 9, factor**2).float().softmax(dim=1)
-    around = F.unfold(F.pad(field.float(), (1, 1, 1, 1), mode="replicate"), kernel_size=3).transpose(1, 2)
+    probs = weights.permute(0, 2, 3, 1).reshape(pixels, 9, factor**2).float().softmax(dim=1)
+    neighbors = F.unfold(F.pad(field.float(), (1, 1, 1, 1), mode="replicate"), kernel_size=3).transpose(1, 2)
     with full_precision(field):
-        fine = around.reshape(pixels, channels, 9).contiguous() @ shares
-    tiles = fine.view(batch, height, width, channels, factor, factor).permute(0, 3, 1, 4, 2, 5)
+        upsampled = neighbors.reshape(pixels, channels, 9).contiguous() @ probs
+    tiles = upsampled.view(batch, height, width, channels, factor, factor).permute(0, 3, 1, 4, 2, 5)
     return tiles.reshape(batch, channels, factor * height, factor * width)
 
 
 def kernel_upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
-    """As `convex_upsample`, by kernels, for which factor^2 is a power of two."""
+    """Upsample as `convex_upsample`, by Triton kernels; factor^2 must be a power of two."""
     batch, channels, height, width = field.shape
-    wide = field.float()
-    # Edges repeated by hand: the gradient of torch's own padding is not the same twice.
-    wide = torch.cat((wide[:, :, :1], wide, wide[:, :, -1:]), dim=2)
-    wide = torch.cat((wide[..., :1], wide, wide[..., -1:]), dim=3)
-    around = F.unfold(wide, kernel_size=3).view(batch, channels, 9, height, width)
-    fine: Tensor = _Upsampled.apply(around, weights.permute(0, 2, 3, 1).contiguous(), factor)  # type: ignore[no-untyped-call]
-    return fine
+    padded = field.float()
+    # Edges are repeated by concatenation, as the gradient of torch's replicate padding is not deterministic.
+    padded = torch.cat((padded[:, :, :1], padded, padded[:, :, -1:]), dim=2)
+    padded = torch.cat((padded[..., :1], padded, padded[..., -1:]), dim=3)
+    neighbors = F.unfold(padded, kernel_size=3).view(batch, channels, 9, height, width)
+    logits = weights.permute(0, 2, 3, 1).contiguous()
+    upsampled: Tensor = _ConvexUpsample.apply(neighbors, logits, factor)  # type: ignore[no-untyped-call]
+    return upsampled
 
 
-class _Upsampled(torch.autograd.Function):
-    """Neighbors, N x C x 9 x H x W, by logits, N x H x W x (9 factor^2)."""
+class _ConvexUpsample(torch.autograd.Function):
+    """Convex combination of neighbors, N x C x 9 x H x W, by logits, N x H x W x (9 factor^2)."""
 
     @staticmethod
-    def forward(ctx: Any, around: Tensor, weights: Tensor, factor: int) -> Tensor:
+    def forward(ctx: Any, neighbors: Tensor, logits: Tensor, factor: int) -> Tensor:
         from protoformer.models.kernels import upsampling_kernels
 
-        with torch.cuda.device_of(around):
-            found = upsampling_kernels.upsample(around, weights, factor)
-        ctx.save_for_backward(around, weights, found)
+        with torch.cuda.device_of(neighbors):
+            output = upsampling_kernels.upsample(neighbors, logits, factor)
+        ctx.save_for_backward(neighbors, logits, output)
         ctx.factor = factor
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, arriving: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, Tensor, None]:
         from protoformer.models.kernels import upsampling_kernels
 
-        with torch.cuda.device_of(arriving):
-            around, weights, found = ctx.saved_tensors
-            arriving = arriving.contiguous()
-            return *upsampling_kernels.upsample_gradient(arriving, around, weights, found, ctx.factor), None
+        with torch.cuda.device_of(d_output):
+            neighbors, logits, output = ctx.saved_tensors
+            d_output = d_output.contiguous()
+            return *upsampling_kernels.upsample_gradient(d_output, neighbors, logits, output, ctx.factor), None
