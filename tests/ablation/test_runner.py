@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
     (tmp_path / "runs" / first.name / "weights.safetensors").mkdir(parents=True)
     ended = ablation(plan, tmp_path, Watching()).run()
     assert ended.results.keys() == {second.key} and not ended.stopped
-    assert "is not of a run" in ended.failed[first.key]
+    assert "does not belong to a run" in ended.failed[first.key]
 
 
 def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class AblationRunner:
         with StopRequest() as stop:
             for before, run in enumerate(self.plan.runs.values()):
                 found = read_result(self.place(run), run.key)
-                if found is None and not stop.asked:
+                if found is None and not stop.signal_name:
                     held_out = held_out or self._prepared()
                     try:
                         found = self._trained(run, held_out, self.observed(run, before))
@@ -73,7 +73,7 @@ class AblationRunner:
                 if found is not None:
                     results[run.key] = found
         return AblationResult(
-            results, failed, stopped=bool(stop.asked) and len(results) + len(failed) < len(self.plan.runs)
+            results, failed, stopped=bool(stop.signal_name) and len(results) + len(failed) < len(self.plan.runs)
         )
 
     def place(self, run: PlannedRun) -> Path:
