@@ -154,7 +154,7 @@ def test_a_finished_run_whose_result_is_damaged_starts_over_and_says_so(tmp_path
     assert mended.results[first.key].scores == ended.results[first.key].scores
     assert read_result(folder, first.key) == mended.results[first.key]
     assert again.notes == [
-        f"the run in {folder} has neither a result nor a checkpoint that can be read, and starts over."
+        f"the run in {folder} has neither a result nor a readable checkpoint, and starts over."
     ]
 
 
