@@ -153,9 +153,7 @@ def test_a_finished_run_whose_result_is_damaged_starts_over_and_says_so(tmp_path
     assert again.begun == [first.name] and not mended.failed
     assert mended.results[first.key].scores == ended.results[first.key].scores
     assert read_result(folder, first.key) == mended.results[first.key]
-    assert again.notes == [
-        f"the run in {folder} has neither a result nor a readable checkpoint, and starts over."
-    ]
+    assert again.notes == [f"the run in {folder} has neither a result nor a readable checkpoint, and starts over."]
 
 
 def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> None:
