@@ -1,4 +1,4 @@
-"""The tasks that the loop can train."""
+"""Registry of the tasks that can be trained."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +18,14 @@ TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {
     "track": TrackTask,
     "stabilize": StabilizeTask,
 }
-"""By name: from a recipe, and a network whose weights it begins with (None: random ones)."""
+"""Constructors by name, from a recipe and a network with the initial weights, or None for random weights."""
 
 
 def task_of(recipe: Recipe, start: nn.Module | None = None) -> Task[Any]:
-    """The task that a recipe trains."""
+    """Build the task of a recipe.
+
+    Args:
+        recipe: Recipe of the run.
+        start: Network with the initial weights; None starts from random weights.
+    """
     return TASKS[recipe.task](recipe, start)

@@ -113,7 +113,7 @@ def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
     (tmp_path / "runs" / first.name / "weights.safetensors").mkdir(parents=True)
     ended = ablation(plan, tmp_path, Watching()).run()
     assert ended.results.keys() == {second.key} and not ended.stopped
-    assert "is not of a run" in ended.failed[first.key]
+    assert "does not belong to a run" in ended.failed[first.key]
 
 
 def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:
@@ -153,9 +153,7 @@ def test_a_finished_run_whose_result_is_damaged_starts_over_and_says_so(tmp_path
     assert again.begun == [first.name] and not mended.failed
     assert mended.results[first.key].scores == ended.results[first.key].scores
     assert read_result(folder, first.key) == mended.results[first.key]
-    assert again.notes == [
-        f"the run in {folder} has neither a result nor a checkpoint that can be read, and starts over."
-    ]
+    assert again.notes == [f"the run in {folder} has neither a result nor a readable checkpoint, and starts over."]
 
 
 def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> None:

@@ -67,8 +67,8 @@ def test_a_run_goes_on_tells_what_changed_and_how_it_ended(protoformer) -> None:
     )
     assert further.code == 0
     assert further.notes == [
-        "note: optimizer.rate is 0.0001 from here on, where the run had 0.00025.",
-        "note: run.steps is 6 from here on, where the run had 4.",
+        "note: optimizer.rate changes from 0.00025 to 0.0001.",
+        "note: run.steps changes from 4 to 6.",
     ]
     ended = json.loads(further.out)
     assert (ended["step"], ended["why"], ended["weights"]) == (6, "steps", "runs/toy/weights.safetensors")

@@ -128,5 +128,5 @@ def test_an_image_without_a_camera_teaches_nothing(tmp_path: Path) -> None:
     batch = next(source.batches(0))
     assert set(batch.names) == {"train/rgb/0000.jpg"} and torch.equal(batch.depth.unique(), torch.tensor([2.0]))
     assert said == [
-        "own-depth train/rgb/0001.jpg is left out: its camera is not known, so nothing can be learned from it."
+        "own-depth train/rgb/0001.jpg is left out: it has no camera intrinsics, so it cannot be trained on."
     ]

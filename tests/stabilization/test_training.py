@@ -52,7 +52,7 @@ def test_a_recipe_of_stabilization_trains_stabilization(recipe: Recipe) -> None:
 
 def test_videos_on_disk_have_no_warps_to_learn_from(recipe: Recipe) -> None:
     chosen = recipe.changed(["data.source=dataset", "data.datasets={deepstab: {weight: 1}}"])
-    with pytest.raises(InputError, match="learns from scenes alone; set it to world"):
+    with pytest.raises(InputError, match="trains on synthetic scenes only; set it to world"):
         StabilizeTask(chosen).source(0, 1, CPU, pytest.fail)
 
 

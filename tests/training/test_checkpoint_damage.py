@@ -89,7 +89,7 @@ FAULTS = {
     "record changed": (changed_record, "record.json was changed after it was written"),
     "part missing": (without_part, "tensors-00001-of-00001.safetensors is missing"),
     "manifest missing": (without_manifest, "manifest.json is missing"),
-    "manifest torn": (half_a_manifest, "manifest.json is not json of keys and values"),
+    "manifest torn": (half_a_manifest, "manifest.json is not a JSON object"),
     "step changed": (
         edited(lambda manifest: manifest.update(step=1300), sign=False),
         "manifest.json was changed after it was written",
@@ -98,18 +98,21 @@ FAULTS = {
         edited(lambda manifest: manifest.update(version=2)),
         "it is of version 2, and this package reads version 1",
     ),
-    "other format": (edited(lambda manifest: manifest.update(format="x")), "manifest.json is not of a checkpoint"),
+    "other format": (
+        edited(lambda manifest: manifest.update(format="x")),
+        "manifest.json is not the manifest of a checkpoint",
+    ),
     "extra key": (
         edited(lambda manifest: manifest.update(more=1)),
-        "manifest.json does not say what a manifest must",
+        "manifest.json has missing, unknown or invalid keys",
     ),
     "extra key of a file": (
         edited(lambda manifest: manifest["files"][0].update(more=1)),
-        "manifest.json does not say what a manifest must",
+        "manifest.json has missing, unknown or invalid keys",
     ),
     "negative step": (
         edited(lambda manifest: manifest.update(step=-1)),
-        "manifest.json does not say what a manifest must",
+        "manifest.json has missing, unknown or invalid keys",
     ),
     "file outside": (
         edited(lambda manifest: manifest["files"][0].update(name="../../secret")),
@@ -128,23 +131,23 @@ FAULTS = {
 LATER_FAULTS = {
     "extra tensor": (
         stored_again(lambda content: content.update(more=torch.zeros(1))),
-        "holds more, which the manifest does not say",
+        "holds more, which the manifest does not list there",
     ),
     "missing tensor": (
         stored_again(lambda content: content.pop("ema.odd")),
-        "ema.odd is not of the type and shape that the manifest says",
+        "ema.odd does not have the dtype and shape of the manifest",
     ),
     "other shape": (
         edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[1, 5])),
-        "ema.odd is not of the type and shape that the manifest says",
+        "ema.odd does not have the dtype and shape of the manifest",
     ),
     "other type": (
         edited(lambda manifest: manifest["tensors"]["ema.odd"].update(dtype="int32")),
-        "ema.odd is not of the type and shape that the manifest says",
+        "ema.odd does not have the dtype and shape of the manifest",
     ),
     "immense shape": (
         edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[2**40, 2**20])),
-        "ema.odd is not of the type and shape that the manifest says",
+        "ema.odd does not have the dtype and shape of the manifest",
     ),
 }
 
@@ -159,7 +162,7 @@ def test_what_is_not_as_it_was_written_is_refused(stored, tmp_path: Path, fault:
     message = str(caught.value)
     assert message.startswith(f"the checkpoint {path} cannot be used: ")
     assert reason in message
-    assert message.endswith("; take another one, or start over.") and "\n" not in message
+    assert message.endswith("; use another one, or start over.") and "\n" not in message
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -170,7 +173,7 @@ def test_the_newest_good_one_is_found_behind_a_torn_one(stored, tmp_path: Path, 
     said: list[str] = []
     assert find_newest(tmp_path / "run", said.append) == good
     assert len(said) == 1
-    assert said[0].startswith(f"the checkpoint {torn} is passed over: {reason}") and said[0].endswith(".")
+    assert said[0].startswith(f"the checkpoint {torn} is skipped: {reason}") and said[0].endswith(".")
 
 
 @pytest.mark.parametrize("find", [find_newest, load_newest])
@@ -197,7 +200,7 @@ def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
     found = find(tmp_path, said.append)
     assert getattr(found, "path", found) == tmp_path / "step-00000001"
     assert said == [
-        f"the checkpoint {tmp_path / 'step-00000002'} is passed over: tensors-00001-of-00001.safetensors cannot be "
+        f"the checkpoint {tmp_path / 'step-00000002'} is skipped: tensors-00001-of-00001.safetensors cannot be "
         "read (Input/output error)."
     ]
 
@@ -208,7 +211,7 @@ def test_the_newest_that_can_be_used_is_loaded(stored, tmp_path: Path) -> None:
     said: list[str] = []
     found = load_newest(tmp_path, said.append)
     assert found is not None and found.path == good and stored.same(found.checkpoint.tensors, stored.tensors())
-    assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is passed over: ema.odd is not of the type")
+    assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is skipped: ema.odd does not have the dtype")
     assert load_newest(tmp_path / "nowhere", silent) is None
 
 
@@ -225,14 +228,14 @@ def test_a_part_that_is_not_safetensors_is_refused(stored, tmp_path: Path) -> No
 def test_pieces_of_a_tensor_are_joined_in_their_own_order_or_not_at_all(tmp_path: Path) -> None:
     path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
     edited(lambda manifest: manifest["tensors"]["a"]["parts"].reverse())(path)
-    with pytest.raises(InputError, match="holds a, which the manifest does not say"):
+    with pytest.raises(InputError, match="holds a, which the manifest does not list there"):
         load(path)
 
 
 def test_pieces_that_do_not_make_up_the_shape_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
     edited(lambda manifest: manifest["tensors"]["a"].update(shape=[3000, 2]))(path)
-    with pytest.raises(InputError, match="a is not of the type and shape that the manifest says"):
+    with pytest.raises(InputError, match="a does not have the dtype and shape of the manifest"):
         load(path)
 
 

@@ -189,7 +189,7 @@ def test_a_refusal_of_the_system_leaves_everything_as_it_was(
             stored.saved(tmp_path, 3)
     assert str(caught.value) == (
         f"the checkpoint of step 3 (0.0 MB) could not be written to {tmp_path} (Input/output error), but the last one, "
-        "step-00000002, is whole; free some room there and go on."
+        "step-00000002, is intact; free some space there and resume."
     )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
@@ -233,7 +233,7 @@ def test_a_file_larger_than_the_system_allows_leaves_the_old_checkpoint_whole(tm
     )
     assert done.stdout == (
         f"the checkpoint of step 2 (4.0 MB) could not be written to {tmp_path} (File too large), but the last one, "
-        "step-00000001, is whole; free some room there and go on.\n"
+        "step-00000001, is intact; free some space there and resume.\n"
     )
     assert names(tmp_path) == ["step-00000001"]
     assert find_newest(tmp_path, silent) == tmp_path / "step-00000001"
@@ -250,7 +250,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
             save(tmp_path, Checkpoint(2, {"a": torch.full((200_000,), 2.0)}, {}))
         assert str(caught.value) == (
             f"the checkpoint of step 2 (0.8 MB) could not be written to {tmp_path} (No space left on device), but the "
-            "last one, step-00000001, is whole; free some room there and go on."
+            "last one, step-00000001, is intact; free some space there and resume."
         )
         assert names(tmp_path) == ["step-00000001"]
         assert find_newest(tmp_path, silent) == path

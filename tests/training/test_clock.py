@@ -37,39 +37,39 @@ def stepped(pace: StepTimer, time: Time, *seconds: float, wait: float = 0.0) -> 
 
 def test_a_step_takes_what_the_last_ones_took_however_slow_the_first_was(time: Time) -> None:
     pace = StepTimer(torch.device("cpu"))
-    assert stepped(pace, time, 90).of_a_step() == 0  # of one step nothing is known
-    assert stepped(pace, time, 1, 1).of_a_step() == 1
+    assert stepped(pace, time, 90).seconds_per_step() == 0  # of one step nothing is known
+    assert stepped(pace, time, 1, 1).seconds_per_step() == 1
     pace.clear()
-    assert pace.of_a_step() == 1  # though a new window has no steps yet
-    assert stepped(pace, time, 3, 3, 3, wait=0.5).of_a_step() == 3.5
-    assert pace.life() == 90 + 2 + 3 * 3.5
+    assert pace.seconds_per_step() == 1  # though a new window has no steps yet
+    assert stepped(pace, time, 3, 3, 3, wait=0.5).seconds_per_step() == 3.5
+    assert pace.total_seconds() == 90 + 2 + 3 * 3.5
 
 
 def test_the_share_of_data_is_the_time_waited_for_them(time: Time) -> None:
     pace = stepped(StepTimer(torch.device("cpu")), time, 3, 3, wait=1)
-    assert (pace.data_share(), pace.spent(), pace.steps) == (0.25, 8, 2)
+    assert (pace.data_share(), pace.window_seconds(), pace.steps) == (0.25, 8, 2)
     pace.clear()
-    assert (pace.data_share(), pace.spent(), pace.steps) == (0, 0, 0)
+    assert (pace.data_share(), pace.window_seconds(), pace.steps) == (0, 0, 0)
 
 
 def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
     budget = TimeBudget(None, minutes=2, began=time.now)
-    budget.last = {"validation": 20, "save": 4}
-    assert budget.usable() == 120 - 2 - 1.5 * 24
-    budget.last = {"validation": 500}
-    assert budget.usable() == 60 and budget.spent(30) == 0.5
-    assert TimeBudget(100, None, began=time.now).usable() is None
+    budget.durations = {"validation": 20, "save": 4}
+    assert budget.training_seconds() == 120 - 2 - 1.5 * 24
+    budget.durations = {"validation": 500}
+    assert budget.training_seconds() == 60 and budget.fraction(30) == 0.5
+    assert TimeBudget(100, None, began=time.now).training_seconds() is None
 
 
 def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_go_was(time: Time) -> None:
     budget = TimeBudget(None, minutes=2, began=time.now, end_within=False)
-    budget.last = {"save": 4}
+    budget.durations = {"save": 4}
     time.now += 7  # to start up again
-    budget.go_on(elapsed=30)
-    assert (budget.usable(), budget.elapsed(), budget.left(0, 1.0)) == (120, 30, 90)
+    budget.resume(elapsed=30)
+    assert (budget.training_seconds(), budget.elapsed(), budget.seconds_left(0, 1.0)) == (120, 30, 90)
 
 
 def test_what_is_left_is_the_nearer_end(time: Time) -> None:
-    assert TimeBudget(100, None, time.now).left(90, 2.0) == 20
-    assert TimeBudget(100, 0.2, time.now).left(90, 2.0) == 10  # 12 s less 2 to end
-    assert TimeBudget(None, None, time.now).left(90, 2.0) is None
+    assert TimeBudget(100, None, time.now).seconds_left(90, 2.0) == 20
+    assert TimeBudget(100, 0.2, time.now).seconds_left(90, 2.0) == 10  # 12 s less 2 to end
+    assert TimeBudget(None, None, time.now).seconds_left(90, 2.0) is None

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from protoformer.errors import InputError
-from protoformer.training.step import ROW, NonFiniteGuard
+from protoformer.training.step import MAX_BAD_STEPS, NonFiniteGuard
 
 
 def noted(guard: NonFiniteGuard, *bad: int) -> NonFiniteGuard:
@@ -26,9 +26,9 @@ def test_means_are_of_the_good_steps_alone() -> None:
 
 
 def test_nine_bad_steps_in_a_row_are_borne_and_ten_are_not() -> None:
-    guard = noted(NonFiniteGuard(2, torch.device("cpu")), *[1] * (ROW - 1), 0, 0, *[1] * (ROW - 1))
+    guard = noted(NonFiniteGuard(2, torch.device("cpu")), *[1] * (MAX_BAD_STEPS - 1), 0, 0, *[1] * (MAX_BAD_STEPS - 1))
     assert not guard.is_fatal()
-    assert noted(guard, 1).counted().fatal == ROW + 1  # the first of the second row
+    assert noted(guard, 1).counted().fatal == MAX_BAD_STEPS + 1  # the first of the second row
     assert noted(guard, 0).is_fatal()  # and it stays known, for those who look late
 
 

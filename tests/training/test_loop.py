@@ -216,9 +216,9 @@ def test_other_settings_are_told_one_sentence_each_and_another_network_is_refuse
     other = changed(recipe, "run.steps=8", "optimizer.rate=0.01", "run.minutes=5", "model.checkpoint_gradients=true")
     lines.trainer(tmp_path, other, observers=(told,)).run()
     assert told.of("noted") == [
-        "model.checkpoint_gradients is True from here on, where the run had False.",
-        "optimizer.rate is 0.01 from here on, where the run had 0.05.",
-        "run.steps is 8 from here on, where the run had 5.",
+        "model.checkpoint_gradients changes from False to True.",
+        "optimizer.rate changes from 0.05 to 0.01.",
+        "run.steps changes from 5 to 8.",
     ]
     before = lines.last(tmp_path)
     refused = dataclasses.replace(recipe, model=ModelSection(preset="fast"))
@@ -240,7 +240,7 @@ def test_a_run_without_a_whole_checkpoint_is_not_written_over(lines, tmp_path: P
     lines.trainer(tmp_path, lines.recipe(steps=5)).run()
     for path in (tmp_path / "checkpoints").glob("*/record.json"):
         path.write_text("{}")
-    with pytest.raises(InputError, match=r"log.jsonl is of a run that cannot go on, .* --fresh"):
+    with pytest.raises(InputError, match=r"log.jsonl belongs to a run that cannot be resumed, .* --fresh"):
         lines.trainer(tmp_path, lines.recipe(steps=5), observers=(told,)).run()
     assert len(told.of("noted")) == 2  # one sentence for each checkpoint that was passed over
     assert lines.trainer(tmp_path, lines.recipe(steps=5), fresh=True).run().step == 5

@@ -128,12 +128,12 @@ def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: P
     before = lines.last(tmp_path).step
     short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
     assert short.run().step == before + 30  # half of its minute
-    assert told.of("noted") == ["run.validate_every is 0 from here on, where the run had 5."]
+    assert told.of("noted") == ["run.validate_every changes from 5 to 0."]
     began = clock.now
     late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
     hurried = dataclasses.replace(late, began=clock.now - 100)  # loading took all of it
     assert hurried.run().step == before + 31
-    assert told.of("noted")[-1] == "the time of this go was over after one step; give it more minutes."
+    assert told.of("noted")[-1] == "the minutes of this session were over after one step; give it more minutes."
     assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
 
 

@@ -15,7 +15,7 @@ from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSe
 from protoformer.training.step import NonFiniteGuard
 from protoformer.training.trainer import Trainer
 
-UNTAUGHT = r"^nothing was learned, and no weights were written: of 3 steps, {} had not a single valid target, .*\.$"
+UNTAUGHT = r"^no step changed the weights, so none were written: of 3 steps, {} had no valid target, .*\.$"
 MASKS = ("valid", "located", "judged")
 
 
@@ -70,7 +70,11 @@ def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, t
     with pytest.raises(InputError, match=UNTAUGHT.format(3)):
         trainer.run()
     assert not (tmp_path / "weights.safetensors").exists()
-    assert [each for each in told.of("noted") if each.startswith("nothing was learned so far: of 2 steps, 2 had not")]
+    assert [
+        each
+        for each in told.of("noted")
+        if each.startswith("no step has changed the weights so far: of 2 steps, 2 had no")
+    ]
     assert all(progress.loss is None for progress in told.of("logged"))
     torch.manual_seed(trainer.recipe.data.seed)
     tensors = last(tmp_path).tensors
@@ -86,7 +90,7 @@ def test_depths_that_the_loss_does_not_count_teach_nothing(tmp_path: Path, depth
 
 def test_a_few_steps_that_are_not_finite_teach_nothing(lines, tmp_path: Path) -> None:
     trainer = lines.trainer(tmp_path, lines.recipe(steps=3), frozenset(range(3)), write_weights=unreachable)
-    with pytest.raises(InputError, match=r"of 3 steps, 0 had not .* and 3 a loss or a gradient that is not finite"):
+    with pytest.raises(InputError, match=r"of 3 steps, 0 had no .* and 3 had a loss or a gradient that is not finite"):
         trainer.run()
 
 
@@ -139,5 +143,5 @@ def test_a_checkpoint_whose_weights_are_not_finite_is_refused(lines, tmp_path: P
         tmp_path / "checkpoints",
         dataclasses.replace(found, tensors={**found.tensors, name: torch.full_like(found.tensors[name], torch.inf)}),
     )
-    with pytest.raises(InputError, match=rf"the checkpoint's tensor {name} has numbers that are not finite"):
+    with pytest.raises(InputError, match=rf"the checkpoint's tensor {name} has values that are not finite"):
         lines.trainer(tmp_path, lines.recipe(steps=6)).run()

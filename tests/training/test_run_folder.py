@@ -61,7 +61,7 @@ def test_what_tells_of_steps_is_not_begun_over(lines, tmp_path: Path, kept: str)
     else:
         shutil.copy(tmp_path / "run" / kept, rest / kept)
     before = content(rest)
-    with pytest.raises(InputError, match=rf"{kept.split('/')[0]} is of a run that cannot go on, .* --fresh"):
+    with pytest.raises(InputError, match=rf"{kept.split('/')[0]} belongs to a run that cannot be resumed, .* --fresh"):
         lines.trainer(rest, lines.recipe(steps=5)).run()
     assert content(rest) == before
 
@@ -69,7 +69,9 @@ def test_what_tells_of_steps_is_not_begun_over(lines, tmp_path: Path, kept: str)
 @pytest.mark.parametrize("fresh", [False, True])
 def test_weights_that_no_run_wrote_are_neither_blamed_nor_lost(lines, tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"mine")
-    with pytest.raises(InputError, match=r"weights.safetensors is not of a run, .*; move it away, or choose another"):
+    with pytest.raises(
+        InputError, match=r"weights.safetensors does not belong to a run, .*; move it away, or choose another"
+    ):
         lines.trainer(tmp_path, fresh=fresh).run()
     assert content(tmp_path) == {tmp_path / "weights.safetensors": b"mine"}
     assert not (tmp_path / "checkpoints").exists()
@@ -91,7 +93,9 @@ def test_two_runs_do_not_train_in_one_folder_at_once(lines, tmp_path: Path) -> N
     def judge(network):
         with pytest.raises(InputError) as caught:
             second.run()
-        assert str(caught.value) == f"another process trains in {tmp_path}; wait for it, or choose another folder."
+        assert (
+            str(caught.value) == f"another process trains in {tmp_path}; wait for it to end, or choose another folder."
+        )
         raise InputError("judged.")
 
     with pytest.raises(InputError, match="judged"):

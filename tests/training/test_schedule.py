@@ -39,7 +39,7 @@ def test_a_fall_ends_at_the_floor_and_a_rise_begins_at_nothing() -> None:
 
 
 def test_without_a_decay_goes_can_be_chained() -> None:
-    assert lr_factor(ScheduleSection("constant", warm_up=5, decay=0), Position(99, 100, spent=1.0)) == 1
+    assert lr_factor(ScheduleSection("constant", warm_up=5, decay=0), Position(99, 100, time_fraction=1.0)) == 1
 
 
 @pytest.mark.parametrize("decay", [20, 0.2])
@@ -53,24 +53,26 @@ def test_a_decay_falls_over_the_last_of_the_time_if_that_ends_first() -> None:
     for steps in (None, 10_000):
         reached = [Position(50, steps, spent) for spent in (0.0, 0.8, 0.9, 1.0)]
         assert [lr_factor(schedule, each) for each in reached] == pytest.approx([1, 1, 0.5, 0])
-    assert lr_factor(schedule, Position(95, 100, spent=0.1)) == pytest.approx(0.25)
+    assert lr_factor(schedule, Position(95, 100, time_fraction=0.1)) == pytest.approx(0.25)
 
 
 def test_a_schedule_that_needs_an_end_and_has_none_is_refused() -> None:
     with pytest.raises(InputError, match="give --steps"):
-        lr_factor(ScheduleSection("one_cycle"), Position(0, None, spent=0.5))
+        lr_factor(ScheduleSection("one_cycle"), Position(0, None, time_fraction=0.5))
     with pytest.raises(InputError, match="give --steps, or --minutes"):
         lr_factor(ScheduleSection("constant", warm_up=0, decay=0.2), Position(0, None))
     with pytest.raises(InputError, match="give --steps, or --minutes"):
-        lr_factor(ScheduleSection("constant", warm_up=0, decay=20), Position(0, None, spent=0.5))
+        lr_factor(ScheduleSection("constant", warm_up=0, decay=20), Position(0, None, time_fraction=0.5))
     with pytest.raises(InputError, match="as a number of steps"):
-        lr_factor(ScheduleSection("constant", warm_up=0.1), Position(0, None, spent=0.5))
+        lr_factor(ScheduleSection("constant", warm_up=0.1), Position(0, None, time_fraction=0.5))
 
 
 def test_a_go_with_a_limit_of_time_falls_over_its_own_last_part() -> None:
     schedule = ScheduleSection("constant", warm_up=0, decay=0.2)
-    late = [Position(190_000 + done, 200_000, spent, began=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))]
+    late = [
+        Position(190_000 + done, 200_000, spent, start_step=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))
+    ]
     assert [lr_factor(schedule, each) for each in late] == pytest.approx([1, 1, 0.5])
     # The run's steps may end before its time: then they are what is left of this go.
-    assert lr_factor(schedule, Position(199_000, 200_000, 0.3, began=190_000)) == pytest.approx(0.5)
-    assert lr_factor(schedule, Position(200_000, 200_000, 0.3, began=200_000)) <= 1
+    assert lr_factor(schedule, Position(199_000, 200_000, 0.3, start_step=190_000)) == pytest.approx(0.5)
+    assert lr_factor(schedule, Position(200_000, 200_000, 0.3, start_step=200_000)) <= 1

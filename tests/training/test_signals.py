@@ -30,9 +30,9 @@ run: {steps: 7, log_every: 1, checkpoint_every: 3, validate_every: 0, pictures_e
 def test_the_first_request_is_remembered_and_the_handlers_come_back() -> None:
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     with StopRequest() as stop:
-        assert stop.asked == ""
+        assert stop.signal_name == ""
         signal.raise_signal(signal.SIGTERM)
-        assert stop.asked == "SIGTERM"
+        assert stop.signal_name == "SIGTERM"
         signal.raise_signal(signal.SIGTERM)  # impatience that is not a person's changes nothing
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
@@ -41,14 +41,14 @@ def test_what_is_asked_within_is_asked_of_what_is_around() -> None:
     with StopRequest() as around:
         with StopRequest() as within:
             signal.raise_signal(signal.SIGTERM)
-            assert (within.asked, around.asked) == ("SIGTERM", "")
-        assert around.asked == "SIGTERM"
+            assert (within.signal_name, around.signal_name) == ("SIGTERM", "")
+        assert around.signal_name == "SIGTERM"
 
 
 def test_a_second_control_c_stops_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
-        assert stop.asked == "SIGINT"
+        assert stop.signal_name == "SIGINT"
         signal.raise_signal(signal.SIGINT)
 
 

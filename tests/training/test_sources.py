@@ -102,7 +102,7 @@ def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own()
     )
     paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
     for number in range(60):
-        family = mix.worlds[mix.place(number)[0]].family
+        family = mix.generators[mix.locate(number)[0]].family
         rates = usual.parcel(number).batch, mix.parcel(number).batch
         paces[family].append(rates[0] / rates[1])
     assert paces["drive"] == [1.0] * len(paces["drive"])
@@ -119,18 +119,18 @@ def test_a_family_has_a_seed_of_its_own_for_ever() -> None:
 
 def test_families_have_their_shares_of_the_batches_at_any_time() -> None:
     mix = SyntheticMix(SCENES, range(4), CPU, flow_sample)
-    families = [mix.worlds[mix.place(number)[0]].family for number in range(2000)]
+    families = [mix.generators[mix.locate(number)[0]].family for number in range(2000)]
     for length in (100, 500, 2000):
         counted = Counter(families[:length])
         for family, share in FAMILIES.items():
             assert abs(counted[family] - share * length) <= 3
-    turns = [mix.place(number) for number in range(300)]
-    assert [mix.place(number) for number in reversed(range(300))] == turns[::-1]
+    turns = [mix.locate(number) for number in range(300)]
+    assert [mix.locate(number) for number in reversed(range(300))] == turns[::-1]
 
 
 def test_a_family_alone_gives_the_batches_of_its_stream() -> None:
     alone = dataclasses.replace(SCENES, families={"drive": 2.0, "room": 0.0}, final=0.4)
-    assert [world.family for world in SyntheticMix(alone, range(4), CPU, flow_sample).worlds] == ["drive"]
+    assert [world.family for world in SyntheticMix(alone, range(4), CPU, flow_sample).generators] == ["drive"]
     stream = flow_stream(SyntheticScenes("drive", family_seed(3, "drive"), (16, 24)), 4, final=0.4)
     for batch, expected in zip(synthetic_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
         assert same(batch, expected)
@@ -312,7 +312,7 @@ def test_more_broken_samples_than_allowed_stop_the_run(ten: DataSection, workers
     message = str(caught.value)
     assert message.startswith("3 samples cannot be read, and data.broken allows 2: flyingchairs 0000")
     assert all(f"flyingchairs 0000{number} (" in message for number in (2, 4, 6))
-    assert message.endswith("); mend them or allow more.") and "\n" not in message
+    assert message.endswith("); repair them or allow more.") and "\n" not in message
     assert len(source.broken) == 3
     assert not multiprocessing.active_children()
 
@@ -354,22 +354,20 @@ def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
     data = on_disk(tmp_path, datasets={"own": section(tmp_path)})
     batch = next(dataset_source(data, told=said.append).batches(0))
     assert set(batch.names) == {"data/00001_img1.ppm"}
-    assert said == ["own data/00002_img1.ppm is left out: its motion is not known, so nothing can be learned from it."]
+    assert said == ["own data/00002_img1.ppm is left out: it has no ground-truth flow, so it cannot be trained on."]
 
 
 def test_a_dataset_without_a_place_is_one_sentence() -> None:
     with pytest.raises(InputError) as caught:
         open_source(DataSection(source="dataset", datasets={"sintel": DatasetSection()}))
-    assert str(caught.value) == (
-        "the recipe does not say where sintel is; set data.datasets.sintel.root to its folder."
-    )
+    assert str(caught.value) == ("the recipe has no folder for sintel; set data.datasets.sintel.root to it.")
 
 
 def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         open_source(on_disk(tmp_path / "nowhere"))
     assert str(caught.value) == (
-        f"data.datasets.flyingchairs.root is {tmp_path / 'nowhere'}, which does not exist; set it to the place of "
+        f"data.datasets.flyingchairs.root is {tmp_path / 'nowhere'}, which does not exist; set it to the folder of "
         "flyingchairs."
     )
 

@@ -78,7 +78,7 @@ def test_scenes_of_a_family_are_parts_of_pictures_between_its_bounds_and_the_oth
     times, corners = [], []
     for number in range(60):
         whole, part = usual.parcel(number).batch, mix.parcel(number).batch
-        if mix.worlds[mix.place(number)[0]].family == "objects":
+        if mix.generators[mix.locate(number)[0]].family == "objects":
             assert torch.equal(part.center, whole.center) and torch.equal(part.focal, whole.focal)
             continue
         ratio = part.focal / whole.focal
@@ -100,4 +100,4 @@ def test_a_task_that_takes_scenes_as_they_are_refuses_a_light(
     recipe = Recipe(task=task, model=ModelSection("tiny"), data=data)
     with pytest.raises(InputError) as caught:
         open_source(data, "cpu", kind(recipe).kind)
-    assert str(caught.value) == ("data.light is set, but this task takes scenes in the light they have; leave it out.")
+    assert str(caught.value) == ("data.light is set, but this task does not relight scenes; leave it out.")

@@ -1,4 +1,4 @@
-"""Which runs fill ablation tables: networks that are the same one are trained once, whatever tables they stand in."""
+"""Plan of an ablation: its tables and the runs that fill them; a network of several tables is trained once."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from protoformer.io.files import shown
 from protoformer.training.recipe import Recipe, read_recipe
 
 TASKS = ("flow", "depth")
-"""What the paper ablates."""
+"""Tasks that the paper ablates."""
 DEFAULTS: Mapping[str, str | int] = {
     "components": "both",
     "update": "cap",
@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, str | int] = {
     "prototypes": 100,
     "synchronization": "ls",
 }
-"""The fields of a `ModelConfig` that the tables change, as the paper's full system has them."""
+"""Fields of a `ModelConfig` that the tables change, with the values of the paper's full system."""
 ALL = "all"
 
 
@@ -28,8 +28,11 @@ ALL = "all"
 class Variant:
     """A row of a table.
 
-    fields: of a `ModelConfig`, what the row changes. published: by task, the two figures of the paper; of flow EPE on
-    Sintel clean and final, pixels; of depth AbsRel and RMSE (meters) on KITTI.
+    Attributes:
+        label: Label of the row.
+        fields: Fields of a `ModelConfig` that the row changes.
+        published: The paper's two scores by task: EPE on Sintel clean and final (pixels) for flow, AbsRel and RMSE
+            (meters) on KITTI for depth.
     """
 
     label: str
@@ -44,7 +47,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """A table: name, as it is asked for; what: a line for people."""
+    """A table of the paper.
+
+    Attributes:
+        name: Name on the command line.
+        what: One-line description.
+        variants: Its rows.
+    """
 
     name: str
     what: str
@@ -52,9 +61,9 @@ class AblationTable:
 
 
 Row = tuple[str, str | int, tuple[float, float], tuple[float, float]]
-"""Label, value of the table's field, and the paper's figures of flow and of depth."""
+"""Label, value of the table's field, and the paper's scores of flow and of depth."""
 SAME: Mapping[tuple[str, str | int], Mapping[str, str | int]] = {("components", "cap"): {"synchronization": "none"}}
-"""What another table calls the same network: prototypes that nothing is synchronized with."""
+"""Variants that are the same network as a row of another table: CAP only is synchronization "none"."""
 
 
 def _table(name: str, what: str, field: str, *rows: Row) -> AblationTable:
@@ -108,7 +117,7 @@ TABLES: Mapping[str, AblationTable] = {table.name: table for table in _TABLES}
 
 
 def select_tables(name: str) -> tuple[AblationTable, ...]:
-    """The table of this name, or every one for "all"."""
+    """Return the table of this name, or all tables for "all"."""
     if name == ALL:
         return _TABLES
     if name not in TABLES:
@@ -123,32 +132,38 @@ SETTINGS = (
     # Small images, since many networks share the time of one.
     "data.crop=[192, 256]",
     "data.light.erase_size=[20, 50]",
-    # A short run learns at the highest rate for most of its time, and is judged after a fall.
+    # A short run trains at the peak learning rate for most of its time and decays at the end.
     "schedule.kind=constant",
     "schedule.warm_up=100",
     "schedule.decay=0.3",
     "optimizer.ema=0.99",
-    # Judged once, at the end, by more scenes than usual.
+    # Validated once, at the end, on more scenes than usual.
     "run.validate_every=0",
     "run.pictures_every=0",
     "run.validation_scenes=64",
     "run.checkpoint_minutes=2",
 )
-"""What is changed of a task's recipe on the world, before anybody's own settings."""
-IDLE = (
+"""Changes to a task's recipe on synthetic scenes, applied before the user's settings."""
+IRRELEVANT_KEYS = (
     *(("run", name) for name in ("speed", "log_every", "checkpoint_every", "checkpoint_minutes")),
     *(("data", name) for name in ("workers", "broken")),
 )
-"""Keys of a recipe that do not decide what is learned: a run that another machine has finished is known here."""
-IDLE_FIELDS = ("flow_pixels",)
-"""Fields of a network that decide neither what is learned nor how it is judged."""
-LEAST_SECONDS = 5
-"""Of a run."""
+"""Recipe keys that do not affect the result, so that runs finished on another machine are recognized."""
+IRRELEVANT_FIELDS = ("flow_pixels",)
+"""Fields of a `ModelConfig` that affect neither training nor evaluation."""
+MIN_RUN_SECONDS = 5
+"""Minimum training time of a run."""
 
 
 @dataclass(frozen=True)
 class RunBudget:
-    """How long runs are: `steps` each, or `minutes` of training for all of them together, or for each. One of them."""
+    """Length of the runs; exactly one field is set.
+
+    Attributes:
+        steps: Steps of each run.
+        minutes: Training minutes of all runs together.
+        minutes_each: Training minutes of each run.
+    """
 
     steps: int | None = None
     minutes: float | None = None
@@ -166,7 +181,7 @@ class RunBudget:
                 raise InputError(f"{name} is {value:g}, but it must be above 0.")
 
     def of_each(self, runs: int) -> str:
-        """The setting of a recipe that gives each of so many runs its share; time is cut to whole seconds."""
+        """Return the recipe setting that limits each of `runs` runs; time is truncated to whole seconds."""
         if self.minutes is not None:
             name, minutes, sharing = "--minutes", self.minutes, runs
         elif self.minutes_each is not None:
@@ -174,19 +189,21 @@ class RunBudget:
         else:
             return f"run.steps={self.steps}"
         seconds = int(60 * minutes / sharing + 1e-6)
-        if seconds < LEAST_SECONDS:
+        if seconds < MIN_RUN_SECONDS:
             raise InputError(
                 f"{name} {minutes:g} are {60 * minutes / sharing:.1f} seconds for each of {runs} runs; give at least "
-                f"{math.ceil(LEAST_SECONDS * sharing / 6) / 10:g}."
+                f"{math.ceil(MIN_RUN_SECONDS * sharing / 6) / 10:g}."
             )
         return f"run.minutes={seconds / 60!r}"
 
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """What every run is judged by, beside the held-out scenes of the world.
+    """Evaluation of every run, in addition to the synthetic validation scenes.
 
-    datasets: by name. size: (height, width), pixels, at which a forward pass is timed and its operations are counted.
+    Attributes:
+        datasets: Names of the datasets.
+        size: (height, width) in pixels at which a forward pass is timed and its operations are counted.
     """
 
     datasets: tuple[str, ...]
@@ -195,7 +212,14 @@ class EvaluationPlan:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A network to train. key: decided by all that decides its results. name: of its folder."""
+    """A network to train.
+
+    Attributes:
+        key: Hash of everything that affects the result.
+        name: Name of its folder.
+        seed: Seed of its data and weights.
+        recipe: Its recipe.
+    """
 
     key: str
     name: str
@@ -205,7 +229,17 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """Tables of one task and the runs that fill them: places has the key of a run by table, label and seed."""
+    """Tables of one task and the runs that fill them.
+
+    Attributes:
+        task: flow or depth.
+        tables: The tables.
+        seeds: Seeds of each variant.
+        base: Recipe that variants are changed from.
+        judging: Evaluation of every run.
+        runs: Runs by key.
+        places: Key of a run by (table, label, seed).
+    """
 
     task: str
     tables: tuple[AblationTable, ...]
@@ -217,7 +251,14 @@ class AblationPlan:
 
 
 def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: bool = False) -> Recipe:
-    """The recipe that variants are changed from. graph: record steps as CUDA graphs. settings: have the last word."""
+    """Build the recipe that variants are changed from.
+
+    Args:
+        task: flow or depth.
+        preset: Preset of the network.
+        settings: The user's settings, which override all others.
+        graph: Whether to run steps as CUDA graphs.
+    """
     if task not in TASKS:
         raise InputError(f"the paper has no ablation of {shown(task)}; choose one of {', '.join(TASKS)}.")
     usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
@@ -228,7 +269,7 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
             "run.steps and run.minutes are set by --steps, --minutes or --minutes-each; leave them out of --set."
         )
     if recipe.model.start is not None:
-        raise InputError("variants are of different networks and begin with random weights; leave model.start out.")
+        raise InputError("variants are different networks and start from random weights; leave model.start out.")
     if recipe.task != task:
         raise InputError(f"the task is {task}, which --set cannot change to {recipe.task}; give it to --task.")
     return recipe
@@ -237,48 +278,56 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
 def plan_ablation(
     tables: tuple[AblationTable, ...], seeds: int, base: Recipe, budget: RunBudget, judging: EvaluationPlan
 ) -> AblationPlan:
-    """Every variant with every seed: the base's own and those after it. The first seed fills all tables first."""
+    """Plan every variant with consecutive seeds from the base's on; runs of the first seed come first.
+
+    Args:
+        tables: Tables to fill.
+        seeds: Number of seeds.
+        base: Recipe that variants are changed from.
+        budget: Length of the runs.
+        judging: Evaluation of every run.
+    """
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}, but it must be 1 or more.")
     numbers = tuple(range(base.data.seed, base.data.seed + seeds))
-    wanted = {
+    entries = {
         (table.name, variant.label, seed): (variant, _recipe(base, variant, seed))
         for seed in numbers
         for table in tables
         for variant in table.variants
     }
-    judged = [base.run.validation_scenes, list(judging.datasets), list(judging.size)]
-    share = budget.of_each(len({_key(recipe, judged) for _, recipe in wanted.values()}))
+    evaluation = [base.run.validation_scenes, list(judging.datasets), list(judging.size)]
+    limit = budget.of_each(len({_key(recipe, evaluation) for _, recipe in entries.values()}))
     runs: dict[str, PlannedRun] = {}
     places: dict[tuple[str, str, int], str] = {}
-    for place, (variant, recipe) in wanted.items():
-        recipe = recipe.changed([share])
-        key = _key(recipe, judged)
-        name = f"{base.task}-{_what(variant)}-seed-{place[2]}-{key}"
-        runs.setdefault(key, PlannedRun(key, name, place[2], recipe))
-        places[place] = key
+    for entry, (variant, recipe) in entries.items():
+        recipe = recipe.changed([limit])
+        key = _key(recipe, evaluation)
+        name = f"{base.task}-{_folder_name(variant)}-seed-{entry[2]}-{key}"
+        runs.setdefault(key, PlannedRun(key, name, entry[2], recipe))
+        places[entry] = key
     return AblationPlan(base.task, tables, numbers, base, judging, runs, places)
 
 
 def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
-    """A variant's; what it is judged by is shared between runs, and not the run's own."""
+    """Build a variant's recipe; it has no validation scenes of its own, because runs share them."""
     fields = [f"model.fields.{name}={value}" for name, value in variant.fields.items()]
     return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
 
 
-def _what(variant: Variant) -> str:
-    """A variant, in the name of a folder."""
+def _folder_name(variant: Variant) -> str:
+    """Describe a variant for the name of its folder."""
     return "default" if variant.is_default else "-".join(f"{name}-{value}" for name, value in variant.fields.items())
 
 
-def _key(recipe: Recipe, judged: list[Any]) -> str:
-    """The first letters of a hash of everything that decides a run's results; judged: what it is judged by."""
+def _key(recipe: Recipe, evaluation: list[Any]) -> str:
+    """Hash everything that affects a run's result, including its evaluation."""
     values, fields = recipe.as_dict(), recipe.model.config().as_dict()
-    for section, idle in IDLE:
+    for section, idle in IRRELEVANT_KEYS:
         del values[section][idle]
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
-        "model": {name: value for name, value in fields.items() if name not in IDLE_FIELDS},
-        "judged": judged,
+        "model": {name: value for name, value in fields.items() if name not in IRRELEVANT_FIELDS},
+        "judged": evaluation,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

@@ -1,4 +1,4 @@
-"""A table of an ablation beside the paper's: on a terminal, in markdown, as csv, and in words."""
+"""Ablation tables with the paper's scores: for the terminal, as markdown, CSV and plots."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from protoformer.viz.images import Pixels
 from protoformer.viz.plots import COLORS
 
 METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}
-"""What a figure is called, and how many of its decimals are shown."""
+"""Display name and number of decimals of each metric."""
 NOT_COMPARABLE = (
     "The paper's figures come from other data and far longer training: what compares is the order of the rows, "
     "not their figures."
@@ -23,35 +23,35 @@ NOT_COMPARABLE = (
 
 
 def column_name(column: str) -> str:
-    """A column of scores, for people: "sintel clean epe" is sintel clean EPE."""
-    *place, metric = column.split()
-    return " ".join((*place, METRIC_LABELS[metric][0]))
+    """Return the display name of a score column, such as "sintel clean EPE" for "sintel clean epe"."""
+    *dataset, metric = column.split()
+    return " ".join((*dataset, METRIC_LABELS[metric][0]))
 
 
 def column_decimals(column: str) -> int:
-    """How many are shown of the figures of a column of scores."""
+    """Return the number of decimals of a score column."""
     return METRIC_LABELS[column.split()[-1]][1]
 
 
 def ablation_title(summary: Summary) -> str:
-    """The task, and what its table is about."""
+    """Return the title of a table."""
     return f"{summary.task.capitalize()}: {summary.what}"
 
 
 def ablation_table(summary: Summary) -> Table:
-    """The rows with what was measured, on a terminal; the full system is bold."""
+    """Build a table for the terminal; the full system is bold."""
     title, caption = Text(ablation_title(summary)), Text(_caption(summary))
     table = Table(title=title, box=None, caption=caption, caption_justify="left")
     head = _head(summary)
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for index, name in enumerate(head):
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     for row in summary.rows:
         table.add_row(*(Text(cell) for cell in _cells(summary, row)), style="bold" if row.is_default else "")
     return table
 
 
 def ablation_markdown(summary: Summary, picture: str) -> str:
-    """A section of a page: the table, its picture by this name, and how our order agrees with the paper's."""
+    """Build a markdown section: the table, its plot by file name, and the agreement with the paper's ranking."""
     head = _head(summary)
     lines = [f"## {ablation_title(summary)}", "", f"| {' | '.join(head)} |", f"| --- {'| ---: ' * (len(head) - 1)}|"]
     for row in summary.rows:
@@ -62,16 +62,16 @@ def ablation_markdown(summary: Summary, picture: str) -> str:
 
 
 def ablation_csv(summary: Summary) -> str:
-    """A row a variant, every figure in full; the deviation is over seeds."""
+    """Build a CSV with one row per variant and unrounded values; the deviation is over seeds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     scores = [f"{column} {part}" for column in summary.columns for part in ("mean", "deviation")]
     figures = ("parameters", "gflops", "milliseconds", "steps", "seconds")
     writer.writerow(["variant", *(f"paper {name}" for name in PUBLISHED[summary.task]), "seeds", *scores, *figures])
     for row in summary.rows:
-        found = [row.scores.get(column) for column in summary.columns]
-        spreads = [part for each in found for part in ((None, None) if each is None else (each.mean, each.deviation))]
-        writer.writerow([row.label, *row.published, row.seeds, *spreads, *(getattr(row, figure) for figure in figures)])
+        spreads = [row.scores.get(column) for column in summary.columns]
+        values = [part for each in spreads for part in ((None, None) if each is None else (each.mean, each.deviation))]
+        writer.writerow([row.label, *row.published, row.seeds, *values, *(getattr(row, figure) for figure in figures)])
     return text.getvalue()
 
 
@@ -119,8 +119,8 @@ def _score(column: str, spread: Spread | None) -> str:
     if spread is None:
         return "-"
     decimals = column_decimals(column)
-    shown = f"{spread.mean:.{decimals}f}"
-    return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.{decimals}f}"
+    mean = f"{spread.mean:.{decimals}f}"
+    return mean if spread.deviation is None else f"{mean} ± {spread.deviation:.{decimals}f}"
 
 
 def _number(value: float | None, decimals: int) -> str:
@@ -146,15 +146,24 @@ def _doubt(agreement: Agreement) -> str:
 
 def _against(agreement: Agreement, contrary: Disagreement) -> str:
     decimals = column_decimals(agreement.column)
-    known = {None: "", True: ", more than the spread", False: ", within the spread"}[contrary.sure]
-    return f"{contrary.better} is worse than {contrary.worse} by {contrary.difference:.{decimals}f}{known}"
+    note = {None: "", True: ", more than the spread", False: ", within the spread"}[contrary.sure]
+    return f"{contrary.better} is worse than {contrary.worse} by {contrary.difference:.{decimals}f}{note}"
 
 
 BEGIN, END = "<!-- tables: written by protoformer ablate -->", "<!-- end of tables -->"
 
 
 def insert_tables(page: str, tables: list[str], name: str) -> str:
-    """A page's text with these sections between its markers, in the place of those before; name: of the page."""
+    """Replace the sections between the markers of a page.
+
+    Args:
+        page: Text of the page.
+        tables: Markdown sections.
+        name: Name of the page, for messages.
+
+    Raises:
+        InputError: If the page has no markers.
+    """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -194,8 +203,8 @@ def plot_ablation(summary: Summary) -> Pixels:
     pen.text((_MARGIN, _MARGIN + _TITLE + 4 + _HEAD + 4), caption, fill=_SOFT, font=small)
     across = (WIDTH - 2 * _MARGIN - (_ACROSS - 1) * _GAP) // _ACROSS
     for number, column in enumerate(columns):
-        row, place = divmod(number, _ACROSS)
-        corner = (_MARGIN + place * (across + _GAP), above + row * (_HEIGHT + _GAP))
+        row, panel = divmod(number, _ACROSS)
+        corner = (_MARGIN + panel * (across + _GAP), above + row * (_HEIGHT + _GAP))
         sheet.paste(_panel(summary, column, across), corner)
     return np.asarray(sheet)
 
@@ -253,7 +262,7 @@ def _bar(
 
 
 def _scale(rows: tuple[SummaryRow, ...], column: str, published: int) -> float:
-    """What the paper's figures are multiplied by: both agree on the full system, or else on the first row there is."""
-    there = [row for row in rows if column in row.scores]
-    agreed = next((row for row in there if row.is_default), there[0])
-    return agreed.scores[column].mean / agreed.published[published]
+    """Return the factor of the paper's scores that makes both equal for the full system, or else for the first row."""
+    scored = [row for row in rows if column in row.scores]
+    reference = next((row for row in scored if row.is_default), scored[0])
+    return reference.scores[column].mean / reference.published[published]

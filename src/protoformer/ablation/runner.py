@@ -1,4 +1,4 @@
-"""The runs of an ablation, one after the other in one process, each by the ordinary loop."""
+"""Runs an ablation plan: trains and evaluates its runs one after another in one process."""
 
 import gc
 from collections.abc import Callable
@@ -26,12 +26,18 @@ from protoformer.training.task import ValidationResult, ValidationSet, Validator
 from protoformer.training.trainer import Trainer
 
 SPEED = "speed"
-"""The name under which a validator tells `milliseconds`."""
+"""Name of the validation result that holds `milliseconds`."""
 
 
 @dataclass(frozen=True)
 class AblationResult:
-    """How far an ablation is. results: by the runs' keys. failed: why, by key. stopped: whether somebody asked to."""
+    """Outcome of an ablation.
+
+    Attributes:
+        results: Results of the finished runs, by key.
+        failed: Error messages of the failed runs, by key.
+        stopped: Whether a signal stopped it before all runs were done.
+    """
 
     results: dict[str, RunResult]
     failed: dict[str, str]
@@ -40,11 +46,16 @@ class AblationResult:
 
 @dataclass(frozen=True)
 class AblationRunner:
-    """A plan, carried out in a folder; what is finished there is not done again, and what was begun goes on.
+    """Carries out a plan in a folder; finished runs are skipped and interrupted ones are resumed.
 
-    validators: judge the trained network, each by one of the plan's datasets; `speed` tells its milliseconds. observed:
-    whoever watches a run, given the run and how many were before it. write_weights: as of a `Trainer`, or None to keep
-    no weights.
+    Attributes:
+        plan: Runs to train.
+        folder: Folder of the ablation.
+        device: cpu or cuda.
+        speed: Measures the milliseconds of a forward pass.
+        validators: Score the trained network, one for each of the plan's datasets.
+        observed: Returns the observer of a run, given the run and the number of runs before it.
+        write_weights: As in `Trainer`, or None to keep no weights.
     """
 
     plan: AblationPlan
@@ -56,64 +67,68 @@ class AblationRunner:
     write_weights: Callable[[nn.Module, Path], None] | None = None
 
     def run(self) -> AblationResult:
-        """Train and judge what is left to do; what cannot be is passed over. A signal ends it after the step."""
+        """Train and evaluate the unfinished runs; failed ones are skipped, and a signal ends it after a step."""
         results: dict[str, RunResult] = {}
         failed: dict[str, str] = {}
         held_out: ValidationSet | None = None
         with StopRequest() as stop:
             for before, run in enumerate(self.plan.runs.values()):
-                found = read_result(self.place(run), run.key)
-                if found is None and not stop.asked:
-                    held_out = held_out or self._prepared()
+                result = read_result(self.place(run), run.key)
+                if result is None and not stop.signal_name:
+                    held_out = held_out or self._build_validation_set()
                     try:
-                        found = self._trained(run, held_out, self.observed(run, before))
+                        result = self._train(run, held_out, self.observed(run, before))
                     except InputError as error:
                         failed[run.key] = str(error)
-                    _forget()
-                if found is not None:
-                    results[run.key] = found
+                    _free_gpu_memory()
+                if result is not None:
+                    results[run.key] = result
         return AblationResult(
-            results, failed, stopped=bool(stop.asked) and len(results) + len(failed) < len(self.plan.runs)
+            results, failed, stopped=bool(stop.signal_name) and len(results) + len(failed) < len(self.plan.runs)
         )
 
     def place(self, run: PlannedRun) -> Path:
-        """The folder of a run."""
+        """Return the folder of a run."""
         return self.folder / "runs" / run.name
 
-    def _prepared(self) -> ValidationSet:
-        """The scenes that all runs, of whatever seed, are judged by. Textures are then there, too, for all of them."""
+    def _build_validation_set(self) -> ValidationSet:
+        """Build the validation scenes that runs of all seeds share; this also caches the textures."""
         make_folder(self.folder / "runs")
         task, device = task_of(self.plan.base.changed(["data.seed=0"])), launch(self.device).device
         task.source(0, 1, device, lambda _: None)
         return task.held_out(device)
 
-    def _trained(self, run: PlannedRun, held_out: ValidationSet, watching: Observer) -> RunResult | None:
-        """The result of a run, or None where it was stopped."""
-        folder, heard = self.place(run), _Heard()
-        judges = (held_out.validate, *self.validators, self.speed)
+    def _train(self, run: PlannedRun, held_out: ValidationSet, observer: Observer) -> RunResult | None:
+        """Train a run and return its result, or None if it was stopped."""
+        folder, recorder = self.place(run), _ScoreRecorder()
+        validators = (held_out.validate, *self.validators, self.speed)
         ended = Trainer(
             run.recipe,
             task_of(run.recipe),
             folder,
             device=self.device,
-            observers=(heard, watching),
-            validators=judges,
+            observers=(recorder, observer),
+            validators=validators,
             write_weights=self.write_weights,
-            fresh=_begins_anew(RunFolder(folder), watching.noted),
+            fresh=_must_start_over(RunFolder(folder), observer.noted),
             minutes_of_run=True,
         ).run()
-        if ended.why not in ("steps", "minutes") or heard.step != ended.step or len(heard.scores) < len(judges):
+        if (
+            ended.why not in ("steps", "minutes")
+            or recorder.step != ended.step
+            or len(recorder.scores) < len(validators)
+        ):
             return None
-        milliseconds = heard.scores.pop(SPEED)["milliseconds"]
+        milliseconds = recorder.scores.pop(SPEED)["milliseconds"]
         config, size = run.recipe.model.config(), self.plan.judging.size
         result = RunResult(
             *(run.key, run.seed, ended.step, ended.seconds),
-            parameters=_parameters(self.plan.task, config),
+            parameters=_count_parameters(self.plan.task, config),
             gflops=count_operations(self.plan.task, config, *size) / 1e9,
             milliseconds=milliseconds,
             size=size,
             device=_device_name(self.device),
-            scores=heard.scores,
+            scores=recorder.scores,
         )
         write_result(folder, result)
         checkpoints.clear(folder / "checkpoints")
@@ -122,30 +137,30 @@ class AblationRunner:
         return result
 
 
-class _Heard(Observer):
-    """Keeps what a network scored at the last step at which it was judged."""
+class _ScoreRecorder(Observer):
+    """Records the scores of the last validation."""
 
     def __init__(self) -> None:
         self.step = -1
         self.scores: dict[str, dict[str, float]] = {}
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        """Keep it."""
+    def validated(self, step: int, result: ValidationResult) -> None:
+        """Record the scores."""
         if step != self.step:
             self.step, self.scores = step, {}
-        self.scores[found.name] = found.scores
+        self.scores[result.name] = result.scores
 
 
-def _begins_anew(place: RunFolder, told: Callable[[str], None]) -> bool:
-    """Whether a run without a result begins anew, since it has no whole checkpoint; told: if that loses steps."""
-    if place.begun():
+def _must_start_over(run_folder: RunFolder, report: Callable[[str], None]) -> bool:
+    """Return whether a run without a result has no intact checkpoint to resume from; report if steps are lost."""
+    if run_folder.begun():
         return False
-    if any(record["step"] > 0 for record in read_log(place.log)):
-        told(f"the run in {place.path} has neither a result nor a checkpoint that can be read, and starts over.")
+    if any(record["step"] > 0 for record in read_log(run_folder.log)):
+        report(f"the run in {run_folder.path} has neither a result nor a readable checkpoint, and starts over.")
     return True
 
 
-def _parameters(task: str, config: ModelConfig) -> int:
+def _count_parameters(task: str, config: ModelConfig) -> int:
     with meta_init():
         return count_parameters(build_network(task, config))
 
@@ -154,8 +169,8 @@ def _device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "CPU"
 
 
-def _forget() -> None:
-    """Give the memory of a network and its recorded step on a GPU back before the next one takes its own."""
+def _free_gpu_memory() -> None:
+    """Release the GPU memory of a network and its CUDA graph before the next run."""
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()

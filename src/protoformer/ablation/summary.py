@@ -1,4 +1,4 @@
-"""What the runs of an ablation say together: means and spread over seeds, and whether their order is the paper's."""
+"""Summary of an ablation: means and spread over seeds, and agreement with the paper's ranking."""
 
 import dataclasses
 import json
@@ -14,15 +14,24 @@ from protoformer.io.files import read_small_file, write_atomically
 
 RESULT = "result.json"
 MAX_BYTES = 2**20
-"""A result has some hundred bytes for every dataset; a longer file was not written here."""
+"""Maximum size of a result file; a result has some hundred bytes per dataset."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run.
+    """Result of a finished run.
 
-    key, seed: of its `PlannedRun`. steps, seconds: of training. parameters: of the network. gflops, milliseconds: of a
-    forward pass at `size`, on `device`. scores: of everything it was judged by, by name.
+    Attributes:
+        key: Key of its `PlannedRun`.
+        seed: Seed of its `PlannedRun`.
+        steps: Training steps.
+        seconds: Training time.
+        parameters: Number of parameters of the network.
+        gflops: Operations of a forward pass at `size`, 10^9.
+        milliseconds: Duration of a forward pass at `size` on `device`.
+        size: (height, width), pixels.
+        device: Name of the device.
+        scores: Scores by validation set and metric.
     """
 
     key: str
@@ -38,22 +47,22 @@ class RunResult:
 
 
 def write_result(folder: Path, result: RunResult) -> None:
-    """Write it into a run's folder, whole or not at all."""
+    """Write a result into a run's folder atomically."""
     write_atomically(folder / RESULT, json.dumps(dataclasses.asdict(result), indent=1).encode())
 
 
 def read_result(folder: Path, key: str) -> RunResult | None:
-    """The result in a run's folder; None where the run is not finished, or its result cannot be read."""
+    """Read the result in a run's folder; None if the run is not finished or its result is not valid."""
     try:
         values = json.loads(read_small_file(folder / RESULT, MAX_BYTES))
-        found = RunResult(**{**values, "size": tuple(values["size"])})
+        result = RunResult(**{**values, "size": tuple(values["size"])})
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return found if found.key == key and _is_sound(found) else None
+    return result if result.key == key and _is_valid(result) else None
 
 
-def _is_sound(result: RunResult) -> bool:
-    """Whether every field that was read has its type and can be computed with; a file on a disk may hold anything."""
+def _is_valid(result: RunResult) -> bool:
+    """Return whether every field has its type and a usable value, because a file may hold anything."""
     scores = result.scores.values() if isinstance(result.scores, dict) else [None]
     if not all(isinstance(each, dict) for each in scores):
         return False
@@ -61,25 +70,28 @@ def _is_sound(result: RunResult) -> bool:
     return (
         len(result.size) == 2
         and isinstance(result.device, str)
-        and all(_is_whole(each) for each in (result.seed, result.steps, result.parameters, *result.size))
+        and all(_is_integer(each) for each in (result.seed, result.steps, result.parameters, *result.size))
         and all(_is_number(each) and math.isfinite(each) for each in figures)
         and all(_is_number(score) for each in scores for score in each.values())  # NaN if nothing could be scored
     )
 
 
-def _is_whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _is_number(value: object) -> bool:
-    return _is_whole(value) or isinstance(value, float)
+    return _is_integer(value) or isinstance(value, float)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two things, by their places in the lists, of which the first one is better by the reference.
+    """Two variants of which the reference ranks the first better; less is better.
 
-    difference: how much more the other one has by our figures: negative where we find the order the other way round.
+    Attributes:
+        better: Index of the better variant.
+        worse: Index of the worse variant.
+        difference: Measured value of `worse` minus that of `better`; negative where the order is reversed.
     """
 
     better: int
@@ -92,18 +104,18 @@ class Pair:
         return self.difference > 0
 
 
-def ordered_pairs(reference: Sequence[float], ours: Sequence[float]) -> tuple[Pair, ...]:
-    """Every pair of things that the reference tells apart."""
-    found = []
+def ordered_pairs(reference: Sequence[float], measured: Sequence[float]) -> tuple[Pair, ...]:
+    """Return every pair with different reference values."""
+    pairs = []
     for one, other in combinations(range(len(reference)), 2):
         if reference[one] != reference[other]:
             better, worse = (one, other) if reference[one] < reference[other] else (other, one)
-            found.append(Pair(better, worse, ours[worse] - ours[better]))
-    return tuple(found)
+            pairs.append(Pair(better, worse, measured[worse] - measured[better]))
+    return tuple(pairs)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's: 1 for the same order, -1 for the opposite one; NaN where a list tells nothing apart."""
+    """Compute Spearman's rank correlation; NaN where all values of a list are equal."""
     first, second = _ranks(one), _ranks(other)
     middle = (len(first) + 1) / 2
     products = math.fsum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
@@ -112,7 +124,7 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """From 1 on; equal values share the mean of theirs."""
+    """Rank values from 1 on; equal values get their mean rank."""
     return [
         1 + sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
         for value in values
@@ -208,80 +220,83 @@ class Summary:
 
 
 def summarize(plan: AblationPlan, table: AblationTable, results: Mapping[str, RunResult]) -> Summary:
-    """A table by what is finished of it."""
-    rows = tuple(_row(plan, table, variant, results) for variant in table.variants)
+    """Summarize a table from its finished runs; `results` are by key."""
+    rows = tuple(_summarize_row(plan, table, variant, results) for variant in table.variants)
     columns = tuple(dict.fromkeys(column for row in rows for column in row.scores))
-    places = [plan.places[table.name, variant.label, seed] for variant in table.variants for seed in plan.seeds]
-    device = next((results[key].device for key in places if key in results), "")
+    keys = [plan.places[table.name, variant.label, seed] for variant in table.variants for seed in plan.seeds]
+    device = next((results[key].device for key in keys if key in results), "")
     return Summary(
         *(plan.task, table.name, table.what, plan.seeds, columns, rows),
-        agreements=tuple(_agreement(rows, column) for column in columns),
+        agreements=tuple(_compute_agreement(rows, column) for column in columns),
         device=device,
         size=plan.judging.size,
         setting=_setting(plan),
     )
 
 
-def _row(plan: AblationPlan, table: AblationTable, variant: Variant, results: Mapping[str, RunResult]) -> SummaryRow:
+def _summarize_row(
+    plan: AblationPlan, table: AblationTable, variant: Variant, results: Mapping[str, RunResult]
+) -> SummaryRow:
     keys = [plan.places[table.name, variant.label, seed] for seed in plan.seeds]
-    found = [results[key] for key in keys if key in results]
-    named = [_columns(plan.task, each.scores) for each in found]
-    columns = {column: compute_spread(tuple(each[column] for each in named)) for column in named[0]} if named else {}
-    first = found[0] if found else None
+    finished = [results[key] for key in keys if key in results]
+    scores = [_select_scores(plan.task, each.scores) for each in finished]
+    columns = {column: compute_spread(tuple(each[column] for each in scores)) for column in scores[0]} if scores else {}
+    first = finished[0] if finished else None
     return SummaryRow(
-        *(variant.label, variant.is_default, variant.published[plan.task], len(found)),
+        *(variant.label, variant.is_default, variant.published[plan.task], len(finished)),
         parameters=None if first is None else first.parameters,
         gflops=None if first is None else first.gflops,
-        milliseconds=statistics.median(each.milliseconds for each in found) if found else None,
-        steps=statistics.fmean(each.steps for each in found) if found else None,
-        seconds=statistics.fmean(each.seconds for each in found) if found else None,
+        milliseconds=statistics.median(each.milliseconds for each in finished) if finished else None,
+        steps=statistics.fmean(each.steps for each in finished) if finished else None,
+        seconds=statistics.fmean(each.seconds for each in finished) if finished else None,
         scores=columns,
     )
 
 
-def _columns(task: str, scores: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The scores that are shown, by "where figure"; Fl, which few samples say little about, of the world alone."""
-    found = {}
-    for place, figures in scores.items():
-        for name, value in figures.items():
+def _select_scores(task: str, scores: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Return the reported scores by "dataset metric"; Fl only of synthetic scenes, as datasets have few samples."""
+    selected = {}
+    for dataset, values in scores.items():
+        for name, value in values.items():
             metric = name.split()[-1]  # "epe", or of a part of a dataset, "clean epe"
-            if metric in METRICS[task] and (place == WORLD or metric != "fl"):
-                found[f"{place} {name}"] = value
-    return found
+            if metric in METRICS[task] and (dataset == WORLD or metric != "fl"):
+                selected[f"{dataset} {name}"] = value
+    return selected
 
 
-def _agreement(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
-    there = [row for row in rows if column in row.scores]
-    paper, ours = [row.published[1] for row in there], [row.scores[column].mean for row in there]
-    pairs = ordered_pairs(paper, ours)
-    least = _least_sure([row.scores[column] for row in there])
+def _compute_agreement(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
+    """Compare the ranking by a column with the paper's."""
+    scored = [row for row in rows if column in row.scores]
+    paper, measured = [row.published[1] for row in scored], [row.scores[column].mean for row in scored]
+    pairs = ordered_pairs(paper, measured)
+    threshold = _significance_threshold([row.scores[column] for row in scored])
 
     def is_sure(better: int, worse: int, difference: float) -> bool | None:
-        if least is None:
+        if threshold is None:
             return None
-        counts = (len(there[place].scores[column].values) for place in (better, worse))
-        return abs(difference) > least * math.sqrt(sum(1 / count for count in counts))
+        counts = (len(scored[index].scores[column].values) for index in (better, worse))
+        return abs(difference) > threshold * math.sqrt(sum(1 / count for count in counts))
 
     sure = [is_sure(pair.better, pair.worse, pair.difference) for pair in pairs]
     contrary = tuple(
-        Disagreement(there[pair.better].label, there[pair.worse].label, -pair.difference, known)
-        for pair, known in zip(pairs, sure, strict=True)
+        Disagreement(scored[pair.better].label, scored[pair.worse].label, -pair.difference, significant)
+        for pair, significant in zip(pairs, sure, strict=True)
         if not pair.agrees
     )
     return Agreement(
-        *(column, len(pairs), sum(pair.agrees for pair in pairs), rank_correlation(paper, ours)),
-        sure=None if least is None else sum(bool(each) for each in sure),
+        *(column, len(pairs), sum(pair.agrees for pair in pairs), rank_correlation(paper, measured)),
+        sure=None if threshold is None else sum(bool(each) for each in sure),
         sure_agreeing=None
-        if least is None
+        if threshold is None
         else sum(pair.agrees and bool(each) for pair, each in zip(pairs, sure, strict=True)),
         contrary=contrary,
     )
 
 
-def _least_sure(spreads: list[Spread]) -> float | None:
-    """The least difference of two single runs that is hardly chance; None where no variant has two seeds.
+def _significance_threshold(spreads: list[Spread]) -> float | None:
+    """Compute the smallest significant difference (5 %) of two single runs; None where no variant has two seeds.
 
-    The seeds' deviation is taken to be the same for all variants, which know it together better than each alone.
+    The standard deviation over seeds is pooled over all variants.
     """
     squares = [(each.deviation**2, len(each.values) - 1) for each in spreads if each.deviation is not None]
     freedom = sum(count for _, count in squares)

@@ -1,7 +1,7 @@
-"""Checkpoints that live through anything: a reader finds the last one whole, whenever the writer was stopped.
+"""Crash-safe checkpoints: there is always an intact one, whenever the writer was killed.
 
-A checkpoint is a folder, `step-00001200`, that is written under a hidden name, reaches the disk, and then takes its
-own. It holds json and safetensors and nothing that could run.
+A checkpoint is a folder, `step-00001200`, that is written under a hidden name, flushed to disk and then renamed. It
+holds JSON and safetensors, and nothing executable.
 """
 
 import contextlib
@@ -45,10 +45,12 @@ _UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2*
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a run after `step` steps.
+    """The state of a run.
 
-    tensors: by flat names such as "model.encoder.weight"; any type that safetensors knows, and any shape. record: what
-    json can hold; tuples come back as lists.
+    Attributes:
+        step: Steps done.
+        tensors: Tensors by flat names such as "model.encoder.weight", of any shape and safetensors dtype.
+        record: JSON values; tuples come back as lists.
     """
 
     step: int
@@ -57,8 +59,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class FoundCheckpoint:
-    """A checkpoint and where it lies."""
+class LoadedCheckpoint:
+    """A checkpoint and the folder it was read from."""
 
     path: Path
     checkpoint: Checkpoint
@@ -70,107 +72,125 @@ def save(
     *,
     part_bytes: int | None = None,
     keep: int = 2,
-    whole: Collection[Path] = (),
+    verified: Collection[Path] = (),
 ) -> Path:
-    """Write a checkpoint into a folder, which is made if need be, and return its path.
+    """Write a checkpoint into a folder, which is created if needed.
 
-    part_bytes: split the tensors into files of at most so many bytes. keep: how many good checkpoints stay; older ones
-    are removed once the new one has reached the disk. whole: those that the caller wrote or read itself, which need not
-    be checked for that. If it cannot be written, `InputError`, and all is as before.
+    Args:
+        folder: Folder of the run's checkpoints.
+        checkpoint: What to write.
+        part_bytes: Maximum size of a tensor file; None writes one file.
+        keep: Number of intact checkpoints to keep; older ones are removed once the new one is on disk.
+        verified: Checkpoints that the caller wrote or read itself, which are not verified again.
+
+    Returns:
+        Path of the checkpoint.
+
+    Raises:
+        InputError: If it cannot be written; the existing checkpoints are then unchanged.
     """
     pieces = pack_tensors(checkpoint.tensors, part_bytes)
     make_folder(folder)
     _clear_abandoned(folder)
     target = _free_name(folder, checkpoint.step)
     try:
-        with _beside(target) as hidden:
+        with _hidden_folder(target) as hidden:
             _write(hidden, checkpoint, pieces)
             os.rename(hidden, target)  # noqa: PTH104 - the same call, and the one a test can make fail
-        _reach_disk(folder)
+        _sync_folder(folder)
     except OSError as error:
         last = find_newest(folder, lambda _: None)
-        kept = "there is none before it" if last is None else f"the last one, {last.name}, is whole"
+        previous = "there is none before it" if last is None else f"the last one, {last.name}, is intact"
         size = sum(tensor.nbytes for tensor in checkpoint.tensors.values()) / 10**6
         raise InputError(
             f"the checkpoint of step {checkpoint.step} ({size:.1f} MB) could not be written to {folder} "
-            f"({system_reason(error)}), but {kept}; free some room there and go on."
+            f"({system_reason(error)}), but {previous}; free some space there and resume."
         ) from None
-    _prune(folder, keep, target, whole)
+    _prune(folder, keep, target, verified)
     return target
 
 
-def find_newest(folder: Path, told: Callable[[str], None]) -> Path | None:
-    """The checkpoint of the highest step that is as it was written, or None.
+def find_newest(folder: Path, report: Callable[[str], None]) -> Path | None:
+    """Find the intact checkpoint of the highest step.
 
-    told: called with one sentence for each that is passed over because it is not.
+    Args:
+        folder: Folder of checkpoints.
+        report: Called with one sentence for each damaged checkpoint that is skipped.
+
+    Returns:
+        Path of the checkpoint, or None.
     """
-    for path in _listed(folder):
-        fault = _fault(path)
-        if fault is None:
+    for path in _list_checkpoints(folder):
+        damage = _find_damage(path)
+        if damage is None:
             return path
-        told(_passed_over(path, fault))
+        report(_describe_skipped(path, damage))
     return None
 
 
-def load_newest(folder: Path, told: Callable[[str], None]) -> FoundCheckpoint | None:
-    """As `newest`, and its content, each byte of which is read and checked once."""
-    for path in _listed(folder):
+def load_newest(folder: Path, report: Callable[[str], None]) -> LoadedCheckpoint | None:
+    """Load the checkpoint that `find_newest` finds, reading and verifying each byte once."""
+    for path in _list_checkpoints(folder):
         try:
-            return FoundCheckpoint(path, _read(path))
+            return LoadedCheckpoint(path, _read(path))
         except DamagedError as error:
-            told(_passed_over(path, str(error)))
+            report(_describe_skipped(path, str(error)))
     return None
 
 
 def load(path: Path) -> Checkpoint:
-    """Read a checkpoint; `InputError` unless every byte is as it was written. Never runs anything from it."""
+    """Read and verify a checkpoint; nothing in it is executed.
+
+    Raises:
+        InputError: If any byte differs from what was written.
+    """
     if not path.is_dir():
         raise InputError(f"{path} is not a checkpoint, which is a folder; check the path.")
     try:
         return _read(path)
     except DamagedError as error:
-        raise InputError(f"the checkpoint {path} cannot be used: {error}; take another one, or start over.") from None
+        raise InputError(f"the checkpoint {path} cannot be used: {error}; use another one, or start over.") from None
 
 
 def list_steps(folder: Path) -> list[int]:
-    """The steps of all checkpoints of a folder, good or not, the highest first."""
-    return [int(match[1]) for path in _listed(folder) if (match := _NAME.fullmatch(path.name))]
+    """List the steps of all checkpoints of a folder, intact or not, the highest first."""
+    return [int(match[1]) for path in _list_checkpoints(folder) if (match := _NAME.fullmatch(path.name))]
 
 
 def clear(folder: Path) -> None:
     """Remove every checkpoint of a folder, for a run that starts over."""
-    for path in _listed(folder):
+    for path in _list_checkpoints(folder):
         _remove(path)
     _clear_abandoned(folder)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 15MB (a million each), 15MiB (1024 x 1024 each) or 500KB."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
-    unit = _UNITS.get(found[2].lower()) if found else None
-    if found is None or unit is None:
+    """Parse a size such as 15MB (10^6 bytes each), 15MiB (2^20 bytes each) or 500KB to bytes."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
         raise InputError(f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB.")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
 def _write(folder: Path, checkpoint: Checkpoint, pieces: list[list[Piece]]) -> None:
-    """Write every file of a checkpoint, the manifest last, so that they have reached the disk."""
+    """Write every file of a checkpoint, the manifest last, and flush them to disk."""
     files: list[StoredFile] = []
     tensors: dict[str, StoredTensor] = {}
     for number, part in enumerate(pieces):
         name = part_name(number, len(pieces))
-        files.append(_written(folder / name, part_as_bytes(checkpoint.tensors, part)))
+        files.append(_write_file(folder / name, part_as_bytes(checkpoint.tensors, part)))
         for piece in part:
             before = tensors[piece.name].parts if piece.name in tensors else ()
             tensor = checkpoint.tensors[piece.name]
             dtype = str(tensor.dtype).removeprefix("torch.")
             tensors[piece.name] = StoredTensor(dtype, tuple(tensor.shape), (*before, name))
-    files.append(_written(folder / RECORD, json.dumps(checkpoint.record).encode()))
-    _written(folder / MANIFEST, Manifest(checkpoint.step, tuple(files), tensors).as_bytes())
-    _reach_disk(folder)
+    files.append(_write_file(folder / RECORD, json.dumps(checkpoint.record).encode()))
+    _write_file(folder / MANIFEST, Manifest(checkpoint.step, tuple(files), tensors).as_bytes())
+    _sync_folder(folder)
 
 
-def _written(path: Path, data: bytes) -> StoredFile:
+def _write_file(path: Path, data: bytes) -> StoredFile:
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -183,12 +203,12 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(manifest.step, read_tensors(path, manifest), read_record(path, manifest))
 
 
-def _passed_over(path: Path, fault: str) -> str:
-    return f"the checkpoint {path} is passed over: {fault}."
+def _describe_skipped(path: Path, damage: str) -> str:
+    return f"the checkpoint {path} is skipped: {damage}."
 
 
-def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint; None where nothing is."""
+def _find_damage(path: Path) -> str | None:
+    """Describe the damage of a checkpoint; None if it is intact."""
     try:
         manifest = read_manifest(path)
         for file in manifest.files:
@@ -199,46 +219,48 @@ def _fault(path: Path) -> str | None:
     return None
 
 
-def _listed(folder: Path) -> list[Path]:
-    """Every checkpoint of a folder, good or not, the highest step first."""
+def _list_checkpoints(folder: Path) -> list[Path]:
+    """List every checkpoint of a folder, intact or not, the highest step first."""
     try:
-        found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()]
+        matches = [
+            (match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()
+        ]
     except OSError:
         return []
-    found.sort(key=lambda each: (int(each[0][1]), int(each[0][2] or 0)), reverse=True)
-    return [path for _, path in found]
+    matches.sort(key=lambda each: (int(each[0][1]), int(each[0][2] or 0)), reverse=True)
+    return [path for _, path in matches]
 
 
 def _free_name(folder: Path, step: int) -> Path:
-    """Where a checkpoint goes: one of the same step stays until the new one is there, so it needs another name."""
+    """Choose the path of a checkpoint; one of the same step stays until the new one is written."""
     name = f"step-{step:08d}"
-    taken = [path.name for path in _listed(folder)]
-    again = [int(match[2] or 0) for each in taken if (match := _NAME.fullmatch(each)) and int(match[1]) == step]
-    return folder / (f"{name}.{max(again) + 1}" if again else name)
+    existing = [path.name for path in _list_checkpoints(folder)]
+    suffixes = [int(match[2] or 0) for each in existing if (match := _NAME.fullmatch(each)) and int(match[1]) == step]
+    return folder / (f"{name}.{max(suffixes) + 1}" if suffixes else name)
 
 
-def _prune(folder: Path, keep: int, written: Path, whole: Collection[Path]) -> None:
-    """Remove what is older than the newest `keep` good ones, and whatever else is there of the step just written."""
-    good = 0
-    for path in _listed(folder):
+def _prune(folder: Path, keep: int, written: Path, verified: Collection[Path]) -> None:
+    """Remove checkpoints older than the newest `keep` intact ones, and others of the step just written."""
+    num_intact = 0
+    for path in _list_checkpoints(folder):
         same_step = path.name.split(".")[0] == written.name.split(".")[0]
-        if path != written and (good >= keep or same_step):
+        if path != written and (num_intact >= keep or same_step):
             _remove(path)
-        elif path == written or path in whole or _fault(path) is None:
-            good += 1
+        elif path == written or path in verified or _find_damage(path) is None:
+            num_intact += 1
 
 
 def _remove(path: Path) -> None:
-    """Take a checkpoint away at once, so that nobody sees half of it, and then its files."""
-    gone = path.with_name(f".{path.name}.{secrets.token_hex(4)}.gone")
-    with contextlib.suppress(OSError):  # an old checkpoint too many is no reason to stop a run
-        os.rename(path, gone)  # noqa: PTH104
-        shutil.rmtree(gone)
+    """Remove a checkpoint; it is renamed first, so that no reader sees a part of it."""
+    renamed = path.with_name(f".{path.name}.{secrets.token_hex(4)}.gone")
+    with contextlib.suppress(OSError):  # a checkpoint that cannot be removed must not stop a run
+        os.rename(path, renamed)  # noqa: PTH104
+        shutil.rmtree(renamed)
 
 
 @contextlib.contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """A hidden folder beside, held while it is written to, and gone afterwards unless it was renamed."""
+def _hidden_folder(target: Path) -> Iterator[Path]:
+    """Create a hidden folder next to `target`, locked while it is written and removed unless it was renamed."""
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     hidden.mkdir()
     try:
@@ -249,21 +271,21 @@ def _beside(target: Path) -> Iterator[Path]:
 
 
 def _clear_abandoned(folder: Path) -> None:
-    """Remove hidden folders that nobody writes to any more."""
+    """Remove hidden folders that no process writes to."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _HIDDEN.fullmatch(path.name) and path.is_dir():
             with contextlib.suppress(OSError), held(path):
                 shutil.rmtree(path)
 
 
-if sys.platform == "win32":  # which neither locks folders nor brings them to the disk
+if sys.platform == "win32":  # which can neither lock nor fsync a folder
 
     @contextlib.contextmanager
     def held(folder: Path) -> Iterator[None]:
-        """Nothing."""
+        """Do nothing."""
         yield
 
-    def _reach_disk(folder: Path) -> None:
+    def _sync_folder(folder: Path) -> None:
         pass
 
 else:
@@ -271,23 +293,27 @@ else:
 
     _HANDLES: set[int] = set()
 
-    def _let_go() -> None:
-        """A worker holds nothing: it may live a moment longer than the process that does."""
+    def _release_in_child() -> None:
+        """Release the locks in a forked worker, which may outlive the process that holds them."""
         for handle in _HANDLES:
             os.close(handle)
         _HANDLES.clear()
 
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_in_child)
 
     @contextlib.contextmanager
     def held(folder: Path) -> Iterator[None]:
-        """Hold a folder; BlockingIOError where somebody else has it. A process that dies lets go."""
+        """Lock a folder; the lock ends with the process.
+
+        Raises:
+            BlockingIOError: If another process holds the lock.
+        """
         handle = os.open(folder, os.O_RDONLY)
         _HANDLES.add(handle)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:  # on a disk that knows no locks, one writer a folder is taken on trust
+            except OSError as error:  # a file system without locks is used unlocked
                 if isinstance(error, BlockingIOError):
                     raise
             yield
@@ -296,8 +322,8 @@ else:
                 _HANDLES.remove(handle)
                 os.close(handle)
 
-    def _reach_disk(folder: Path) -> None:
-        """Wait until the names in a folder are on the disk."""
+    def _sync_folder(folder: Path) -> None:
+        """Flush the entries of a folder to disk."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -1,4 +1,4 @@
-"""One process or many: where this one stands, and what they agree on."""
+"""Distributed training: process launch, collectives, random states and stop signals."""
 
 import atexit
 import importlib
@@ -25,151 +25,158 @@ if TYPE_CHECKING:
 
 
 def launch(device: str) -> "Fabric":
-    """Fabric on one device, or on all that `torchrun` gave a process to; device: cpu or cuda.
+    """Start Fabric on one device, or on all devices of the processes that `torchrun` started.
 
-    gloo joins processes on CPUs and nccl those on GPUs, by DDP.
+    Several processes use DDP, with gloo on CPUs and NCCL on GPUs.
+
+    Args:
+        device: cpu or cuda.
+
+    Raises:
+        InputError: If the device is not available or lightning is not installed.
     """
-    make = _fabric()
+    fabric_class = _import_fabric()
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.")
-    everywhere, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    fabric = make(
+    num_processes, num_local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    fabric = fabric_class(
         accelerator=device,
-        devices=here,
-        num_nodes=everywhere // here,
-        strategy="ddp" if everywhere > 1 else "auto",
-        # Autocast is ours: Fabric's would round the truth that goes into the loss, and not only the images.
+        devices=num_local,
+        num_nodes=num_processes // num_local,
+        strategy="ddp" if num_processes > 1 else "auto",
+        # The objective applies autocast itself: Fabric's would also round the ground truth that the loss reads.
         precision="32-true",
     )
     fabric.launch()
-    if everywhere > 1:
-        atexit.unregister(_leave)
-        atexit.register(_leave)
+    if num_processes > 1:
+        atexit.unregister(_destroy_process_groups)
+        atexit.register(_destroy_process_groups)
     return fabric
 
 
-def _leave() -> None:
-    """Part from the other processes while everything that talks to them still stands."""
-    _talk.cache_clear()
+def _destroy_process_groups() -> None:
+    """Leave the process groups before the interpreter tears down what they need."""
+    _cpu_group.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _fabric() -> "type[Fabric]":
+def _import_fabric() -> "type[Fabric]":
     for name in ("lightning.fabric", "lightning_fabric"):  # the second comes with pytorch-lightning
         with suppress(ImportError):
-            found: type[Fabric] = importlib.import_module(name).Fabric
-            return found
+            fabric_class: type[Fabric] = importlib.import_module(name).Fabric
+            return fabric_class
     raise InputError("training needs the package lightning, which is not installed; pip install 'protoformer[train]'.")
 
 
 def is_first_process() -> bool:
-    """Whether this process is the only one, or the first of `torchrun`'s: the one that speaks."""
+    """Return whether this is the only process or rank 0 of `torchrun`, which alone writes output."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def world_size() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def mean_over_ranks(tensor: Tensor) -> Tensor:
-    """The mean of a tensor over all processes, in place; nobody waits for a GPU, as they would in Fabric's."""
+    """Average a tensor over all processes, in place and, unlike Fabric's version, without synchronizing the GPU."""
     if world_size() > 1:
         dist.all_reduce(tensor)
         tensor /= world_size()
     return tensor
 
 
-def most_over_ranks(tensor: Tensor) -> Tensor:
-    """The largest of all processes' values, in place."""
+def max_over_ranks(tensor: Tensor) -> Tensor:
+    """Take the elementwise maximum of a tensor over all processes, in place."""
     if world_size() > 1:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
 
 
 @lru_cache(maxsize=1)
-def _talk() -> "dist.ProcessGroup":
-    """A way to talk that no GPU has a part in, and that bears a first process which judges for hours."""
+def _cpu_group() -> "dist.ProcessGroup":
+    """Return a gloo group for host values; its timeout is long because rank 0 may validate for hours."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(days=1))
     return group
 
 
-def agree(values: Sequence[float]) -> list[float]:
-    """The largest that any process has of each value: the same list for all. It waits for processes, not for GPUs."""
+def all_reduce_max(values: Sequence[float]) -> list[float]:
+    """Return the elementwise maximum of host values over all processes; waits for processes, not for GPUs."""
     if world_size() == 1:
         return list(values)
     tensor = torch.tensor(values, dtype=torch.float64)
-    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_talk())
-    found: list[float] = tensor.tolist()
-    return found
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=_cpu_group())
+    maxima: list[float] = tensor.tolist()
+    return maxima
 
 
-def gather(text: str) -> list[str]:
-    """What each process says, in their order, for all."""
+def all_gather_text(text: str) -> list[str]:
+    """Return the texts of all processes, in the order of their ranks."""
     if world_size() == 1:
         return [text]
     data = text.encode()
-    longest = int(agree([len(data)])[0])
-    mine = torch.zeros(8 + longest, dtype=torch.uint8)  # the length, then the text
-    mine[:8] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
+    max_length = int(all_reduce_max([len(data)])[0])
+    message = torch.zeros(8 + max_length, dtype=torch.uint8)  # the length, then the text
+    message[:8] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
     if data:
-        mine[8 : 8 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    everybody = [torch.empty_like(mine) for _ in range(world_size())]
-    dist.all_gather(everybody, mine, group=_talk())
-    said = (bytes(each.tolist()) for each in everybody)
-    return [each[8 : 8 + int.from_bytes(each[:8], "little")].decode() for each in said]
+        message[8 : 8 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    messages = [torch.empty_like(message) for _ in range(world_size())]
+    dist.all_gather(messages, message, group=_cpu_group())
+    texts = (bytes(each.tolist()) for each in messages)
+    return [each[8 : 8 + int.from_bytes(each[:8], "little")].decode() for each in texts]
 
 
 @contextmanager
 def barrier() -> Iterator[None]:
-    """What one process refuses within it ends all: it says why, and those that have nothing to say exit with code 2.
+    """Run the enclosed block in all processes and wait for all of them at its end.
 
-    All come out of it together, so the others wait where the first alone works.
+    An `InputError` in any process ends all processes: the one that raised it raises it again, the others exit with
+    code 2.
     """
-    refusal = None
+    own_error = None
     try:
         yield
     except InputError as error:
-        refusal = error
-    (refused,) = agree([refusal is not None])
-    if refusal is not None:
-        raise refusal
-    if refused:
+        own_error = error
+    (any_error,) = all_reduce_max([own_error is not None])
+    if own_error is not None:
+        raise own_error
+    if any_error:
         raise SystemExit(2)
 
 
 @contextmanager
 def single_process() -> Iterator[None]:
-    """Within it one process judges alone: metrics add nothing up over processes, which would wait for the others."""
+    """Disable the synchronization of torchmetrics, so that one process can evaluate while the others wait."""
     from torchmetrics import metric
 
-    before = metric.jit_distributed_available
-    metric.jit_distributed_available = lambda: False  # which a metric takes as it is made
+    original = metric.jit_distributed_available
+    metric.jit_distributed_available = lambda: False  # a metric reads it when it is constructed
     try:
         yield
     finally:
-        metric.jit_distributed_available = before
+        metric.jit_distributed_available = original
 
 
-def random_tensors(device: torch.device) -> dict[str, Tensor]:
-    """The states of torch, uint8."""
+def rng_tensors(device: torch.device) -> dict[str, Tensor]:
+    """Return the states of torch's random generators, uint8."""
     states = {"random.torch": torch.get_rng_state()}
     if device.type == "cuda":
         states["random.cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def random_record() -> dict[str, Any]:
-    """Python's and numpy's states, for json."""
+def rng_record() -> dict[str, Any]:
+    """Return the states of Python's and NumPy's random generators, for JSON."""
     version, numbers, gauss = random.getstate()
     numpy: Any = np.random.get_state(legacy=False)
     state = {**numpy["state"], "key": numpy["state"]["key"].tolist()}
     return {"python": [version, list(numbers), gauss], "numpy": {**numpy, "state": state}}
 
 
-def restore_random(tensors: dict[str, Tensor], record: dict[str, Any], device: torch.device) -> None:
-    """Take over what the two others gave. A GPU's state is passed over where there is none, and the other way round."""
+def restore_rng(tensors: dict[str, Tensor], record: dict[str, Any], device: torch.device) -> None:
+    """Restore the states of `rng_tensors` and `rng_record`; a CUDA state without a CUDA device is ignored."""
     torch.set_rng_state(tensors["random.torch"])
     if device.type == "cuda" and "random.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random.cuda"], device)
@@ -179,35 +186,38 @@ def restore_random(tensors: dict[str, Tensor], record: dict[str, Any], device: t
     np.random.set_state({**record["numpy"], "state": state})
 
 
-REQUESTS = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequest:
-    """Within it, SIGTERM and Ctrl-C set `asked` to the name of the signal; a second Ctrl-C stops at once.
+    """Context manager that catches SIGTERM and Ctrl-C and stores the signal's name in `signal_name`.
 
-    Within another one, what is asked of it is asked of the other, too. Outside the main thread, where Python hands out
-    no signals, nothing changes.
+    A second Ctrl-C raises KeyboardInterrupt. A nested request passes its signal on to the enclosing one. Outside the
+    main thread, where Python delivers no signals, it does nothing.
+
+    Attributes:
+        signal_name: Name of the last signal, or empty.
     """
 
     def __init__(self) -> None:
-        self.asked = ""
-        self._before: dict[signal.Signals, Any] = {}
+        self.signal_name = ""
+        self._previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            self._before = {each: signal.signal(each, self._take) for each in REQUESTS}
+            self._previous = {each: signal.signal(each, self._handle) for each in STOP_SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for each, handler in self._before.items():
+        for each, handler in self._previous.items():
             signal.signal(each, handler)
-            around = getattr(handler, "__self__", None)
-            if isinstance(around, StopRequest):
-                around.asked = self.asked or around.asked
+            enclosing = getattr(handler, "__self__", None)
+            if isinstance(enclosing, StopRequest):
+                enclosing.signal_name = self.signal_name or enclosing.signal_name
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_name and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = signal.Signals(number).name
+        self.signal_name = signal.Signals(number).name

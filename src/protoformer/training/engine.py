@@ -1,4 +1,4 @@
-"""Everything that a step changes, and how it is saved and restored."""
+"""The training state (network, optimizer, weight average, guard) and how it is built, saved and restored."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -29,12 +29,20 @@ if TYPE_CHECKING:
 
 
 GUARD = "guard."
-"""What the names of a guard's tensors begin with."""
+"""Prefix of the guard's tensors in a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A network with its optimizer, average and guard, and the step that trains it."""
+    """The state of a training run and the step that updates it.
+
+    Attributes:
+        network: The network that is trained.
+        optimizer: Its optimizer.
+        average: Moving average of its weights.
+        guard: Counts of finite and skipped steps.
+        step: Trains on one batch.
+    """
 
     network: nn.Module
     optimizer: torch.optim.AdamW
@@ -43,63 +51,80 @@ class Engine:
     step: Step | GraphedStep
 
     def state(self, slim: bool = False) -> dict[str, Tensor]:
-        """Every tensor that a step changes, by name; the tensors themselves, not copies, but for slim moments."""
+        """Return every tensor that a step changes, by name.
+
+        Args:
+            slim: Return the optimizer's moments as bfloat16 copies; all other tensors are the originals.
+        """
         tensors = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
         tensors |= {f"ema.{name}": tensor for name, tensor in self.average.network.state_dict().items()}
         tensors["ema_updates"] = self.average.updates
         for name, parameter in self.network.named_parameters():
             for key, tensor in self.optimizer.state[parameter].items():
-                narrow = slim and key != "step"
-                tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if narrow else tensor
+                is_moment = key != "step"
+                tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if slim and is_moment else tensor
         return tensors | {f"{GUARD}{name}": tensor for name, tensor in self.guard.state().items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take over what `state` gave, read from a checkpoint."""
-        state, kept = self.state(), {name: tensor for name, tensor in tensors.items() if not name.startswith(GUARD)}
-        own = {name.removeprefix(GUARD): tensor for name, tensor in tensors.items() if name.startswith(GUARD)}
-        tensors = kept | {f"{GUARD}{name}": tensor for name, tensor in NonFiniteGuard.completed(own).items()}
+        """Restore the tensors of `state`, read from a checkpoint.
+
+        Raises:
+            InputError: If a tensor is missing, has another shape, or a weight is not finite.
+        """
+        state, others = self.state(), {name: tensor for name, tensor in tensors.items() if not name.startswith(GUARD)}
+        counts = {name.removeprefix(GUARD): tensor for name, tensor in tensors.items() if name.startswith(GUARD)}
+        tensors = others | {f"{GUARD}{name}": tensor for name, tensor in NonFiniteGuard.upgrade_state(counts).items()}
         for name in sorted(state.keys() | tensors.keys()):
             if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
                 raise InputError(
-                    f"the checkpoint's tensor {name} does not fit the recipe's network; go on with the recipe that the "
-                    "run began with, or start over with --fresh."
+                    f"the checkpoint's tensor {name} does not fit the recipe's network; resume with the recipe that "
+                    "the run was started with, or start over with --fresh."
                 )
             if name.startswith(("model.", "ema.")) and not bool(tensors[name].double().sum().isfinite()):
                 raise InputError(
-                    f"the checkpoint's tensor {name} has numbers that are not finite; take an earlier checkpoint, or "
+                    f"the checkpoint's tensor {name} has values that are not finite; use an earlier checkpoint, or "
                     "start over with --fresh."
                 )
         for name, tensor in state.items():
             tensor.copy_(tensors[name])
 
-    def share(self) -> None:
-        """Give all processes the state of the first."""
+    def broadcast(self) -> None:
+        """Copy the state of rank 0 to all processes."""
         if world_size() > 1:
             for tensor in self.state().values():
                 dist.broadcast(tensor, 0)
 
 
 def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
-    """The engine of a fresh run, on Fabric's device."""
+    """Build the engine of a new run on Fabric's device.
+
+    Args:
+        fabric: A launched Fabric.
+        recipe: Recipe of the run.
+        task: The recipe's task.
+
+    Raises:
+        InputError: If the recipe's `run.speed` needs a single GPU process and this is not one.
+    """
     speed, device = recipe.run.speed, fabric.device
-    compiled, graph = speed in ("compile", "both"), speed in ("graph", "both")
-    if graph and (device.type != "cuda" or world_size() > 1):
+    use_compile, use_graph = speed in ("compile", "both"), speed in ("graph", "both")
+    if use_graph and (device.type != "cuda" or world_size() > 1):
         raise InputError(
             f"run.speed={speed} needs one process on a GPU; set run.speed to eager or compile, or run it without "
             "torchrun."
         )
     torch.manual_seed(recipe.data.seed)
     network = task.build().to(device).train()
-    if device.type == "cuda":  # whose convolutions are fastest where a pixel's channels lie together
+    if device.type == "cuda":  # where channels-last convolutions are fastest
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    average = WeightAverage(network, recipe.optimizer.ema)  # a copy, so it comes before anything is wrapped
+    average = WeightAverage(network, recipe.optimizer.ema)  # copies the network, so this comes before any wrapping
     if recipe.model.checkpoint_gradients:
         recompute_activations(network)
-    if compiled:
+    if use_compile:
         compile_parts(network)
-    optimizer = fused_adamw(network, recipe.optimizer, device, graph=graph)
-    for parameter in network.parameters():  # as it would by itself in its first step
+    optimizer = fused_adamw(network, recipe.optimizer, device, graph=use_graph)
+    for parameter in network.parameters():  # AdamW would do this in its first step; checkpoints need it before
         optimizer.state[parameter] = {
             "step": torch.zeros((), device=device),
             "exp_avg": torch.zeros_like(parameter),
@@ -108,10 +133,10 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     guard = NonFiniteGuard(1 + len(task.metrics), device)
     objective = fabric.setup_module(Objective(network, task, bf16=recipe.run.precision == "bf16"))
     step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.clip)
-    return Engine(network, optimizer, average, guard, GraphedStep(step) if graph else step)
+    return Engine(network, optimizer, average, guard, GraphedStep(step) if use_graph else step)
 
 
-ENCODER = (
+ENCODER_FIELDS = (
     "embedding",
     "widths",
     "depths",
@@ -124,32 +149,42 @@ ENCODER = (
     "synchronization",
     "components",
 )
-"""The fields of a configuration that an encoder is made of."""
-DEPTH = ("nearest", "farthest", "depth_pixels")
-"""Those by which a depth network's numbers mean something else, though its weights have the same shapes."""
+"""Fields of a `ModelConfig` that define the encoder."""
+DEPTH_FIELDS = ("nearest", "farthest", "depth_pixels")
+"""Fields that change the meaning of a depth network's output but not the shapes of its weights."""
 
 
 def load_initial_weights(network: nn.Module, start: nn.Module, name: str | None) -> None:
-    """Give a network the weights of another one, whose name is for messages.
+    """Copy the weights of another network.
 
-    Networks of one task share all of them; of another task's the encoder, `features`, is taken, and the decoder stays
-    as it is. `InputError` where they do not fit.
+    All weights of a network of the same task are copied; of another task's network, only the encoder, `features`.
+
+    Args:
+        network: Network to initialize.
+        start: Network to copy from.
+        name: Name of the weights, for messages.
+
+    Raises:
+        InputError: If the weights do not fit.
     """
-    ours, theirs = cast(Any, network), cast(Any, start)
-    whole = type(network) is type(start)
-    target, source = (ours, theirs) if whole else (ours.features, theirs.features)
-    fields = ENCODER + DEPTH if isinstance(network, DepthNetwork) and whole else ENCODER
-    if not _alike(ours.config, theirs.config, fields) or _shapes(target) != _shapes(source):
-        what = "another network" if whole else "another encoder"
+    target_network, source_network = cast(Any, network), cast(Any, start)
+    same_task = type(network) is type(start)
+    target = target_network if same_task else target_network.features
+    source = source_network if same_task else source_network.features
+    is_depth = isinstance(network, DepthNetwork) and same_task
+    fields = ENCODER_FIELDS + DEPTH_FIELDS if is_depth else ENCODER_FIELDS
+    same_fields = _have_equal_fields(target_network.config, source_network.config, fields)
+    if not same_fields or _get_shapes(target) != _get_shapes(source):
+        part = "network" if same_task else "encoder"
         raise InputError(
-            f"the weights {name} are of {what} than the recipe's; set model.preset and model.fields to theirs."
+            f"the weights {name} are of another {part} than the recipe's; set model.preset and model.fields to match."
         )
     target.load_state_dict(source.state_dict())
 
 
-def _alike(one: ModelConfig, other: ModelConfig, fields: tuple[str, ...]) -> bool:
-    return all(getattr(one, field) == getattr(other, field) for field in fields)
+def _have_equal_fields(first: ModelConfig, second: ModelConfig, fields: tuple[str, ...]) -> bool:
+    return all(getattr(first, field) == getattr(second, field) for field in fields)
 
 
-def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+def _get_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}

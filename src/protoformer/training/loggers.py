@@ -1,4 +1,4 @@
-"""Whoever watches a run: the loop tells, and knows nothing of bars, boards and pictures."""
+"""Observers of a run: the log file, TensorBoard and validation."""
 
 import dataclasses
 import json
@@ -21,12 +21,20 @@ from protoformer.training.task import Drawing, ValidationResult, ValidationSet, 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The means over the steps since the last one of these.
+    """Means over the steps since the last log.
 
-    step: steps done. loss: None if none of the steps had a finite one. metrics: the task's, by name. rate: the learning
-    rate. samples_per_second: of all processes, while they trained. seconds: training time in the run's life.
-    data_share: of that time, spent waiting for data. skipped, broken: steps and samples passed over in the run's life.
-    memory: the most that was taken on a GPU, bytes. left: seconds until the run's end, as far as it can be known.
+    Attributes:
+        step: Steps done.
+        loss: Mean loss, or None if no step had a finite one.
+        metrics: The task's metrics by name.
+        rate: Learning rate.
+        samples_per_second: Training throughput of all processes.
+        seconds: Training time of the whole run.
+        data_share: Fraction of the time since the last log spent waiting for data.
+        skipped: Steps skipped in the whole run because they were not finite.
+        broken: Samples of the whole run that could not be read.
+        memory: Peak GPU memory, bytes; None on a CPU.
+        left: Estimated seconds until the end of the run; None without a limit.
     """
 
     step: int
@@ -43,74 +51,74 @@ class TrainingProgress:
 
 
 class Observer:
-    """Does nothing; those who watch say what they want to see. Only the first of several processes tells."""
+    """Callbacks of the training loop that do nothing; only rank 0 calls them."""
 
     def started(self, step: int, steps: int | None) -> None:
-        """A go begins at this step; steps: the run's end, if there is one."""
+        """Called when a session starts at `step`; `steps` is the run's total, or None."""
 
     def logged(self, progress: TrainingProgress) -> None:
-        """Every `log_every` steps."""
+        """Called every `log_every` steps."""
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        """The average of the weights was judged."""
+    def validated(self, step: int, result: ValidationResult) -> None:
+        """Called with the scores of the averaged network."""
 
     def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """A held-out sample and what the network makes of it: uint8 H x W x 3."""
+        """Called with the drawing of a validation example, uint8 H x W x 3."""
 
     def saved(self, step: int, path: Path) -> None:
-        """A checkpoint was written."""
+        """Called after a checkpoint was written."""
 
     def noted(self, sentence: str) -> None:
-        """Something that a person should know."""
+        """Called with a sentence for the user."""
 
     def ended(self, step: int) -> None:
-        """The go is over, whatever ended it."""
+        """Called when the session ends, also by an error."""
 
 
 class Observers(Observer):
-    """Tells each of several."""
+    """Forwards every call to several observers."""
 
-    def __init__(self, each: Sequence[Observer]) -> None:
-        self.each = tuple(each)
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = tuple(observers)
 
     def started(self, step: int, steps: int | None) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.started(step, steps)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.started(step, steps)
 
     def logged(self, progress: TrainingProgress) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.logged(progress)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.logged(progress)
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.validated(step, found)
+    def validated(self, step: int, result: ValidationResult) -> None:
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.validated(step, result)
 
     def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.pictured(step, name, pixels)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.pictured(step, name, pixels)
 
     def saved(self, step: int, path: Path) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.saved(step, path)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.saved(step, path)
 
     def noted(self, sentence: str) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.noted(sentence)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.noted(sentence)
 
     def ended(self, step: int) -> None:
-        """Tell each."""
-        for one in self.each:
-            one.ended(step)
+        """Forward to all observers."""
+        for observer in self.observers:
+            observer.ended(step)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The records of a log, in order; a line that was cut off when its writer died is left out."""
+    """Read the records of a log, in order, without lines that were cut off when the process died."""
     if not path.is_file():
         return []
     records = []
@@ -125,145 +133,155 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 class RunLog(Observer):
-    """Writes what happens to a file. Each record has a step and an event: start, step, validation or checkpoint."""
+    """Appends JSON lines to a file; each has a step and an event: start, step, validation or checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def started(self, step: int, steps: int | None) -> None:
-        """Forget what came after the step: that part of the run was lost, and will happen again."""
-        kept = [record for record in read_log(self.path) if record["step"] <= step]
-        write_atomically(self.path, "".join(map(_line, kept)).encode())
+        """Remove the records after `step`, because a resumed run repeats those steps."""
+        records = [record for record in read_log(self.path) if record["step"] <= step]
+        write_atomically(self.path, "".join(map(_to_line, records)).encode())
         self._append({"event": "start", "step": step, "steps": steps})
 
     def logged(self, progress: TrainingProgress) -> None:
-        """Write the figures."""
+        """Append the progress."""
         self._append({"event": "step", **dataclasses.asdict(progress)})
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        """Write the scores."""
-        self._append({"event": "validation", "step": step, "on": found.name, **found.scores})
+    def validated(self, step: int, result: ValidationResult) -> None:
+        """Append the scores."""
+        self._append({"event": "validation", "step": step, "on": result.name, **result.scores})
 
     def saved(self, step: int, path: Path) -> None:
-        """Write where."""
+        """Append the checkpoint's name."""
         self._append({"event": "checkpoint", "step": step, "path": path.name})
 
     def _append(self, record: dict[str, Any]) -> None:
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(_line(record))
+                file.write(_to_line(record))
         except OSError as error:
             raise InputError(
-                f"the log {self.path} could not be written ({system_reason(error)}), and the run ends at its last "
-                "checkpoint; check the disk and its permissions, and start it again."
+                f"the log {self.path} could not be written ({system_reason(error)}), so the run ends at its last "
+                "checkpoint; check the disk and its permissions, and start the run again."
             ) from None
 
 
-def _line(record: dict[str, Any]) -> str:
-    return json.dumps(_plain(record)) + "\n"
+def _to_line(record: dict[str, Any]) -> str:
+    return json.dumps(_replace_non_finite(record)) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """For json, which has no NaN."""
+def _replace_non_finite(value: Any) -> Any:
+    """Replace NaN and infinity, which JSON does not have, with None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _replace_non_finite(each) for key, each in value.items()}
     return value
 
 
 class TensorBoardLogger(Observer):
-    """Curves and pictures for TensorBoard, in a folder; without TensorBoard it says so once, and does nothing.
+    """Writes curves and images for TensorBoard; does nothing where TensorBoard is not installed."""
 
-    told: takes the one sentence.
-    """
+    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
+        """Write to a folder.
 
-    def __init__(self, folder: Path, told: Callable[[str], None]) -> None:
-        self.folder, self.told = folder, told
+        Args:
+            folder: Log directory for TensorBoard.
+            report: Called with one sentence if TensorBoard is not installed.
+        """
+        self.folder, self.report = folder, report
         self.writer: Any = None
 
     def started(self, step: int, steps: int | None) -> None:
-        """Open the folder; what was drawn after the step is hidden, since it will happen again."""
+        """Open the folder and purge events after `step`, because a resumed run repeats those steps."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.told("TensorBoard is not installed, so there are no curves for it: pip install tensorboard adds them.")
+            self.report("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 
     def logged(self, progress: TrainingProgress) -> None:
-        """A curve a figure."""
+        """Add the progress as scalars."""
         if self.writer is None:
             return
-        figures = dataclasses.asdict(progress)
-        del figures["step"], figures["metrics"], figures["left"]
-        for name, value in {**figures, **progress.metrics}.items():
+        scalars = dataclasses.asdict(progress)
+        del scalars["step"], scalars["metrics"], scalars["left"]
+        for name, value in {**scalars, **progress.metrics}.items():
             if value is not None:
                 self.writer.add_scalar(f"training/{name}", value, progress.step)
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        """A curve a score."""
+    def validated(self, step: int, result: ValidationResult) -> None:
+        """Add the scores as scalars."""
         if self.writer is not None:
-            for name, value in found.scores.items():
-                self.writer.add_scalar(f"{found.name}/{name}", value, step)
+            for name, value in result.scores.items():
+                self.writer.add_scalar(f"{result.name}/{name}", value, step)
 
     def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """The picture."""
+        """Add the image."""
         if self.writer is not None:
             self.writer.add_image(name, pixels, step, dataformats="HWC")
 
     def ended(self, step: int) -> None:
-        """Close the folder."""
+        """Close the writer."""
         if self.writer is not None:
             self.writer.close()
 
 
-SLOW = 10.0
-"""Seconds of a validation that a run does not begin without having saved."""
+SLOW_VALIDATION_SECONDS = 10.0
+"""A checkpoint is written before a validation that is expected to take longer."""
 
 
 class RunValidator:
-    """Validates and draws, in the first of several processes alone.
-
-    held_out: what to judge by, or None for nothing of the task's own. validators, draw: more of it, handed in. told:
-    hears the results. budget: knows how long it takes. stop: may come between one validator and the next.
-    """
+    """Validates the averaged network and draws examples, in rank 0 only."""
 
     def __init__(
         self,
-        held_out: ValidationSet | None,
+        validation_set: ValidationSet | None,
         validators: tuple[Validator, ...],
         draw: Drawing | None,
-        told: Observer,
+        observer: Observer,
         budget: TimeBudget,
         stop: StopRequest,
     ) -> None:
-        self.held_out, self.draw, self.told, self.budget, self.stop = held_out, draw, told, budget, stop
-        self.validators = validators if held_out is None else (held_out.validate, *validators)
-        self.validated = self.pictured = -1  # the steps of the last ones
+        """Collect the validators.
+
+        Args:
+            validation_set: The task's own validation samples, or None.
+            validators: Further validators.
+            draw: Draws an example, or None.
+            observer: Receives scores and drawings.
+            budget: Receives the durations of validation and drawing.
+            stop: Ends the validation between two validators.
+        """
+        self.validation_set, self.draw, self.observer = validation_set, draw, observer
+        self.budget, self.stop = budget, stop
+        self.validators = validators if validation_set is None else (validation_set.validate, *validators)
+        self._validated_step = self._drawn_step = -1
 
     @property
     def is_slow(self) -> bool:
-        """Whether the last validation took so long that one should save before the next."""
-        return self.budget.last.get("validation", 0.0) > SLOW
+        """Whether the last validation took so long that a checkpoint should be written before the next."""
+        return self.budget.durations.get("validation", 0.0) > SLOW_VALIDATION_SECONDS
 
     def validate(self, step: int, network: nn.Module) -> None:
-        """Score a network, which is in eval mode, unless that was done at this step."""
-        if self.validated == step:
+        """Score a network in eval mode, unless this step was validated."""
+        if self._validated_step == step:
             return
-        self.validated, start = step, self.budget.elapsed()
+        self._validated_step, start = step, self.budget.elapsed()
         with single_process():
             for validator in self.validators:
-                if self.stop.asked:
+                if self.stop.signal_name:
                     return
-                self.told.validated(step, validator(network))
-        self.budget.last["validation"] = self.budget.elapsed() - start
+                self.observer.validated(step, validator(network))
+        self.budget.durations["validation"] = self.budget.elapsed() - start
 
-    def picture(self, step: int, network: nn.Module) -> None:
-        """Draw what a network, which is in eval mode, makes of a few samples, unless that was done at this step."""
-        if self.pictured == step or self.draw is None or self.held_out is None or self.stop.asked:
+    def draw_examples(self, step: int, network: nn.Module) -> None:
+        """Draw the predictions of a network in eval mode on a few samples, unless this step was drawn."""
+        if self._drawn_step == step or self.draw is None or self.validation_set is None or self.stop.signal_name:
             return
-        self.pictured = step
-        with self.budget.measured("pictures"):
-            for example in self.held_out.examples(network):
-                self.told.pictured(step, example.name, self.draw(example))
+        self._drawn_step = step
+        with self.budget.measure("pictures"):
+            for example in self.validation_set.examples(network):
+                self.observer.pictured(step, example.name, self.draw(example))

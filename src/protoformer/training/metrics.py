@@ -1,4 +1,4 @@
-"""What all `torchmetrics` classes here have in common."""
+"""Base class of the `torchmetrics` metrics of all tasks."""
 
 import functools
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from protoformer.training.task import Tally
 
 
 class Averages(Metric):
-    """What all metrics here are: columns that are averaged, each over the things that it was seen in.
+    """Metric that averages several columns, each over the samples that have it.
 
-    The states are sums, so that batches, processes and merged metrics add up; they live on the metric's device, where
-    whatever is added is moved.
+    The states are sums and counts, so that batches, processes and merged metrics can be added; they live on the
+    metric's device.
     """
 
     full_state_update = False
@@ -31,29 +31,29 @@ class Averages(Metric):
         self.add_state("counts", torch.zeros(columns, dtype=torch.int64), dist_reduce_fx="sum")
 
     def _wrap_compute(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        # torchmetrics copies the tensors in a result, looks for them in dataclasses too, and refuses frozen ones. The
-        # scores are plain numbers: they pass it in a sealed box, which it leaves alone.
-        sealed = super()._wrap_compute(lambda: _Sealed(compute()))
+        # torchmetrics copies tensors in a result, also inside dataclasses, and fails on frozen ones. Results here are
+        # plain numbers, so they are wrapped in an object that it does not inspect.
+        wrapped = super()._wrap_compute(lambda: _Opaque(compute()))
 
         @functools.wraps(compute)
-        def scores() -> Any:
-            return sealed().value
+        def compute_unwrapped() -> Any:
+            return wrapped().value
 
-        return scores
+        return compute_unwrapped
 
     def add(self, tally: Tally) -> None:
-        """Take in the rows of a tally."""
+        """Add the rows of a tally."""
         total = tally.total()
         self.sums = self.sums + total.sums.to(self.sums.device)
         self.counts = self.counts + total.counts.to(self.counts.device)
 
     def total(self) -> Tally:
-        """All that was added so far: columns."""
+        """Return the sums of all rows added so far: columns."""
         return Tally(self.sums, self.counts)
 
 
-class _Sealed:
-    """A value that nothing looks into."""
+class _Opaque:
+    """Wraps a value so that torchmetrics does not inspect it."""
 
     def __init__(self, value: object) -> None:
         self.value = value

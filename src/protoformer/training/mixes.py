@@ -1,4 +1,4 @@
-"""Batches of several datasets on disk, by their numbers."""
+"""Makers of batches from datasets on disk and from synthetic scenes, each batch from its number alone."""
 
 import bisect
 import dataclasses
@@ -31,61 +31,66 @@ from protoformer.synthetic.texture_bank import TextureBank, bank_from_folder, pr
 from protoformer.training.prefetch import Batch, BatchMessage, BrokenSample
 from protoformer.training.recipe import DataSection
 
-KEPT = 2 * 2**30
-"""Bytes that a dataset of depth may take, decoded, to be kept in memory; pairs of flow are cut from larger images."""
+MAX_CACHED_BYTES = 2 * 2**30
+"""Maximum decoded size of a depth dataset that is cached in memory; flow pairs are crops of larger images."""
 Vary = Callable[[Dataset[Any], int, Any, Key], Sample]
-"""From a dataset, the number of a sample in it, how samples are varied, and a key that decides how this one is."""
+"""Augments a sample, given the dataset, the sample's index, the augmentation and a key that seeds it."""
 
 
 class DatasetMix(Generic[Sample]):
-    """Makes a batch of varied samples by its number.
+    """Makes batches of augmented dataset samples.
 
-    An epoch shows every sample of a dataset as often as its weight says, in an order that (seed, epoch) decides; batch
-    n has samples n * B, n * B + 1, ... of the epochs one after another. Each is varied by the key (seed, epoch, index),
-    index being its number before the order was mixed.
+    An epoch contains every sample of a dataset as often as its weight, in an order that depends on (seed, epoch). Batch
+    n has the samples n * B, n * B + 1, ... of the concatenated epochs. Each is augmented by the key (seed, epoch,
+    index), where index is its number before shuffling.
 
-    A sample that cannot be read is replaced by the next of the order, varied by the key of the one it stands for.
-
-    places: which of the B samples of a batch this rank makes. vary: what makes them, one at a time.
+    A sample that cannot be read is replaced by the next one of the order, augmented by the key of the replaced one.
     """
 
-    def __init__(self, data: DataSection, places: range, vary: Vary[Sample]) -> None:
-        self.size, self.places, self.seed, self.budget = data.batch, places, data.seed, data.broken
+    def __init__(self, data: DataSection, local_indices: range, vary: Vary[Sample]) -> None:
+        """Open the recipe's datasets.
+
+        Args:
+            data: Data section of the recipe.
+            local_indices: Indices of the samples of a batch that this rank makes.
+            vary: Augments one sample.
+        """
+        self.batch_size, self.local_indices, self.seed, self.budget = data.batch, local_indices, data.seed, data.broken
         self.vary: Vary[Sample] = vary
-        used = {name: section for name, section in data.datasets.items() if section.weight > 0}
-        self.datasets = [_opened(name, data) for name in used]
-        self.varied = [section.augmented(data.crop) for section in used.values()]
-        lengths = [len(each) * section.weight for each, section in zip(self.datasets, used.values(), strict=True)]
+        sections = {name: section for name, section in data.datasets.items() if section.weight > 0}
+        self.datasets = [_open_dataset(name, data) for name in sections]
+        self.augmentations = [section.augmented(data.crop) for section in sections.values()]
+        lengths = [len(each) * section.weight for each, section in zip(self.datasets, sections.values(), strict=True)]
         self._ends = list(accumulate(lengths))
 
     def __len__(self) -> int:
-        """Samples of an epoch."""
+        """Return the number of samples of an epoch."""
         return self._ends[-1]
 
     def parcel(self, number: int) -> BatchMessage[Sample]:
         """Make this rank's part of batch `number`."""
         broken: dict[str, BrokenSample] = {}
         samples = []
-        for place in self.places:
-            sample = self._sample(number * self.size + place, broken)
+        for index in self.local_indices:
+            sample = self._read_sample(number * self.batch_size + index, broken)
             if sample is None:
                 return BatchMessage(None, tuple(broken.values()))
             samples.append(sample)
         return BatchMessage(join(samples), tuple(broken.values()))
 
-    def _sample(self, position: int, broken: dict[str, BrokenSample]) -> Sample | None:
-        """The sample at a position of all epochs; None once more are broken than may be."""
-        epoch, place = divmod(position, len(self))
+    def _read_sample(self, position: int, broken: dict[str, BrokenSample]) -> Sample | None:
+        """Read the sample at a position of the concatenated epochs; None once too many are broken."""
+        epoch, first = divmod(position, len(self))
         order = epoch_order(self.seed, epoch, len(self))
-        key = (self.seed, epoch, int(order[place]))
-        for further in range(len(self)):
-            which, index = self._found(int(order[(place + further) % len(self)]))
-            dataset = self.datasets[which]
+        key = (self.seed, epoch, int(order[first]))
+        for offset in range(len(self)):
+            dataset_index, index = self._locate(int(order[(first + offset) % len(self)]))
+            dataset = self.datasets[dataset_index]
             name = f"{dataset.name} {dataset.names[index]}"
             if name in broken:
                 continue
             try:
-                sample: Sample = self.vary(dataset, index, self.varied[which], key)
+                sample: Sample = self.vary(dataset, index, self.augmentations[dataset_index], key)
                 return sample
             except (OSError, ValueError) as error:  # an InputError is a ValueError
                 broken[name] = BrokenSample(name, str(error).removesuffix("."))
@@ -93,151 +98,160 @@ class DatasetMix(Generic[Sample]):
                 break
         return None
 
-    def _found(self, index: int) -> tuple[int, int]:
-        """(number of the dataset, number of the sample in it) of a number among all samples of an epoch."""
-        which = bisect.bisect_right(self._ends, index)
-        first = self._ends[which - 1] if which else 0
-        return which, (index - first) % len(self.datasets[which])
+    def _locate(self, index: int) -> tuple[int, int]:
+        """Return (index of the dataset, index of the sample in it) of an index into an epoch."""
+        dataset_index = bisect.bisect_right(self._ends, index)
+        first = self._ends[dataset_index - 1] if dataset_index else 0
+        return dataset_index, (index - first) % len(self.datasets[dataset_index])
 
 
 def augment_flow_sample(dataset: Dataset[Any], index: int, augmentation: Augmentation, key: Key) -> FlowSample:
-    """One pair of a dataset of flow, augmented."""
+    """Read and augment one image pair of a flow dataset."""
     sample = dataset[index]
     if not isinstance(sample, FlowSample):
-        raise InputError("its motion is not known, so nothing can be learned from it.")
+        raise InputError("it has no ground-truth flow, so it cannot be trained on.")
     return augment_flow(sample, augmentation, [key])
 
 
 def augment_depth_sample(dataset: Dataset[Any], index: int, augmentation: DepthAugmentation, key: Key) -> DepthSample:
-    """One image of a dataset of depth, augmented."""
+    """Read and augment one image of a depth dataset."""
     sample = dataset[index]
     if not isinstance(sample, DepthSample) or sample.intrinsics is None:
-        raise InputError("its camera is not known, so nothing can be learned from it.")
+        raise InputError("it has no camera intrinsics, so it cannot be trained on.")
     return augment_depth(sample, augmentation, [key])
 
 
-def _opened(name: str, data: DataSection) -> Dataset[Any]:
+def _open_dataset(name: str, data: DataSection) -> Dataset[Any]:
     section = data.datasets[name]
     if section.root is None:
-        raise InputError(f"the recipe does not say where {name} is; set data.datasets.{name}.root to its folder.")
+        raise InputError(f"the recipe has no folder for {name}; set data.datasets.{name}.root to it.")
     if not Path(section.root).exists():
         raise InputError(
-            f"data.datasets.{name}.root is {section.root}, which does not exist; set it to the place of {name}."
+            f"data.datasets.{name}.root is {section.root}, which does not exist; set it to the folder of {name}."
         )
     dataset = open_dataset(name, section.root, section.split, **section.options)
     if not len(dataset):
         raise InputError(f"the split {section.split} of {name} in {section.root} holds no samples; choose another.")
-    return in_memory(dataset, KEPT) if DATASETS[name].task == "depth" else dataset
+    return in_memory(dataset, MAX_CACHED_BYTES) if DATASETS[name].task == "depth" else dataset
 
 
 @lru_cache(maxsize=2)
 def epoch_order(seed: int, epoch: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The order of an epoch, count whole numbers. This generator's numbers are promised never to change."""
+    """Return the order of an epoch, a permutation of `count`; NumPy guarantees that RandomState never changes."""
     return np.random.RandomState([seed, epoch]).permutation(count)
 
 
 Relight = Callable[[Batch, Light, SceneRandom], Batch]
-"""A rendered batch in another light, by the draws of its scenes."""
+"""Changes the light of a rendered batch with the random numbers of its scenes."""
 
-SILVER = math.sqrt(2)
-"""Multiples of it fill a range as evenly as those of the golden ratio, and have nothing to do with them."""
+SQRT_2 = math.sqrt(2)
+"""Its multiples modulo 1 are evenly distributed and independent of those of the golden ratio."""
 
 
 class SyntheticMix(Generic[Batch]):
-    """Makes a batch of scenes by its number.
+    """Makes batches of synthetic scenes.
 
-    A batch is of one family and one pass. Its number decides the family; the families have numbers of batches of their
-    own, and batch m of a family holds its scenes m * B, m * B + 1, ..., B the size of a whole batch, at a pace of its
-    own.
-
-    places: which of the B this rank makes. make: (renderer, look) to a batch. relight: as in `SampleKind`.
+    A batch is of one family and one pass. Its number decides the family; each family numbers its own batches, and batch
+    m of a family holds its scenes m * B, m * B + 1, ..., where B is the batch size over all ranks, at its own pace.
     """
 
     def __init__(
         self,
         data: DataSection,
-        places: range,
+        local_indices: range,
         device: torch.device,
         make: Callable[[Renderer, str], Batch],
         relight: Relight[Batch] | None = None,
     ) -> None:
+        """Set up the recipe's families.
+
+        Args:
+            data: Data section of the recipe.
+            local_indices: Indices of the samples of a batch that this rank makes.
+            device: Device that renders.
+            make: Renders a batch from (renderer, pass).
+            relight: As in `SampleKind`.
+        """
         if relight is None and data.light != Light():
-            raise InputError("data.light is set, but this task takes scenes in the light they have; leave it out.")
+            raise InputError("data.light is set, but this task does not relight scenes; leave it out.")
         self.light, self.relight = data.light, relight if data.light != Light() else None
-        self.size, self.places, self.device, self.final, self.make = data.batch, places, device, data.final, make
+        self.batch_size, self.local_indices, self.device = data.batch, local_indices, device
+        self.final, self.make = data.final, make
         bank = _bank(data.bank, device).to(device)
-        shares = {name: share for name, share in sorted(data.families.items()) if share > 0}
-        self.zooms = [data.zoom.get(name) for name in shares]
-        self.paces = [data.pace.get(name, (1.0, 1.0)) for name in shares]
-        self.worlds = [SyntheticScenes(name, family_seed(data.seed, name), data.crop, bank=bank) for name in shares]
-        self._edges = np.cumsum(list(shares.values()))[:-1] / sum(shares.values())
-        self._counted, self._turns = 0, np.zeros(len(shares), dtype=np.int64)
+        weights = {name: weight for name, weight in sorted(data.families.items()) if weight > 0}
+        self.zooms = [data.zoom.get(name) for name in weights]
+        self.paces = [data.pace.get(name, (1.0, 1.0)) for name in weights]
+        self.generators = [
+            SyntheticScenes(name, family_seed(data.seed, name), data.crop, bank=bank) for name in weights
+        ]
+        self._edges = np.cumsum(list(weights.values()))[:-1] / sum(weights.values())
+        self._counted, self._family_counts = 0, np.zeros(len(weights), dtype=np.int64)
         self._drawn: dict[int, tuple[int, Scenes]] = {}
 
     def parcel(self, number: int) -> BatchMessage[Batch]:
         """Make this rank's part of batch `number`."""
-        with torch.no_grad(), _one_thread_for_a_gpu(self.device):
-            return BatchMessage(self._made(number))
+        with torch.no_grad(), _single_thread_for_gpu(self.device):
+            return BatchMessage(self._render(number))
 
-    def _made(self, number: int) -> Batch:
-        family, turn = self.place(number)
-        look = "final" if (turn + 1) * GOLDEN % 1 < self.final else "clean"
-        scenes = self._scenes(family, turn)
-        scenes = dataclasses.replace(scenes, rate=scenes.rate / self._pace(family, turn))
-        world = self.worlds[family]
-        draws = SceneRandom(world.seed, [turn * self.size + place for place in self.places])
+    def _render(self, number: int) -> Batch:
+        family, family_number = self.locate(number)
+        look = "final" if (family_number + 1) * GOLDEN % 1 < self.final else "clean"
+        scenes = self._draw_scenes(family, family_number)
+        scenes = dataclasses.replace(scenes, rate=scenes.rate / self._get_pace(family, family_number))
+        generator = self.generators[family]
+        draws = SceneRandom(generator.seed, [family_number * self.batch_size + index for index in self.local_indices])
         zoom = self.zooms[family]
         if zoom is not None:
-            times, place = draws.log_uniform("window.zoom", *zoom), draws.uniform("window.place", shape=(2,))
-            scenes = crop_of_larger(scenes, times, place)
-        batch = self.make(Renderer(scenes, world.bank, self.device), look)
+            factor, offset = draws.log_uniform("window.zoom", *zoom), draws.uniform("window.place", shape=(2,))
+            scenes = crop_of_larger(scenes, factor, offset)
+        batch = self.make(Renderer(scenes, generator.bank, self.device), look)
         if self.relight is not None:
             batch = self.relight(batch, self.light, draws)
         return batch
 
-    def place(self, number: int) -> tuple[int, int]:
-        """(index into `worlds`, number among the batches of that family) of a batch."""
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return (index into `generators`, number among the batches of that family) of a batch."""
         if number < self._counted:
-            self._counted, self._turns = 0, np.zeros_like(self._turns)
-        before = self._families(self._counted, number)
-        self._turns = self._turns + np.bincount(before, minlength=len(self.worlds))
+            self._counted, self._family_counts = 0, np.zeros_like(self._family_counts)
+        before = self._get_families(self._counted, number)
+        self._family_counts = self._family_counts + np.bincount(before, minlength=len(self.generators))
         self._counted = number
-        family = int(self._families(number, number + 1)[0])
-        return family, int(self._turns[family])
+        family = int(self._get_families(number, number + 1)[0])
+        return family, int(self._family_counts[family])
 
-    def _pace(self, family: int, turn: int) -> float:
-        """Of a family's batch: every part of the way from its least to its most, on a scale of ratios, comes alike."""
-        least, most = self.paces[family]
-        return least * math.pow(most / least, (turn + 1) * SILVER % 1)
+    def _get_pace(self, family: int, family_number: int) -> float:
+        """Return the pace of a family's batch, distributed log-uniformly between its minimum and maximum."""
+        min_pace, max_pace = self.paces[family]
+        return min_pace * math.pow(max_pace / min_pace, (family_number + 1) * SQRT_2 % 1)
 
-    def _families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The families of batches start .. stop - 1: multiples of the golden ratio fill the shares evenly."""
-        places = (np.arange(start, stop, dtype=np.float64) + 1) * GOLDEN % 1
-        return np.searchsorted(self._edges, places, side="right").astype(np.int64)
+    def _get_families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return the families of batches start .. stop - 1; multiples of the golden ratio mix them evenly."""
+        positions = (np.arange(start, stop, dtype=np.float64) + 1) * GOLDEN % 1
+        return np.searchsorted(self._edges, positions, side="right").astype(np.int64)
 
-    def _scenes(self, family: int, turn: int) -> Scenes:
-        """The scenes of a batch; several batches are drawn at once, which takes no longer than one."""
-        several = max(1, TOGETHER // len(self.places))
-        group, place = divmod(turn, several)
+    def _draw_scenes(self, family: int, family_number: int) -> Scenes:
+        """Draw the scenes of a batch; several batches are drawn at once, which takes no longer than one."""
+        group_size = max(1, TOGETHER // len(self.local_indices))
+        group, index_in_group = divmod(family_number, group_size)
         if self._drawn.get(family, (None,))[0] != group:
-            turns = range(group * several, (group + 1) * several)
-            indices = [each * self.size + number for each in turns for number in self.places]
-            self._drawn[family] = (group, self.worlds[family].scenes(indices))
-        here = place * len(self.places)
-        return self._drawn[family][1].part(here, here + len(self.places))
+            numbers = range(group * group_size, (group + 1) * group_size)
+            indices = [each * self.batch_size + index for each in numbers for index in self.local_indices]
+            self._drawn[family] = (group, self.generators[family].scenes(indices))
+        start = index_in_group * len(self.local_indices)
+        return self._drawn[family][1].part(start, start + len(self.local_indices))
 
 
 def family_seed(seed: int, family: str) -> int:
-    """The seed of a family's world: one of its own, whichever other families there are."""
+    """Return the seed of a family, which does not depend on the other families of a recipe."""
     return (seed << 32) + zlib.crc32(family.encode())
 
 
 @contextmanager
-def _one_thread_for_a_gpu(device: torch.device) -> Iterator[None]:
-    """One thread draws the scenes that a GPU renders: it is small work, for which many threads wait on each other, on a
-    machine whose cores are shared for so long that the GPU has to wait too.
+def _single_thread_for_gpu(device: torch.device) -> Iterator[None]:
+    """Use one CPU thread while scenes are drawn for a GPU.
 
-    Threads of Python that begin meanwhile keep it at one.
+    The work is small; with many threads on shared cores, their synchronization takes so long that the GPU waits.
+    Python threads started meanwhile keep the single thread.
     """
     if device.type != "cuda":
         yield

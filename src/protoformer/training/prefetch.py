@@ -1,4 +1,4 @@
-"""The next batch is made while the step of this one runs."""
+"""Prefetching of batches to the device, and bookkeeping of samples that cannot be read."""
 
 import dataclasses
 from collections import deque
@@ -13,136 +13,149 @@ from protoformer.errors import InputError
 
 Batch = TypeVar("Batch")
 """A dataclass of tensors, such as a `FlowSample`."""
-_IN_FLIGHT = 2
-"""Steps that the program may be ahead of the GPU; each holds a batch in its memory."""
+_MAX_IN_FLIGHT = 2
+"""Number of steps that the host may run ahead of the GPU; each holds a batch in GPU memory."""
 
 
 class InFlight:
-    """Keeps a program from running away from its GPU; on a CPU there is nothing to keep."""
+    """Limits how many steps the host queues ahead of the GPU; does nothing on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._ends: deque[torch.cuda.Event] = deque()
 
     def another(self) -> None:
-        """One more step was launched: wait until few enough are unfinished."""
+        """Register a launched step and wait until few enough steps are unfinished."""
         if self.device.type != "cuda":
             return
         self._ends.append(torch.cuda.current_stream(self.device).record_event())
-        if len(self._ends) > _IN_FLIGHT:
+        if len(self._ends) > _MAX_IN_FLIGHT:
             self._ends.popleft().synchronize()
 
 
 def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches, on the device.
+    """Prefetch batches to a device.
 
-    On a CPU they come when they are asked for. A GPU makes each (or takes it from the host) on a stream of its own
-    while the step before runs, and the stream that asks for it waits for it there, not the program.
+    On a CPU the batches are returned as they are. For a GPU each batch is rendered or copied on a side stream during
+    the previous step, and the step's stream, not the host, waits for it.
     """
-    return _beside_the_steps(batches, device) if device.type == "cuda" else batches
+    return _prefetch_on_side_stream(batches, device) if device.type == "cuda" else batches
 
 
-def _beside_the_steps(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+def _prefetch_on_side_stream(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     side = torch.cuda.Stream(device)
-    side.wait_stream(torch.cuda.current_stream(device))  # textures may still be on their way
+    side.wait_stream(torch.cuda.current_stream(device))  # copies of textures may be unfinished
 
-    def prepared() -> tuple[Batch, torch.cuda.Event]:
+    def prepare() -> tuple[Batch, torch.cuda.Event]:
         with torch.cuda.stream(side):
             batch = to_device(next(batches), device)
             return batch, side.record_event()
 
-    ahead = prepared()
+    upcoming = prepare()
     while True:
         current = torch.cuda.current_stream(device)
-        (batch, ready), ahead = ahead, prepared()
+        (batch, ready), upcoming = upcoming, prepare()
         current.wait_event(ready)
-        for _, tensor in _tensors(batch):
-            # Its memory is the side stream's, which may not use it again before the step ends.
+        for _, tensor in _iter_tensors(batch):
+            # The memory belongs to the side stream, which must not reuse it before the step ends.
             tensor.record_stream(current)
         yield batch
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """A dataclass of tensors on a device; a copy from pinned memory does not wait."""
-    return _each(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """Copy a dataclass of tensors to a device; copies from pinned memory are asynchronous."""
+    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def pin_memory(batch: Batch) -> Batch:
-    """A dataclass of tensors in memory that a GPU can copy from by itself."""
-    return _each(batch, lambda tensor: tensor.pin_memory())
+    """Copy a dataclass of tensors to pinned memory."""
+    return _map_tensors(batch, lambda tensor: tensor.pin_memory())
 
 
-def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    changed: Batch = dataclasses.replace(batch, **{name: change(tensor) for name, tensor in _tensors(batch)})  # type: ignore[type-var]
-    return changed
+def _map_tensors(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+    mapped: Batch = dataclasses.replace(batch, **{name: function(tensor) for name, tensor in _iter_tensors(batch)})  # type: ignore[type-var]
+    return mapped
 
 
-def _tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
+def _iter_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
     values = ((field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch))
     return ((name, value) for name, value in values if isinstance(value, Tensor))
 
 
-_NAMED = 3
-"""Broken samples that are named when there are too many of them."""
+_MAX_LISTED = 3
+"""Number of broken samples that an error message lists."""
 
 
 @dataclass(frozen=True)
 class BrokenSample:
-    """A sample that could not be read, by the name of its dataset and its own, and why not, without a full stop."""
+    """A sample that could not be read.
+
+    Attributes:
+        name: Name of the dataset and of the sample.
+        reason: Why it cannot be read, without a full stop.
+    """
 
     name: str
     reason: str
 
 
 class BrokenSamples:
-    """The samples of a run that could not be read and were replaced, each once.
+    """The samples of a run that could not be read and were replaced.
 
-    budget: how many there may be. told: takes a sentence for each. reasons: by the names of the samples.
+    Attributes:
+        budget: Maximum number of broken samples.
+        report: Called with a sentence for each new one, or None.
+        reasons: Reason by name of the sample.
     """
 
-    def __init__(self, budget: int = 0, told: Callable[[str], None] | None = None) -> None:
-        self.budget, self.told = budget, told
+    def __init__(self, budget: int = 0, report: Callable[[str], None] | None = None) -> None:
+        self.budget, self.report = budget, report
         self.reasons: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of broken samples."""
         return len(self.reasons)
 
     def add(self, samples: Iterable[BrokenSample]) -> None:
-        """Count these, and tell of those that are new."""
-        for each in samples:
-            if each.name not in self.reasons:
-                self.reasons[each.name] = each.reason
-                if self.told is not None:
-                    self.told(f"{each.name} is left out: {each.reason}.")
+        """Add samples and report the new ones."""
+        for sample in samples:
+            if sample.name not in self.reasons:
+                self.reasons[sample.name] = sample.reason
+                if self.report is not None:
+                    self.report(f"{sample.name} is left out: {sample.reason}.")
 
-    def judge(self) -> None:
-        """`InputError` if there are more than there may be."""
+    def check(self) -> None:
+        """Raise `InputError` if there are more than the budget allows."""
         if len(self) > self.budget:
-            raise self.too_many()
+            raise self.error()
 
-    def too_many(self) -> InputError:
-        """What to say of them."""
-        some = "; ".join(f"{name} ({reason})" for name, reason in list(self.reasons.items())[:_NAMED])
+    def error(self) -> InputError:
+        """Build the error for too many broken samples."""
+        listed = "; ".join(f"{name} ({reason})" for name, reason in list(self.reasons.items())[:_MAX_LISTED])
         return InputError(
-            f"{len(self)} samples cannot be read, and data.broken allows {self.budget}: {some}; mend them or "
+            f"{len(self)} samples cannot be read, and data.broken allows {self.budget}: {listed}; repair them or "
             "allow more."
         )
 
 
 @dataclass(frozen=True)
 class BatchMessage(Generic[Batch]):
-    """One rank's part of a batch and the samples that had to be replaced for it; None where too many had to."""
+    """One rank's part of a batch, as a data worker returns it.
+
+    Attributes:
+        batch: The samples, or None where too many could not be read.
+        broken: Samples that could not be read and were replaced.
+    """
 
     batch: Batch | None
     broken: tuple[BrokenSample, ...] = ()
 
     def pin_memory(self) -> "BatchMessage[Batch]":
-        """The same in memory that a GPU can copy from by itself; a DataLoader asks for it by this name."""
+        """Copy to pinned memory; a DataLoader calls this method by its name."""
         return self if self.batch is None else BatchMessage(pin_memory(self.batch), self.broken)
 
 
 class BatchMaker(Protocol[Batch]):
-    """Makes one rank's part of batch `number`, from the number alone."""
+    """Makes one rank's part of a batch from the batch's number alone."""
 
     def parcel(self, number: int) -> BatchMessage[Batch]: ...

@@ -1,4 +1,4 @@
-"""Recipes: everything a training run is made of, in one record that is read from a yaml file."""
+"""Recipes: the complete description of a training run, read from a yaml file."""
 
 import dataclasses
 import os
@@ -21,23 +21,26 @@ from protoformer.training.config_reader import (
     MAX_NESTING,
     MAX_TEXT,
     changed_fields,
+    parse_setting,
     parse_yaml,
     read_section,
     to_plain,
-    track_given,
 )
 
 MAX_BYTES = 4 * MAX_TEXT
-"""Of a recipe's file, whose characters have up to 4 bytes each."""
+"""Maximum size of a recipe file; a character takes up to 4 bytes."""
 
 
 @dataclass(frozen=True)
 class ModelSection:
     """The network.
 
-    preset, fields: a named `ModelConfig` and what of it is changed. start: weights to begin with, the name of a task
-    whose weights came with the package or the path of a .safetensors file; without it, random ones.
-    checkpoint_gradients: compute activations again in the backward pass, which costs time and saves memory.
+    Attributes:
+        preset: Name of a `ModelConfig`.
+        fields: Fields of the preset to override.
+        start: Initial weights: the name of a task with packaged weights, or the path of a .safetensors file; None
+            starts from random weights.
+        checkpoint_gradients: Recompute activations in the backward pass, which takes time and saves memory.
     """
 
     preset: str = "fast"
@@ -49,7 +52,7 @@ class ModelSection:
         self.config()
 
     def config(self) -> ModelConfig:
-        """The network's configuration."""
+        """Build the network's configuration."""
         return preset(self.preset, **self.fields)
 
 
@@ -57,9 +60,13 @@ class ModelSection:
 class DatasetSection:
     """One dataset on disk.
 
-    root, split, options: as `open_dataset` takes them. weight: how often an epoch shows each of its samples; 0 leaves
-    the dataset out. augmentation, fields: a named `Augmentation` (of depth, a `DepthAugmentation`) and what of it is
-    changed; the crop is the data's.
+    Attributes:
+        root: Folder of the dataset.
+        split: Split of the dataset.
+        weight: Number of times that an epoch contains each sample; 0 leaves the dataset out.
+        options: Further options of `open_dataset`.
+        augmentation: Name of an `Augmentation`, or of a `DepthAugmentation` for depth.
+        fields: Fields of the augmentation to override; the crop is that of the data section.
     """
 
     root: str | None = None
@@ -74,37 +81,42 @@ class DatasetSection:
         self.augmented((1, 1))
 
     def augmented(self, crop: tuple[int, int]) -> Augmentation | DepthAugmentation:
-        """How its samples are varied, and cut to (height, width)."""
+        """Build the augmentation with a crop of (height, width)."""
         named: Mapping[str, Augmentation | DepthAugmentation] = {**AUGMENTATIONS, **DEPTH_AUGMENTATIONS}
         if self.augmentation not in named:
             raise InputError(f"there is no augmentation {shown(self.augmentation)}; choose one of {', '.join(named)}.")
-        chosen = named[self.augmentation]
-        known = [each.name for each in dataclasses.fields(chosen) if each.name != "crop"]
+        augmentation = named[self.augmentation]
+        valid = [each.name for each in dataclasses.fields(augmentation) if each.name != "crop"]
         for name in self.fields:
-            if name not in known:
-                near = nearest(name, known)
+            if name not in valid:
+                near = nearest(name, valid)
                 raise InputError(f"an augmentation has no field {shown(name)}; the nearest one is {near!r}.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.fields.items()
         }
-        return dataclasses.replace(chosen, **values, crop=crop)
+        return dataclasses.replace(augmentation, **values, crop=crop)
 
 
 @dataclass(frozen=True)
 class DataSection:
-    """What is learned from.
+    """The training data.
 
-    source: scenes of the "world", a "dataset" on disk, or a "mix" of both, in which `world_share` of the batches are of
-    the world. seed: decides everything random about the data. batch: samples of a step, over all processes. crop:
-    (height, width) of the images, pixels.
-    families: kinds of scenes, and the share of the batches that each has (their sum need not be 1). pace: of a family,
-    how many times as much as usual happens between two frames, at least and at most; each batch has a pace of its own.
-    zoom: of a family, how many times as large the picture is of which an image shows a part, at least and at most; each
-    scene has its own, and shows a part of its own. light: how scenes are relit.
-    final: the share of the batches that are of the final pass. bank: textures, "procedural" or a folder of images,
-    which are joined with them.
-    datasets: by their names. broken: how many samples may be unreadable before the run stops.
-    workers: processes that make batches; 0 is none. A GPU renders the world itself and needs none.
+    Attributes:
+        source: Synthetic scenes ("world"), a "dataset" on disk, or a "mix" of both.
+        world_share: Fraction of the batches of a mix that are synthetic.
+        seed: Seed of everything random about the data.
+        batch: Batch size over all processes.
+        crop: (height, width) of the images, pixels.
+        families: Families of synthetic scenes and their weights, which need not sum to 1.
+        pace: By family, the (minimum, maximum) factor of the motion between two frames; drawn for each batch.
+        zoom: By family, the (minimum, maximum) factor by which the rendered view is larger than the crop; factor and
+            crop position are drawn for each scene.
+        light: How synthetic scenes are relit.
+        final: Fraction of the synthetic batches that are rendered in the final pass.
+        bank: Texture bank: "procedural", or a folder of images to add to it.
+        datasets: Datasets by name.
+        broken: Number of samples that may be unreadable before the run stops.
+        workers: Number of data worker processes; a GPU renders synthetic scenes itself and needs none.
     """
 
     source: Literal["world", "dataset", "mix"] = "world"
@@ -136,16 +148,14 @@ class DataSection:
         _expect(0 <= self.final <= 1, "data.final", self.final, "a share, 0 to 1")
         _expect(self.broken >= 0, "data.broken", self.broken, "0 or more")
         _expect(self.workers >= 0, "data.workers", self.workers, "0 or more")
-        _named("family of scenes", self.families, list(FAMILIES))
-        for name, share in self.families.items():
-            _expect(share >= 0, f"data.families.{name}", share, "0 or more")
-        _named("family of scenes", {**self.pace, **self.zoom}, list(FAMILIES))
-        for name, (least, most) in self.pace.items():
-            _expect(0 < least <= most, f"data.pace.{name}", [least, most], "two numbers above 0, the greater one last")
-        for name, (least, most) in self.zoom.items():
-            _expect(
-                1 <= least <= most, f"data.zoom.{name}", [least, most], "two numbers from 1 on, the greater one last"
-            )
+        _check_names("family of scenes", self.families, list(FAMILIES))
+        for name, weight in self.families.items():
+            _expect(weight >= 0, f"data.families.{name}", weight, "0 or more")
+        _check_names("family of scenes", {**self.pace, **self.zoom}, list(FAMILIES))
+        for name, (low, high) in self.pace.items():
+            _expect(0 < low <= high, f"data.pace.{name}", [low, high], "two numbers above 0, the greater one last")
+        for name, (low, high) in self.zoom.items():
+            _expect(1 <= low <= high, f"data.zoom.{name}", [low, high], "two numbers from 1 on, the greater one last")
         if self.source != "dataset" and not sum(self.families.values()) > 0:
             raise InputError("data.families gives no family a share; give one, such as objects: 1.")
         if self.source != "world" and not sum(each.weight for each in self.datasets.values()) > 0:
@@ -154,10 +164,15 @@ class DataSection:
 
 @dataclass(frozen=True)
 class OptimizerSection:
-    """AdamW, whose settings go by their usual names.
+    """AdamW, gradient clipping and weight averaging.
 
-    rate: the highest. clip: the norm that all gradients together are cut to. ema: decay of the running mean of the
-    weights a step, 0 for none.
+    Attributes:
+        rate: Peak learning rate.
+        weight_decay: Decoupled weight decay.
+        betas: Decay rates of the moments.
+        epsilon: Term added to the denominator.
+        clip: Norm that the gradient of all parameters is clipped to.
+        ema: Decay of the exponential moving average of the weights, 0 for none.
     """
 
     rate: float = 2.5e-4
@@ -177,11 +192,14 @@ class OptimizerSection:
 
 @dataclass(frozen=True)
 class ScheduleSection:
-    """How the rate goes.
+    """Learning-rate schedule.
 
-    kind: "one_cycle", a straight rise over `warm_up` and a straight fall to the last step; or "constant", the rise,
-    then the highest rate, and at the end of the run a fall over `decay`, 0 for none. warm_up, decay: below 1 a share
-    of the run, from 1 on steps. floor: the share of the highest rate that a fall ends at.
+    Attributes:
+        kind: "one_cycle", a linear warm-up followed by a linear decay to the last step; or "constant", a linear
+            warm-up, then the peak learning rate, then a linear decay at the end of the run.
+        warm_up: Length of the warm-up: below 1 a fraction of the run, else steps.
+        decay: Length of the decay of "constant", likewise; 0 for none.
+        floor: Fraction of the peak learning rate at which a decay ends.
     """
 
     kind: Literal["one_cycle", "constant"] = "constant"
@@ -198,13 +216,20 @@ class ScheduleSection:
 
 @dataclass(frozen=True)
 class LossSection:
-    """gamma: how much an earlier update's error weighs of the next one's. confidence: weight of the surprise.
+    """Weights of the loss terms.
 
-    Of flow alone: matching, weight of the surprise at where each cell is truly found, for networks that match cells. Of
-    depth alone: edges, weight of how far its changes from pixel to pixel are off; nearest, farthest: the meters
-    between which depths count. Of tracking alone: corners, weight of the surprise at where the true corners are. Of
-    stabilization alone, weights of: consistency, how far the change from frame to frame is off; shape, bends that the
-    truth has not; alignment, of pictures with their steady twins; borders, how far corners are moved out of the frame.
+    Attributes:
+        gamma: Factor of each update's weight relative to the next update's.
+        confidence: Weight of the negative log-likelihood term.
+        matching: Flow: weight of the cross-entropy of the true match, for networks that match cells.
+        edges: Depth: weight of the gradient term.
+        nearest: Depth: minimum ground-truth depth that counts, meters.
+        farthest: Depth: maximum ground-truth depth that counts, meters.
+        corners: Tracking: weight of the cross-entropy of the true corners.
+        consistency: Stabilization: weight of the temporal consistency of the warps.
+        shape: Stabilization: weight of the penalty on bending.
+        alignment: Stabilization: weight of the alignment with the stable frames.
+        borders: Stabilization: weight of the penalty on corners outside the frame.
     """
 
     gamma: float = 0.8
@@ -229,13 +254,19 @@ class LossSection:
 
 @dataclass(frozen=True)
 class RunSection:
-    """How long and how.
+    """Length, precision and intervals of a run.
 
-    steps, minutes: whichever is over first ends the run; without either it goes on until it is stopped. precision:
-    of the forward pass. speed: "eager", "compile" (torch.compile), "graph" (all of a step as a CUDA graph) or "both".
-    log_every, validate_every, pictures_every, checkpoint_every: steps from one to the next, 0 for never;
-    checkpoint_minutes: the most time between two checkpoints, 0 for any. validation_scenes: scenes of the world,
-    never trained on, that a validation looks at.
+    Attributes:
+        steps: Total steps, or None.
+        minutes: Minutes of a session, or None; without both limits the run continues until it is stopped.
+        precision: Precision of the forward pass.
+        speed: "eager", "compile" (torch.compile), "graph" (a CUDA graph of the whole step) or "both".
+        log_every: Steps between logs.
+        validate_every: Steps between validations, 0 for never.
+        pictures_every: Steps between drawings of examples, 0 for never.
+        checkpoint_every: Steps between checkpoints, 0 for none by steps.
+        checkpoint_minutes: Maximum minutes between checkpoints, 0 for no limit.
+        validation_scenes: Number of synthetic validation scenes.
     """
 
     steps: int | None = None
@@ -263,7 +294,18 @@ class RunSection:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run. task: what is learned. what: a line for people."""
+    """A training run.
+
+    Attributes:
+        task: Task to train.
+        what: One-line description.
+        model: The network.
+        data: The training data.
+        optimizer: Optimizer and weight average.
+        schedule: Learning-rate schedule.
+        loss: Weights of the loss terms.
+        run: Length and intervals.
+    """
 
     task: str = "flow"
     what: str = ""
@@ -277,41 +319,41 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.task not in NETWORKS:
             raise InputError(f"there is no task {shown(self.task)}; choose one of {', '.join(NETWORKS)}.")
-        known = [each.name for each in DATASETS.values() if each.task == self.task]
-        _named(f"dataset of {self.task}", self.data.datasets, known)
-        fitting = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
+        valid = [each.name for each in DATASETS.values() if each.task == self.task]
+        _check_names(f"dataset of {self.task}", self.data.datasets, valid)
+        augmentations = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
         for name, section in self.data.datasets.items():
-            wanted = f"one of {self.task}, such as {fitting[0]}"
-            place = f"data.datasets.{name}.augmentation"
-            _expect(section.augmentation in fitting, place, section.augmentation, wanted)
+            wanted = f"one of {self.task}, such as {augmentations[0]}"
+            key = f"data.datasets.{name}.augmentation"
+            _expect(section.augmentation in augmentations, key, section.augmentation, wanted)
             _check_pixels(name, section.augmented(self.data.crop), self.model)
         if self.schedule.kind == "one_cycle" and self.run.steps is None:
             raise InputError("a schedule of one_cycle needs to know where it ends; give run.steps a number.")
 
     def changed(self, settings: Sequence[str]) -> "Recipe":
-        """The same recipe with some keys set, each as "optimizer.rate=1e-4" or "data.crop=[368, 496]"."""
+        """Return a copy with some keys set, each as "optimizer.rate=1e-4" or "data.crop=[368, 496]"."""
         values = self.as_dict()
         for setting in settings:
             _set(values, setting)
         return Recipe.from_dict(values)
 
     def differences(self, other: "Recipe") -> tuple[str, ...]:
-        """The dotted keys under which the two do not say the same."""
+        """Return the dotted keys whose values differ."""
         return changed_fields(self.as_dict(), other.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for json."""
+        """Convert to JSON values."""
         values: dict[str, Any] = to_plain(self)
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """The inverse of `as_dict`."""
+        """Build a recipe from the values of `as_dict` or of a yaml file."""
         return read_section(cls, values)
 
 
 def _check_pixels(name: str, varied: Augmentation | DepthAugmentation, model: ModelSection) -> None:
-    """Refuse to train a depth network on images of another size than it will be shown."""
+    """Raise where a depth network would be trained at another image size than it is used at."""
     used = model.config().depth_pixels
     if isinstance(varied, DepthAugmentation) and varied.pixels != used:
         raise InputError(
@@ -321,18 +363,22 @@ def _check_pixels(name: str, varied: Augmentation | DepthAugmentation, model: Mo
 
 
 def packaged_recipes() -> tuple[str, ...]:
-    """Names of the recipes that came with the package."""
+    """Return the names of the packaged recipes."""
     return tuple(sorted(each.name.removesuffix(".yaml") for each in _folder().iterdir() if each.suffix == ".yaml"))
 
 
 def read_recipe(name: str | os.PathLike[str]) -> Recipe:
-    """The recipe of this name that came with the package, or that of a yaml file at this path."""
+    """Read a packaged recipe by name, or a yaml file by path.
+
+    Raises:
+        InputError: If there is no such recipe, or the file is not a valid one.
+    """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        known = packaged_recipes()
-        if str(name) not in known:
+        valid = packaged_recipes()
+        if str(name) not in valid:
             raise InputError(
-                f"there is no recipe {shown(str(name))}; the nearest known one is {nearest(str(name), known)!r}, and a "
+                f"there is no recipe {shown(str(name))}; the nearest known one is {nearest(str(name), valid)!r}, and a "
                 "file of your own ends in .yaml."
             )
         path = _folder() / f"{name}.yaml"
@@ -358,7 +404,7 @@ def _folder() -> Path:
 
 
 def _set(values: dict[str, Any], setting: str) -> None:
-    """Put what a setting says into the plain values of a recipe."""
+    """Apply a setting "key=value" to the plain values of a recipe."""
     key, sign, text = setting.partition("=")
     if not (key and sign):
         raise InputError(f"{shown(setting)} sets nothing; write it as key=value, such as optimizer.rate=1e-4.")
@@ -366,21 +412,21 @@ def _set(values: dict[str, Any], setting: str) -> None:
     if len(above) >= MAX_NESTING:
         raise InputError(f"{shown(key)} names a key below {len(above)} others, and a recipe has none so deep.")
     section: Any = values
-    for place, name in enumerate(above):
+    for depth, name in enumerate(above):
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
-            whole = shortened(key.strip())
-            raise InputError(f"{shortened('.'.join(above[: place + 1]))} holds no keys, so {whole} cannot be set.")
-    section[last] = track_given(text.strip())
+            full_key = shortened(key.strip())
+            raise InputError(f"{shortened('.'.join(above[: depth + 1]))} holds no keys, so {full_key} cannot be set.")
+    section[last] = parse_setting(text.strip())
 
 
-def _expect(right: bool, name: str, value: object, wanted: str) -> None:
-    if not right:
-        raise InputError(f"{name} is {shown(value)}, but it must be {wanted}.")
+def _expect(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise InputError(f"{name} is {shown(value)}, but it must be {expected}.")
 
 
-def _named(what: str, names: Mapping[str, Any], known: list[str]) -> None:
+def _check_names(what: str, names: Mapping[str, Any], valid: list[str]) -> None:
     for name in names:
-        if name not in known:
-            near = nearest(name, known)
+        if name not in valid:
+            near = nearest(name, valid)
             raise InputError(f"there is no {what} {shown(name)}; the nearest known one is {near!r}.")

@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, and whether a run begins there, goes on, or must not be touched."""
+"""The folder of a run: its files, its lock, and the checks before a run starts or resumes there."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -12,18 +12,27 @@ from protoformer import __version__
 from protoformer.errors import InputError
 from protoformer.io.files import make_folder, shown, system_reason
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint import FoundCheckpoint
+from protoformer.training.checkpoint import LoadedCheckpoint
 from protoformer.training.loggers import read_log
 from protoformer.training.recipe import Recipe
 
-FREE = ("what", "run.minutes")
-"""What may differ between goes of a run without anyone being told."""
-HARMLESS = ("model.start", "model.checkpoint_gradients")
-"""What of the model may differ: it does not change which weights there are."""
+UNREPORTED_KEYS = ("what", "run.minutes")
+"""Recipe keys that may change between sessions of a run without a note."""
+CHANGEABLE_MODEL_KEYS = ("model.start", "model.checkpoint_gradients")
+"""Keys of the model section that may change, because they do not affect the shapes or the meaning of the weights."""
 
 
 class RunFolder:
-    """A folder for checkpoints, a log, the weights at the end, curves for TensorBoard and a summary."""
+    """Paths in the folder of a run.
+
+    Attributes:
+        path: The folder.
+        checkpoints: Folder of checkpoints.
+        log: Log as JSON lines.
+        weights: Averaged weights, written at the end.
+        board: Folder of TensorBoard events.
+        summary: Image with curves and examples, written at the end.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,31 +43,43 @@ class RunFolder:
         self.summary = path / "summary.png"
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
-        """The folder, made if need be and held against other runs; what is not of a run is not touched."""
-        self._refuse_foreign()
+    def lock(self) -> Iterator[None]:
+        """Create the folder if needed and lock it against other runs.
+
+        Raises:
+            InputError: If the folder holds weights of something else, or another process trains there.
+        """
+        self._refuse_foreign_weights()
         make_folder(self.checkpoints)
-        with self._held():
+        with self._lock():
             yield
 
     def begun(self) -> bool:
-        """Whether there is a whole checkpoint to go on from."""
+        """Return whether there is an intact checkpoint to resume from."""
         return checkpoints.find_newest(self.checkpoints, lambda _: None) is not None
 
-    def last(self, recipe: Recipe, told: Callable[[str], None]) -> FoundCheckpoint | None:
-        """The checkpoint to go on from, or None in a folder without a run; a run that is not this one's is refused.
+    def load_last(self, recipe: Recipe, report: Callable[[str], None]) -> LoadedCheckpoint | None:
+        """Load the checkpoint to resume from.
 
-        told: takes a sentence for each difference between the recipes that does not matter.
+        Args:
+            recipe: Recipe of this session.
+            report: Called with a sentence for each damaged checkpoint and each changed recipe key.
+
+        Returns:
+            The checkpoint, or None in a folder without a run.
+
+        Raises:
+            InputError: If the run in the folder trains another network, or its checkpoints are all damaged.
         """
-        found = checkpoints.load_newest(self.checkpoints, told)
-        if found is None:
+        loaded = checkpoints.load_newest(self.checkpoints, report)
+        if loaded is None:
             self._refuse_leftovers()
             return None
-        self._compare(recipe, found.checkpoint.record, told)
-        return found
+        self._compare_recipes(recipe, loaded.checkpoint.record, report)
+        return loaded
 
     def clear(self) -> None:
-        """Make way for a run that starts over: checkpoints, log, weights, curves and summary go, and nothing else."""
+        """Remove the files of a run (checkpoints, log, weights, curves and summary) and nothing else."""
         try:
             for path in (self.log, self.weights, self.summary, *self.board.glob("events.out.tfevents.*")):
                 path.unlink(missing_ok=True)
@@ -69,13 +90,13 @@ class RunFolder:
         checkpoints.clear(self.checkpoints)
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(checkpoints.held(self.path))
             except BlockingIOError:
                 raise InputError(
-                    f"another process trains in {self.path}; wait for it, or choose another folder."
+                    f"another process trains in {self.path}; wait for it to end, or choose another folder."
                 ) from None
             except OSError as error:
                 raise InputError(
@@ -83,55 +104,57 @@ class RunFolder:
                 ) from None
             yield
 
-    def _refuse_foreign(self) -> None:
-        """A run writes weights, and only over its own."""
-        of_a_run = self.checkpoints.is_dir() or bool(read_log(self.log))
-        if self.weights.is_dir() or (self.weights.exists() and not of_a_run):
+    def _refuse_foreign_weights(self) -> None:
+        """Raise where the run would overwrite weights that no run has written."""
+        has_run = self.checkpoints.is_dir() or bool(read_log(self.log))
+        if self.weights.is_dir() or (self.weights.exists() and not has_run):
             raise InputError(
-                f"{self.weights} is not of a run, and a run would write its weights there; move it away, or choose "
-                "another folder."
+                f"{self.weights} does not belong to a run, and a run would write its weights there; move it away, or "
+                "choose another folder."
             )
 
     def _refuse_leftovers(self) -> None:
-        """What a run leaves before its first step is nothing that could be lost."""
-        found = []
+        """Raise where a run without an intact checkpoint would be lost; one without a step may be overwritten."""
+        leftovers = []
         if any(record["step"] > 0 for record in read_log(self.log)):
-            found.append(self.log)
+            leftovers.append(self.log)
         if self.weights.exists():
-            found.append(self.weights)
+            leftovers.append(self.weights)
         if any(step > 0 for step in checkpoints.list_steps(self.checkpoints)):
-            found.append(self.checkpoints)
-        if found:
+            leftovers.append(self.checkpoints)
+        if leftovers:
             raise InputError(
-                f"{found[0]} is of a run that cannot go on, since it has no whole checkpoint; "
+                f"{leftovers[0]} belongs to a run that cannot be resumed, because it has no intact checkpoint; "
                 "choose another folder, or start over with --fresh."
             )
 
-    def _compare(self, recipe: Recipe, record: dict[str, Any], told: Callable[[str], None]) -> None:
+    def _compare_recipes(self, recipe: Recipe, record: dict[str, Any], report: Callable[[str], None]) -> None:
+        """Raise where the run's recipe is of another network, and report its other differences."""
         try:
-            before = Recipe.from_dict(record["recipe"])
+            previous = Recipe.from_dict(record["recipe"])
         except KeyError:
             raise InputError(
-                f"the checkpoint of the run in {self.path} does not say its recipe; choose another folder, or start "
-                "over with --fresh."
+                f"the checkpoint of the run in {self.path} has no recipe; choose another folder, or start over with "
+                "--fresh."
             ) from None
-        for key in recipe.differences(before):
-            now, then = (_at(each.as_dict(), key) for each in (recipe, before))
-            if key == "task" or (key.startswith("model.") and key not in HARMLESS):
+        for key in recipe.differences(previous):
+            new, old = (_get(each.as_dict(), key) for each in (recipe, previous))
+            if key == "task" or (key.startswith("model.") and key not in CHANGEABLE_MODEL_KEYS):
                 raise InputError(
-                    f"the run in {self.path} has {key} {shown(then)}, not {shown(now)}, so its weights are of another "
-                    "network; go on with the same, choose another folder, or start over with --fresh."
+                    f"the run in {self.path} has {key} {shown(old)}, not {shown(new)}, so its weights are of another "
+                    "network; resume with the same value, choose another folder, or start over with --fresh."
                 )
-            if key not in FREE:
-                told(f"{key} is {shown(now)} from here on, where the run had {shown(then)}.")
+            if key not in UNREPORTED_KEYS:
+                report(f"{key} changes from {shown(old)} to {shown(new)}.")
 
 
-def _at(values: Any, key: str) -> Any:
+def _get(values: Any, key: str) -> Any:
+    """Return the value at a dotted key, or None."""
     for name in key.split("."):
         values = values.get(name) if isinstance(values, dict) else None
     return values
 
 
 def versions() -> dict[str, str]:
-    """What a run was made with."""
+    """Return the versions of the software that a run uses."""
     return {"protoformer": __version__, "torch": torch.__version__, "python": platform.python_version()}

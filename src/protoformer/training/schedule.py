@@ -1,4 +1,4 @@
-"""The learning rate as a share of its peak: a pure function of how far a run is."""
+"""Learning-rate schedule, step timing and the time budget of a run."""
 
 import statistics
 import time
@@ -15,207 +15,245 @@ from protoformer.training.recipe import ScheduleSection
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is.
+    """Progress of a run, from which the learning rate is computed.
 
-    step: steps done. steps: of how many in the run's life, or None if nobody said. spent: the share of this go's time
-    that is over, or of the run's where its goes share it, 0 to 1, or None if it has no limit. began: steps
-    done when this go began.
+    Attributes:
+        step: Steps done in the whole run.
+        steps: Total steps of the run, or None without a limit.
+        time_fraction: Fraction of the training time that has passed, 0 to 1, or None without a time limit. It refers
+            to this session, or to the whole run where all sessions share one time limit.
+        start_step: Steps done when this session started.
     """
 
     step: int
     steps: int | None
-    spent: float | None = None
-    began: int = 0
+    time_fraction: float | None = None
+    start_step: int = 0
 
 
 def one_cycle(step: int, steps: int, warm_up: float = 0.05) -> float:
-    """The share of the peak rate at a step: a straight rise over `warm_up` of the steps, then down to nothing."""
+    """Compute the learning-rate factor of a linear one-cycle schedule.
+
+    Args:
+        step: Steps done.
+        steps: Total steps of the run.
+        warm_up: Fraction of the steps over which the factor rises linearly; it then falls linearly to 0.
+
+    Returns:
+        The factor of the peak learning rate, 0 to 1.
+    """
     rise = max(1, round(warm_up * steps))
     return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
 
-def lr_factor(schedule: ScheduleSection, reached: Position) -> float:
-    """The share of the highest rate that the next step takes, 0 to 1; a fall ends at the schedule's floor.
+def lr_factor(schedule: ScheduleSection, position: Position) -> float:
+    """Compute the factor of the peak learning rate for the next step.
 
-    "one_cycle" goes by steps alone. The fall of "constant" is over the last of the run's steps; in a go that has a
-    limit of time, a share is one of that time, or of the go's steps, whichever ends first. Such a run, stopped and
-    resumed, is not the same as one that is not.
+    "one_cycle" depends on steps alone. "constant" decays over the last steps of the run; with a time limit, a decay
+    given as a fraction refers to the session's time or to its steps, whichever ends first. A run with a time limit
+    that is stopped and resumed therefore differs from one that is not interrupted.
+
+    Args:
+        schedule: The recipe's schedule.
+        position: Progress of the run.
+
+    Returns:
+        The factor, 0 to 1; a decay ends at the schedule's floor.
+
+    Raises:
+        InputError: If the schedule needs an end and the run has none.
     """
     if schedule.kind == "one_cycle":
-        if reached.steps is None:
-            raise InputError("a schedule of one_cycle needs to know where it ends; give --steps.")
-        share = schedule.warm_up if schedule.warm_up < 1 else schedule.warm_up / reached.steps
-        rising = reached.step < max(1, round(share * reached.steps))
-        cycle = one_cycle(min(reached.step, reached.steps), reached.steps, share)
-        return cycle if rising else _floored(cycle, schedule.floor)
-    return min(_rise(schedule.warm_up, reached), _floored(_fall(schedule.decay, reached), schedule.floor))
+        if position.steps is None:
+            raise InputError("the one_cycle schedule needs the number of steps; give --steps.")
+        fraction = schedule.warm_up if schedule.warm_up < 1 else schedule.warm_up / position.steps
+        is_warm_up = position.step < max(1, round(fraction * position.steps))
+        cycle = one_cycle(min(position.step, position.steps), position.steps, fraction)
+        return cycle if is_warm_up else _apply_floor(cycle, schedule.floor)
+    decay = _apply_floor(_decay_factor(schedule.decay, position), schedule.floor)
+    return min(_warm_up_factor(schedule.warm_up, position), decay)
 
 
-def _floored(share: float, floor: float) -> float:
-    return floor + (1 - floor) * share
+def _apply_floor(factor: float, floor: float) -> float:
+    return floor + (1 - floor) * factor
 
 
-def _rise(warm_up: float, reached: Position) -> float:
+def _warm_up_factor(warm_up: float, position: Position) -> float:
+    """Rise linearly to 1 over the warm-up, which is a number of steps, or below 1 a fraction of all steps."""
     if warm_up == 0:
         return 1.0
     if warm_up >= 1:
-        return min(1.0, (reached.step + 1) / warm_up)
-    if reached.steps is None:
+        return min(1.0, (position.step + 1) / warm_up)
+    if position.steps is None:
         raise InputError(
-            f"schedule.warm_up is {warm_up:g} of the steps, and nobody said how many these are; "
+            f"schedule.warm_up is {warm_up:g} of the steps, but the run has no number of steps; "
             "give --steps, or the warm-up as a number of steps."
         )
-    return min(1.0, (reached.step + 1) / max(1, round(warm_up * reached.steps)))
+    return min(1.0, (position.step + 1) / max(1, round(warm_up * position.steps)))
 
 
-def _fall(decay: float, reached: Position) -> float:
-    """1, and over the last `decay` of the run, or of a go with a limit of time, straight down to 0."""
+def _decay_factor(decay: float, position: Position) -> float:
+    """Fall linearly from 1 to 0 over the last `decay` of the run, or of a session with a time limit."""
     if decay == 0:
         return 1.0
-    if reached.spent is not None and decay < 1:
-        return min(1.0, max(0.0, 1 - _gone(reached, reached.spent)) / decay)
-    if reached.steps is None:
+    if position.time_fraction is not None and decay < 1:
+        return min(1.0, max(0.0, 1 - _session_fraction(position, position.time_fraction)) / decay)
+    if position.steps is None:
         raise InputError(
-            "a schedule that decays needs an end; give --steps, or --minutes and schedule.decay as a share below 1."
+            "a schedule that decays needs an end; give --steps, or --minutes and schedule.decay as a fraction below 1."
         )
-    length = decay if decay >= 1 else max(1, round(decay * reached.steps))
-    return min(1.0, max(0, reached.steps - reached.step) / length)
+    length = decay if decay >= 1 else max(1, round(decay * position.steps))
+    return min(1.0, max(0, position.steps - position.step) / length)
 
 
-def _gone(reached: Position, spent: float) -> float:
-    """The share of a go that is over, by its time or by its steps."""
-    if reached.steps is None:
-        return spent
-    return max(spent, (reached.step - reached.began) / max(1, reached.steps - reached.began))
+def _session_fraction(position: Position, time_fraction: float) -> float:
+    """Return the fraction of a session that is over, by time or by steps, whichever is larger."""
+    if position.steps is None:
+        return time_fraction
+    done = (position.step - position.start_step) / max(1, position.steps - position.start_step)
+    return max(time_fraction, done)
 
 
-LAST_WORDS = 2.0
-"""Seconds set aside for weights, the summary and the end of the process."""
-_RECENT = 5
-"""Steps by which the next one is judged."""
+SHUTDOWN_SECONDS = 2.0
+"""Seconds reserved for writing the weights and the summary and for the end of the process."""
+_NUM_RECENT_STEPS = 5
+"""Number of steps from which the duration of the next one is estimated."""
 
 
 class StepTimer:
-    """Time since the last `clear`, spent waiting for data and working, and all of it in the run's life, seconds.
+    """Measures the time spent waiting for data and training, excluding checkpoints and validation.
 
-    What is not training (saving, validating) is not in it. device: that the steps run on.
+    Times are in seconds. A window is the time since the last `clear`.
     """
 
     def __init__(self, device: torch.device) -> None:
+        """Start the first window.
+
+        Args:
+            device: Device that the steps run on.
+        """
         self.on_gpu = device.type == "cuda"
         self.seconds = self.waited = self.worked = 0.0
         self.steps = 0
         self._idle: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._before = 0.0  # the time of this window that belongs to its earlier steps
+        self._recent: deque[float] = deque(maxlen=_NUM_RECENT_STEPS)
+        self._last_step_end = 0.0  # within this window
 
     def clear(self) -> None:
-        """Begin a new window."""
-        self.seconds = self.life()
-        self.waited = self.worked = self._before = 0.0
+        """Start a new window."""
+        self.seconds = self.total_seconds()
+        self.waited = self.worked = self._last_step_end = 0.0
         self.steps = 0
         self._idle = []
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """For data."""
-        start, mark = time.monotonic(), self._mark()
+        """Count the enclosed time as waiting for data."""
+        start, start_event = time.monotonic(), self._record_event()
         yield
         self.waited += time.monotonic() - start
-        end = self._mark()
-        if mark is not None and end is not None:
-            self._idle.append((mark, end))
+        end_event = self._record_event()
+        if start_event is not None and end_event is not None:
+            self._idle.append((start_event, end_event))
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """On a step, or for its figures: a GPU's work is done when they are there."""
+        """Count the enclosed time as training, including reads of metrics, which wait for the GPU."""
         start = time.monotonic()
         yield
         self.worked += time.monotonic() - start
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Count a finished step."""
         self.steps += 1
-        self._recent.append(self.spent() - self._before)
-        self._before = self.spent()
+        self._recent.append(self.window_seconds() - self._last_step_end)
+        self._last_step_end = self.window_seconds()
 
-    def spent(self) -> float:
-        """Seconds of this window."""
+    def window_seconds(self) -> float:
+        """Return the seconds of this window."""
         return self.waited + self.worked
 
-    def of_a_step(self) -> float:
-        """Seconds a step takes: the median of the last few, since a first one also compiles; 0 before the second."""
+    def seconds_per_step(self) -> float:
+        """Return the median of the last steps, because the first one also compiles; 0 before the second step."""
         return statistics.median_low(self._recent) if len(self._recent) > 1 else 0.0
 
     def data_share(self) -> float:
-        """The share of this window that went to waiting for data.
+        """Return the fraction of this window spent waiting for data.
 
-        On a GPU it is the time that its own stream had nothing to do but wait, which the program, ahead of it, does not
-        see; ask once the device has done the window's work.
+        On a GPU this is the time its stream was idle, which the host, running ahead of it, cannot measure. Call it only
+        after the device has finished the window's work.
         """
-        waited = sum(mark.elapsed_time(end) for mark, end in self._idle) / 1000 if self.on_gpu else self.waited
-        return min(1.0, waited / max(self.spent(), 1e-9))
+        waited = sum(start.elapsed_time(end) for start, end in self._idle) / 1000 if self.on_gpu else self.waited
+        return min(1.0, waited / max(self.window_seconds(), 1e-9))
 
-    def life(self) -> float:
-        """Seconds of training in the run's life."""
-        return self.seconds + self.spent()
+    def total_seconds(self) -> float:
+        """Return the training time of the whole run."""
+        return self.seconds + self.window_seconds()
 
-    def _mark(self) -> torch.cuda.Event | None:
-        """A moment of the GPU's own time; nobody waits for it."""
+    def _record_event(self) -> torch.cuda.Event | None:
+        """Record a CUDA event without synchronizing; None on a CPU."""
         if not self.on_gpu:
             return None
-        mark = torch.cuda.Event(enable_timing=True)
-        mark.record()
-        return mark
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 class TimeBudget:
-    """steps: of the run's life; minutes: of this go, since `began` (time.monotonic()); None is no limit.
+    """Tracks the steps and the time that a run has left.
 
-    end_within: whether the minutes hold the end of the go, too, or training alone. What is done at the end is measured
-    each time it is done, in `last`, seconds by name: so the end is reached in time by a run that has done it before.
+    The last duration of each task that is repeated at the end (saving, validation, drawing) is kept in `durations`, in
+    seconds by name, so that training stops early enough for all of them to fit.
     """
 
     def __init__(self, steps: int | None, minutes: float | None, began: float, *, end_within: bool = True) -> None:
+        """Set the limits; None is no limit.
+
+        Args:
+            steps: Total steps of the run.
+            minutes: Minutes of this session.
+            began: Start of the session, by time.monotonic().
+            end_within: Whether the final save, validation and drawing count toward the minutes.
+        """
         self.steps, self.began, self.end_within = steps, began, end_within
         self.seconds = None if minutes is None else 60 * minutes
-        self.last: dict[str, float] = {}
+        self.durations: dict[str, float] = {}
 
     def elapsed(self) -> float:
-        """Seconds since the go began."""
+        """Return the seconds since the session started."""
         return time.monotonic() - self.began
 
-    def go_on(self, elapsed: float) -> None:
-        """Count on from what earlier goes took, seconds; what came before this call, in this one, is not counted."""
+    def resume(self, elapsed: float) -> None:
+        """Continue counting from the seconds of earlier sessions; time of this session before the call is ignored."""
         self.began = time.monotonic() - elapsed
 
     @contextmanager
-    def measured(self, what: str) -> Iterator[None]:
-        """Remember how long this takes; not where an error ends it."""
+    def measure(self, name: str) -> Iterator[None]:
+        """Store how long the enclosed block takes, unless it raises."""
         start = time.monotonic()
         yield
-        self.last[what] = time.monotonic() - start
+        self.durations[name] = time.monotonic() - start
 
-    def usable(self) -> float | None:
-        """Seconds of the go that can be spent on training; None: all. The end, however slow it was, gets half at most.
+    def training_seconds(self) -> float | None:
+        """Return the seconds of the session available for training; None without a limit.
 
-        A short go after a long one must get on, too.
+        At most half of the session is reserved for its end, so that a short session after a long one still trains.
         """
         if self.seconds is None or not self.end_within:
             return self.seconds
-        return self.seconds - min(self.seconds / 2, LAST_WORDS + 1.5 * sum(self.last.values()))
+        return self.seconds - min(self.seconds / 2, SHUTDOWN_SECONDS + 1.5 * sum(self.durations.values()))
 
-    def spent(self, elapsed: float) -> float | None:
-        """The share of the usable time that is over, 0 to 1; None where there is no limit."""
-        usable = self.usable()
-        return None if usable is None else min(1.0, elapsed / usable)
+    def fraction(self, elapsed: float) -> float | None:
+        """Return the fraction of the training time that has passed, 0 to 1; None without a limit."""
+        available = self.training_seconds()
+        return None if available is None else min(1.0, elapsed / available)
 
-    def left(self, step: int, seconds_a_step: float) -> float | None:
-        """Seconds until the first of the ends; None where there is none."""
-        ends = []
+    def seconds_left(self, step: int, seconds_per_step: float) -> float | None:
+        """Return the seconds until the first limit is reached; None without a limit."""
+        remaining = []
         if self.steps is not None:
-            ends.append((self.steps - step) * seconds_a_step)
-        usable = self.usable()
-        if usable is not None:
-            ends.append(max(0.0, usable - self.elapsed()))
-        return min(ends) if ends else None
+            remaining.append((self.steps - step) * seconds_per_step)
+        available = self.training_seconds()
+        if available is not None:
+            remaining.append(max(0.0, available - self.elapsed()))
+        return min(remaining) if remaining else None

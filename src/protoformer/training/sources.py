@@ -1,7 +1,8 @@
-"""Where batches come from: each is decided by its number alone, whoever makes it and whatever was made before.
+"""Sources of training batches.
 
-Batch n of B samples is divided among R processes ("ranks"): each makes B / R that follow one another, and together they
-make just what one process would. So a run that goes on at batch n sees what it would have seen.
+A batch depends on its number alone. Batch n of B samples is divided among R processes (ranks): each makes B / R
+consecutive samples, and together they make the batch that one process would. A run resumed at batch n therefore sees
+the same data as an uninterrupted one.
 """
 
 import math
@@ -35,9 +36,12 @@ from protoformer.training.recipe import DataSection
 
 @dataclass(frozen=True)
 class SampleKind(Generic[Sample]):
-    """One kind of sample. render: (renderer, look) to a batch of the world. vary: one sample of a dataset, varied; None
-    where only the world knows what is to be learned. relight: a rendered batch in another light, by the draws of its
-    scenes; None where scenes are taken as they are.
+    """How samples of one kind are made.
+
+    Attributes:
+        render: Renders a batch of synthetic scenes from (renderer, pass), where pass is "clean" or "final".
+        vary: Augments one sample of a dataset; None for tasks that train on synthetic scenes only.
+        relight: Changes the light of a rendered batch; None where scenes are not relit.
     """
 
     render: Callable[[Renderer, str], Sample]
@@ -53,13 +57,17 @@ Batch_co = TypeVar("Batch_co", covariant=True)
 
 
 class Source(Protocol[Batch_co]):
-    """Batches of one rank. broken: samples that could not be read so far, and were replaced."""
+    """Batches of one rank.
+
+    Attributes:
+        broken: Samples that could not be read so far and were replaced.
+    """
 
     @property
     def broken(self) -> BrokenSamples: ...
 
     def batches(self, start: int) -> Iterator[Batch_co]:
-        """Batches start, start + 1, ... without end, on the device that the source was opened for."""
+        """Yield batches start, start + 1, ... without end, on the source's device."""
         ...
 
 
@@ -72,15 +80,29 @@ def open_source(
     ranks: int = 1,
     told: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
-    """Samples of one kind, by default pairs of images, from where the recipe says. The rest as in `dataset_source`."""
+    """Open the source that a recipe names: synthetic scenes, datasets, or a mix of both.
+
+    Args:
+        data: Data section of the recipe.
+        device: Device of the batches.
+        kind: Kind of sample, by default image pairs with flow.
+        rank: Index of this process, from 0 on.
+        ranks: Number of processes.
+        told: Called with one sentence for each sample that cannot be read.
+
+    Raises:
+        InputError: If the task cannot train on the recipe's source, or a dataset cannot be opened.
+    """
     if data.source != "dataset":
-        world = synthetic_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
+        synthetic = synthetic_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
         if data.source == "world":
-            return world
+            return synthetic
     if kind.vary is None:
-        raise InputError(f"data.source is {data.source}, but this task learns from scenes alone; set it to world.")
-    read = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
-    return read if data.source == "dataset" else _Mixed(world, read, data.world_share)
+        raise InputError(
+            f"data.source is {data.source}, but this task trains on synthetic scenes only; set it to world."
+        )
+    dataset = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
+    return dataset if data.source == "dataset" else _MixedSource(synthetic, dataset, data.world_share)
 
 
 def synthetic_source(
@@ -92,14 +114,21 @@ def synthetic_source(
     rank: int = 0,
     ranks: int = 1,
 ) -> Source[Batch]:
-    """Scenes of the recipe's families. make: (renderer, look) to a batch, such as `flow_sample` or `depth_sample`.
+    """Open a source of synthetic scenes of the recipe's families.
 
-    relight: as in `SampleKind`; without it, the recipe's light must be left as it is.
     A GPU renders the scenes itself; on a CPU the recipe's workers do.
+
+    Args:
+        data: Data section of the recipe.
+        device: Device of the batches.
+        make: Renders a batch from (renderer, pass), such as `flow_sample` or `depth_sample`.
+        relight: As in `SampleKind`; without it, the recipe's light must be the default.
+        rank: Index of this process, from 0 on.
+        ranks: Number of processes.
     """
-    on = torch.device(device)
-    maker = SyntheticMix(data, _places(data.batch, rank, ranks), on, make, relight)
-    return _Made(maker, on, workers=0 if on.type == "cuda" else data.workers)
+    target = torch.device(device)
+    maker = SyntheticMix(data, _split_batch(data.batch, rank, ranks), target, make, relight)
+    return _MakerSource(maker, target, workers=0 if target.type == "cuda" else data.workers)
 
 
 def dataset_source(
@@ -111,17 +140,23 @@ def dataset_source(
     ranks: int = 1,
     told: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
-    """Varied samples of the recipe's datasets, read by its workers. vary: what makes them, by default pairs of flow.
+    """Open a source of augmented samples of the recipe's datasets, read by its workers.
 
-    rank, ranks: which process this is, from 0 on, and of how many. told: called with one sentence for each sample that
-    cannot be read and is replaced; one more than the recipe's `broken` is an `InputError` while batches are made.
+    Args:
+        data: Data section of the recipe.
+        device: Device of the batches.
+        vary: Augments one sample, by default an image pair with flow.
+        rank: Index of this process, from 0 on.
+        ranks: Number of processes.
+        told: Called with one sentence for each sample that cannot be read and is replaced. More than the recipe's
+            `broken` raise `InputError` while batches are made.
     """
-    maker = DatasetMix(data, _places(data.batch, rank, ranks), vary)
-    return _Made(maker, torch.device(device), workers=data.workers, budget=data.broken, told=told)
+    maker = DatasetMix(data, _split_batch(data.batch, rank, ranks), vary)
+    return _MakerSource(maker, torch.device(device), workers=data.workers, budget=data.broken, report=told)
 
 
-class _Made(Generic[Batch]):
-    """A source of what a maker makes, in this process or in workers."""
+class _MakerSource(Generic[Batch]):
+    """Source of the batches of a maker, which runs in this process or in workers."""
 
     def __init__(
         self,
@@ -130,72 +165,73 @@ class _Made(Generic[Batch]):
         *,
         workers: int,
         budget: int = 0,
-        told: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self.maker, self.device, self.workers = maker, device, workers
-        self.broken = BrokenSamples(budget, told)
+        self.broken = BrokenSamples(budget, report)
 
     def batches(self, start: int) -> Iterator[Batch]:
-        return prefetch(self._made(start), self.device)
+        return prefetch(self._make_batches(start), self.device)
 
-    def _made(self, start: int) -> Iterator[Batch]:
-        parcels = self._loaded(start) if self.workers else (self.maker.parcel(number) for number in count(start))
+    def _make_batches(self, start: int) -> Iterator[Batch]:
+        messages = self._load(start) if self.workers else (self.maker.parcel(number) for number in count(start))
         try:
-            for parcel in parcels:
-                yield self._opened(parcel)
+            for message in messages:
+                yield self._unpack(message)
         finally:
-            del parcels  # which ends its workers, even where an error keeps this frame alive
+            del messages  # ends the workers, even where a traceback keeps this frame alive
 
-    def _loaded(self, start: int) -> Iterator[BatchMessage[Batch]]:
-        """Parcels that workers make, in the order of their numbers."""
+    def _load(self, start: int) -> Iterator[BatchMessage[Batch]]:
+        """Load batches from workers, in the order of their numbers."""
         return iter(
             DataLoader(
-                _Parcels(self.maker),
+                _MakerDataset(self.maker),
                 batch_size=None,
                 sampler=count(start),
                 num_workers=self.workers,
                 pin_memory=self.device.type == "cuda",
-                worker_init_fn=_undisturbed,
-                generator=torch.Generator(),  # else it would draw from, and so change, everybody's
+                worker_init_fn=_ignore_stop_signals,
+                generator=torch.Generator(),  # else it would draw from, and so change, the global generator
             )
         )
 
-    def _opened(self, parcel: BatchMessage[Batch]) -> Batch:
-        """The batch of a parcel, after its broken samples were counted."""
-        self.broken.add(parcel.broken)
-        self.broken.judge()
-        if parcel.batch is None:
-            raise self.broken.too_many()
-        return parcel.batch
+    def _unpack(self, message: BatchMessage[Batch]) -> Batch:
+        """Count the broken samples of a message and return its batch."""
+        self.broken.add(message.broken)
+        self.broken.check()
+        if message.batch is None:
+            raise self.broken.error()
+        return message.batch
 
 
-class _Mixed(Generic[Batch]):
-    """Batches of the world and of datasets by turns.
+class _MixedSource(Generic[Batch]):
+    """Alternates between batches of synthetic scenes and of datasets.
 
-    Both have numbers of their own: of the first n batches, floor(n share) are the world's, at any n, and they are its
-    first ones.
+    Each source numbers its own batches: of the first n batches, the first floor(n * fraction) of the synthetic source
+    are used, for every n.
     """
 
-    def __init__(self, world: Source[Batch], dataset: Source[Batch], share: float) -> None:
-        self.world, self.dataset, self.share = world, dataset, share
+    def __init__(self, synthetic: Source[Batch], dataset: Source[Batch], synthetic_fraction: float) -> None:
+        self.synthetic, self.dataset, self.synthetic_fraction = synthetic, dataset, synthetic_fraction
 
     @property
     def broken(self) -> BrokenSamples:
         return self.dataset.broken
 
     def batches(self, start: int) -> Iterator[Batch]:
-        rendered = self._of_world(start)
-        world, dataset = self.world.batches(rendered), self.dataset.batches(start - rendered)
+        rendered = self._num_synthetic(start)
+        synthetic, dataset = self.synthetic.batches(rendered), self.dataset.batches(start - rendered)
         for number in count(start):
-            yield next(world if self._of_world(number + 1) > self._of_world(number) else dataset)
+            is_synthetic = self._num_synthetic(number + 1) > self._num_synthetic(number)
+            yield next(synthetic if is_synthetic else dataset)
 
-    def _of_world(self, batches: int) -> int:
-        """How many of the first batches are the world's."""
-        return math.floor(batches * self.share)
+    def _num_synthetic(self, num_batches: int) -> int:
+        """Return how many of the first batches are synthetic."""
+        return math.floor(num_batches * self.synthetic_fraction)
 
 
-class _Parcels(Dataset[BatchMessage[Batch]]):
-    """What a worker of a DataLoader asks for parcels."""
+class _MakerDataset(Dataset[BatchMessage[Batch]]):
+    """Presents a maker to the workers of a DataLoader."""
 
     def __init__(self, maker: BatchMaker[Batch]) -> None:
         self.maker = maker
@@ -204,25 +240,28 @@ class _Parcels(Dataset[BatchMessage[Batch]]):
         return self.maker.parcel(number)
 
 
-def _undisturbed(_: int) -> None:
-    """Go on when somebody stops the run, who often tells its workers too: the run ends them once its state is saved."""
+def _ignore_stop_signals(_: int) -> None:
+    """Ignore stop signals in a worker, which a process group often receives as a whole.
+
+    The run saves its state first and then ends its workers.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigwaitinfo"):  # which says who sent it
+    if hasattr(signal, "sigwaitinfo"):  # returns the sender's process id
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with_the_run, daemon=True).start()
+        threading.Thread(target=_exit_on_signal_of_parent, daemon=True).start()
 
 
-def _end_with_the_run() -> None:
+def _exit_on_signal_of_parent() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)
 
 
-def _places(batch: int, rank: int, ranks: int) -> range:
-    """Which samples of a batch a rank makes."""
-    if batch % ranks:
+def _split_batch(batch_size: int, rank: int, ranks: int) -> range:
+    """Return the indices of the samples of a batch that a rank makes."""
+    if batch_size % ranks:
         raise InputError(
-            f"a batch of {batch} cannot be divided among {ranks} processes; make data.batch a multiple of {ranks}."
+            f"a batch of {batch_size} cannot be divided among {ranks} processes; make data.batch a multiple of {ranks}."
         )
-    each = batch // ranks
-    return range(rank * each, (rank + 1) * each)
+    per_rank = batch_size // ranks
+    return range(rank * per_rank, (rank + 1) * per_rank)

@@ -1,4 +1,4 @@
-"""What the one loop asks of a task: a network, batches, a loss, and scenes to judge by."""
+"""The interface between the training loop and a task: network, batches, loss and validation set."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -20,7 +20,12 @@ from protoformer.training.sources import SampleKind, Source, open_source
 
 @dataclass(frozen=True)
 class TaskLoss:
-    """Scalars: the total to minimize, and one for each of the task's metrics, in their order."""
+    """Loss of a batch.
+
+    Attributes:
+        total: Scalar to minimize.
+        metrics: One scalar for each of the task's metrics, in their order.
+    """
 
     total: Tensor
     metrics: tuple[Tensor, ...]
@@ -28,7 +33,12 @@ class TaskLoss:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """Scores of a network on something it was not trained on. name: of what. scores: by their names."""
+    """Scores of a network on data it was not trained on.
+
+    Attributes:
+        name: Name of the data.
+        scores: Scores by name.
+    """
 
     name: str
     scores: dict[str, float]
@@ -36,7 +46,13 @@ class ValidationResult:
 
 @dataclass(frozen=True)
 class Example:
-    """What a network made of one held-out sample. sample: the task's record with N = 1. predicted: on the CPU."""
+    """A validation sample and its prediction.
+
+    Attributes:
+        name: Name of the sample.
+        sample: The task's sample with N = 1, on the CPU.
+        predicted: The prediction without batch dimension, on the CPU.
+    """
 
     name: str
     sample: Any
@@ -44,86 +60,101 @@ class Example:
 
 
 Validator = Callable[[nn.Module], ValidationResult]
-"""Scores a network, which is in eval mode."""
+"""Scores a network in eval mode."""
 Drawing = Callable[[Example], npt.NDArray[np.uint8]]
-"""An example as a picture, uint8 H x W x 3."""
+"""Draws an example as an image, uint8 H x W x 3."""
 
 
 class ValidationSet(Protocol):
-    """Samples that no step trains on, the same at every call."""
+    """Samples that are never trained on, the same at every call."""
 
     def validate(self, network: nn.Module) -> ValidationResult:
-        """Score a network, which is in eval mode."""
+        """Score a network in eval mode."""
         ...
 
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
-        """A few samples and what the network makes of them."""
+        """Return a few samples with the network's predictions."""
         ...
 
 
 class Task(Protocol[Batch]):
-    """One task, as a recipe describes it.
+    """A task that can be trained, built from a recipe.
 
-    metrics: names of what its loss reports beside the total; the first is the one that people watch.
+    Attributes:
+        metrics: Names of the metrics that the loss reports; the first one is shown in the progress bar.
     """
 
     metrics: tuple[str, ...]
 
     def build(self) -> nn.Module:
-        """The network to train, on the CPU; whatever is random about it comes from torch's generator."""
+        """Build the network on the CPU, initialized by torch's global random generator."""
         ...
 
     def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[Batch]:
-        """Batches of one process out of several, on the device. told: takes sentences for people."""
+        """Open the batches of one process.
+
+        Args:
+            rank: Index of the process, from 0 on.
+            ranks: Number of processes.
+            device: Device of the batches.
+            told: Called with one sentence for the user, such as about an unreadable sample.
+        """
         ...
 
     def held_out(self, device: torch.device) -> ValidationSet:
-        """What to judge the network by."""
+        """Build the validation set on a device."""
         ...
 
     def tensors(self, batch: Batch) -> dict[str, Tensor]:
-        """The tensors of a batch that the loss needs; of a whole run they have the same names and shapes."""
+        """Return the tensors of a batch that the loss needs; names and shapes are constant during a run."""
         ...
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
-        """What the loss is a mean over, such as the number of valid pixels, or one number for each of several terms.
+        """Return the normalizer of the loss on the tensors' device.
 
-        It is on the tensors' device.
+        It is a scalar, such as the number of valid pixels, or one value for each loss term.
         """
         ...
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """The loss of a batch, as a sum over it divided by `weight`. The network may run under autocast."""
+        """Compute the loss of a batch: a sum over the batch divided by `weight`. Autocast may be enabled."""
         ...
 
 
-ANOTHER_SEED = 1_000_003
-"""Added to the data's seed for scenes that are never trained on."""
-TOGETHER = 4
-"""Scenes that are looked at at once."""
+VALIDATION_SEED_OFFSET = 1_000_003
+"""Added to the data's seed for validation scenes."""
+VALIDATION_BATCH_SIZE = 4
 EXAMPLES = 3
+"""Number of validation examples that are drawn."""
 
 
 class ValidationScenes(ABC, Generic[Sample]):
-    """Scenes of the world from another seed, of a recipe's families and size.
+    """Synthetic scenes of a recipe's families and crop, from another seed.
 
-    They are rendered when they are first asked for, and then kept on the device.
+    They are rendered on first use and then kept on the device.
     """
 
     def __init__(self, recipe: Recipe, kind: SampleKind[Sample], device: torch.device) -> None:
-        seed = (recipe.data.seed + ANOTHER_SEED) % 2**31
-        self.data = dataclasses.replace(recipe.data, source="world", seed=seed, batch=TOGETHER, workers=0)
+        """Describe the scenes; nothing is rendered yet.
+
+        Args:
+            recipe: Recipe of the run.
+            kind: Kind of sample to render.
+            device: Device of the scenes.
+        """
+        seed = (recipe.data.seed + VALIDATION_SEED_OFFSET) % 2**31
+        self.data = dataclasses.replace(recipe.data, source="world", seed=seed, batch=VALIDATION_BATCH_SIZE, workers=0)
         self.count, self.device = recipe.run.validation_scenes, device
         self.kind: SampleKind[Sample] = kind
         self._batches: tuple[Sample, ...] = ()
 
     @abstractmethod
     def predicted(self, network: nn.Module, batch: Sample) -> Tensor:
-        """What a network, which is in eval mode, makes of a batch: N x ... on the CPU."""
+        """Predict a batch with a network in eval mode: N x ... on the CPU."""
 
     @abstractmethod
     def scores(self, pairs: Iterable[tuple[Sample, Tensor]]) -> dict[str, float]:
-        """Scores by name of batches, each on the device, and what was predicted of it."""
+        """Compute scores by name from pairs of a batch, on the device, and its prediction, on the CPU."""
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> ValidationResult:
@@ -134,50 +165,57 @@ class ValidationScenes(ABC, Generic[Sample]):
 
     @torch.no_grad()
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
-        """The first scene of each of the first batches, which tend to be of different families."""
-        found = []
+        """Return the first scene of each of the first batches, which tend to be of different families."""
+        examples = []
         for batch in self._rendered()[:EXAMPLES]:
-            one = _first(1, batch, torch.device("cpu"))
-            found.append(Example(one.names[0], one, self.predicted(network, batch)[0]))
-        return tuple(found)
+            sample = _take_first(1, batch, torch.device("cpu"))
+            examples.append(Example(sample.names[0], sample, self.predicted(network, batch)[0]))
+        return tuple(examples)
 
     def _rendered(self) -> tuple[Sample, ...]:
+        """Render all batches on first use."""
         if not self._batches and self.count:
-            wanted = -(-self.count // TOGETHER)
+            num_batches = -(-self.count // VALIDATION_BATCH_SIZE)
             source = open_source(self.data, self.device, self.kind)
-            *whole, last = islice(source.batches(0), wanted)
-            self._batches = (*whole, _first(self.count - TOGETHER * len(whole), last, self.device))
+            *full, last = islice(source.batches(0), num_batches)
+            num_last = self.count - VALIDATION_BATCH_SIZE * len(full)
+            self._batches = (*full, _take_first(num_last, last, self.device))
         return self._batches
 
 
-def _first(count: int, batch: Sample, device: torch.device) -> Sample:
-    """The first samples of a batch, on a device."""
+def _take_first(count: int, batch: Sample, device: torch.device) -> Sample:
+    """Return the first samples of a batch, on a device."""
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(batch):
-        part = getattr(batch, field.name)
-        cut = None if part is None else part[:count]
-        fields[field.name] = cut.to(device) if isinstance(cut, Tensor) else cut
+        values = getattr(batch, field.name)
+        part = None if values is None else values[:count]
+        fields[field.name] = part.to(device) if isinstance(part, Tensor) else part
     return dataclasses.replace(batch, **fields)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Sums of several scores and the numbers of things they were summed over: N x columns, float64 and int64."""
+    """Sums of scores and the number of samples in each sum.
+
+    Attributes:
+        sums: N x columns, float64; columns after `total`.
+        counts: N x columns, int64; columns after `total`.
+    """
 
     sums: Tensor
     counts: Tensor
 
     @classmethod
     def of_rows(cls, rows: Tensor) -> "Tally":
-        """One row of scores a sample, N x columns; NaN where a sample does not have that score."""
-        known = ~rows.isnan()
-        return cls(torch.where(known, rows, 0.0).double(), known.long())
+        """Build a tally from one row of scores per sample, N x columns; NaN where a sample lacks a score."""
+        valid = ~rows.isnan()
+        return cls(torch.where(valid, rows, 0.0).double(), valid.long())
 
     def total(self) -> "Tally":
-        """The N rows added up: columns."""
+        """Sum over the N rows."""
         return Tally(self.sums.sum(dim=0), self.counts.sum(dim=0))
 
     def means(self) -> list[float]:
-        """Each sum over its count; NaN where nothing was counted. For a total only."""
+        """Divide each sum by its count; NaN where the count is 0. Only for a total."""
         means: list[float] = (self.sums / self.counts).tolist()
         return means

@@ -1,4 +1,8 @@
-"""The one loop of training, for every task, on one device or many."""
+"""The training loop of every task, on one device or many.
+
+`_Session.run` is the loop; it reads from top to bottom. A run is a recipe in a folder; a session is one process
+lifetime of that run, which starts it or resumes it from its last checkpoint.
+"""
 
 import json
 import math
@@ -16,18 +20,18 @@ from torch import nn
 from protoformer.errors import InputError, shortened
 from protoformer.io.files import shown, write_atomically
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint import Checkpoint, FoundCheckpoint
+from protoformer.training.checkpoint import Checkpoint, LoadedCheckpoint
 from protoformer.training.checkpoint_files import check_part_bytes
 from protoformer.training.distributed import (
     StopRequest,
-    agree,
+    all_gather_text,
+    all_reduce_max,
     barrier,
-    gather,
     launch,
     mean_over_ranks,
-    random_record,
-    random_tensors,
-    restore_random,
+    restore_rng,
+    rng_record,
+    rng_tensors,
     world_size,
 )
 from protoformer.training.engine import build_engine
@@ -36,24 +40,27 @@ from protoformer.training.prefetch import Batch, BrokenSample, InFlight
 from protoformer.training.recipe import Recipe
 from protoformer.training.run_folder import RunFolder, versions
 from protoformer.training.schedule import Position, StepTimer, TimeBudget, lr_factor
-from protoformer.training.step import ROW, CountedSteps
+from protoformer.training.step import MAX_BAD_STEPS, StepCounts
 from protoformer.training.task import Drawing, Task, Validator
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-REQUESTS = ("", "SIGTERM", "SIGINT")
-"""What processes may be asked; they agree on the last of those that they see."""
+STOP_SIGNALS = ("", "SIGTERM", "SIGINT")
+"""Signals that end a session; processes exchange their index and act on the largest."""
 
 
 @dataclass(frozen=True)
 class TrainingEnd:
-    """How a go ended.
+    """Outcome of a session.
 
-    step: steps of the run's life. why: "steps" or "minutes" are over, or the name of the signal that asked for it.
-    checkpoint: the last one. weights: the average's, or None where a signal came first. seconds: of training, in the
-    run's life.
+    Attributes:
+        step: Steps done in the whole run.
+        why: "steps" or "minutes" for the limit that was reached, or the name of the signal that ended the session.
+        checkpoint: Path of the last checkpoint.
+        weights: Path of the averaged weights, or None after a signal.
+        seconds: Training time of the whole run.
     """
 
     step: int
@@ -64,27 +71,25 @@ class TrainingEnd:
 
 
 @dataclass(frozen=True)
-class Heartbeat:
-    """What all processes agree on.
-
-    spent: the share of the go's time that is over, or None where it has no limit. save: whether to do so now. why: what
-    ends the go, if anything does.
-    """
-
-    spent: float | None
-    save: bool = False
-    why: str = ""
-
-
-@dataclass(frozen=True)
 class Trainer(Generic[Batch]):
-    """A run of a recipe in a folder: it begins there, or goes on from the last whole checkpoint.
+    """Trains a recipe in a folder, or resumes the run there from its last intact checkpoint.
 
-    device: cpu or cuda; `torchrun` gives each of its processes one. observers, validators, draw, write_weights: handed
-    in, so that training knows nothing of predictors and pictures. part_bytes: the largest file of a checkpoint. slim:
-    save the optimizer's moments in bfloat16, which makes a quarter less and going on no longer exact.
-    fresh: start over, whatever lies in the folder. began: when this go's minutes began, by time.monotonic().
-    minutes_of_run: the minutes are the run's, of training alone: its goes share them, and the end comes on top.
+    Predictors and drawing are passed in, so that training does not depend on them.
+
+    Attributes:
+        recipe: Everything that defines the run.
+        task: Network, data and loss of the recipe's task.
+        folder: Folder of the run.
+        device: cpu or cuda; `torchrun` assigns one GPU to each of its processes.
+        observers: Receive progress, scores and images.
+        validators: Score the averaged network on further data.
+        draw: Draws a validation example, or None.
+        write_weights: Writes the averaged network at the end, or None.
+        part_bytes: Maximum size of a checkpoint file, or None.
+        slim: Save the optimizer's moments in bfloat16: checkpoints are a quarter smaller, and resuming is not exact.
+        fresh: Start over, discarding the run in the folder.
+        began: Start of the session's minutes, by time.monotonic().
+        minutes_of_run: Count the recipe's minutes over all sessions of the run, training only.
     """
 
     recipe: Recipe
@@ -102,301 +107,329 @@ class Trainer(Generic[Batch]):
     minutes_of_run: bool = False
 
     def __post_init__(self) -> None:
-        check_part_bytes(self.part_bytes)  # before anything is lost or learned
+        check_part_bytes(self.part_bytes)  # before a run is cleared or trained
 
     def run(self) -> TrainingEnd:
-        """Train until the steps or the minutes are over, or until somebody asks to stop."""
+        """Train until the steps or the minutes are over, or until a stop signal arrives."""
         fabric = launch(self.device)
-        with StopRequest() as stop, ExitStack() as kept:
-            go = _Go(self, fabric, stop, kept)
+        with StopRequest() as stop, ExitStack() as stack:
+            session = _Session(self, fabric, stop, stack)
             try:
-                return go.run()
+                return session.run()
             finally:
-                go.told.ended(go.step)
+                session.observer.ended(session.step)
 
 
-class _Go(Generic[Batch]):
-    """One go of a run: what `Trainer` says, at work. kept: what is held until the end of it."""
+@dataclass(frozen=True)
+class _LoopStatus:
+    """Decision before a step, the same in all processes.
 
-    def __init__(self, trainer: Trainer[Batch], fabric: "Fabric", stop: StopRequest, kept: ExitStack) -> None:
+    Attributes:
+        time_fraction: Fraction of the training time that has passed, or None without a limit.
+        save_due: Whether to write a checkpoint now.
+        stop_reason: "steps", "minutes" or a signal's name where the session ends, else empty.
+    """
+
+    time_fraction: float | None
+    save_due: bool = False
+    stop_reason: str = ""
+
+
+class _Session(Generic[Batch]):
+    """One process lifetime of a run.
+
+    Attributes:
+        step: Steps done in the whole run.
+        start_step: Steps done when the session started.
+    """
+
+    def __init__(self, trainer: Trainer[Batch], fabric: "Fabric", stop: StopRequest, stack: ExitStack) -> None:
         self.trainer, self.recipe, self.task = trainer, trainer.recipe, trainer.task
-        self.stop, self.kept, self.device, self.first = stop, kept, fabric.device, fabric.is_global_zero
-        self.place = RunFolder(trainer.folder)
-        # Of several processes the first alone writes, draws and tells.
-        self.told = Observers((RunLog(self.place.log), *trainer.observers) if self.first else ())
+        self.stop, self.stack, self.device, self.is_main = stop, stack, fabric.device, fabric.is_global_zero
+        self.run_folder = RunFolder(trainer.folder)
+        # Of several processes, only rank 0 writes, draws and reports.
+        self.observer = Observers((RunLog(self.run_folder.log), *trainer.observers) if self.is_main else ())
         run = self.recipe.run
         self.budget = TimeBudget(run.steps, run.minutes, trainer.began, end_within=not trainer.minutes_of_run)
-        self.pace = StepTimer(self.device)
-        self.step = self.began = 0  # and that at the beginning of this go
-        self.spent = self.budget.spent(0.0)
-        self.rate = self._rate(
-            Heartbeat(self.spent)
-        )  # a schedule that lacks its end is refused before anything is touched
+        self.timer = StepTimer(self.device)
+        self.step = self.start_step = 0
+        self.time_fraction = self.budget.fraction(0.0)
+        self.lr = self._get_lr(self.time_fraction)  # refuses a schedule without an end before any file is touched
         self.engine = build_engine(fabric, self.recipe, self.task)
-        self.source = self.task.source(fabric.global_rank, world_size(), self.device, self.told.noted)
-        held_out = self.task.held_out(self.device) if run.validation_scenes else None
-        self.judge = RunValidator(held_out, trainer.validators, trainer.draw, self.told, self.budget, stop)
+        self.source = self.task.source(fabric.global_rank, world_size(), self.device, self.observer.noted)
+        validation_set = self.task.held_out(self.device) if run.validation_scenes else None
+        self.validator = RunValidator(
+            validation_set, trainer.validators, trainer.draw, self.observer, self.budget, stop
+        )
         self.in_flight = InFlight(self.device)
-        self.saved, self.saved_at = -1, 0.0  # the step of the last one, and when that was
-        self.checkpoint = self.place.checkpoints
-        self.whole: set[Path] = set()  # checkpoints that were written or read here
-        self.is_warned = False  # that nothing was learned so far
+        self.checkpoint = self.run_folder.checkpoints
+        self.saved_step, self.saved_time = -1, 0.0  # of the last checkpoint
+        self.verified: set[Path] = set()  # checkpoints that this session wrote or read
+        self.has_warned = False  # that no step has changed the weights yet
 
     def run(self) -> TrainingEnd:
-        """The loop."""
-        self._begin()
+        """Run the training loop."""
+        run, guard, average = self.recipe.run, self.engine.guard, self.engine.average.network
+        self._start_or_resume()
         batches = self.source.batches(self.step)
-        pulse = self._pulse()
-        while not pulse.why:
-            if pulse.save:
+        while True:
+            status = self._poll()
+            if status.stop_reason:
+                break
+            if status.save_due:
                 with barrier():
                     self._save()
-            with self._saved_if_refused(), self.pace.waiting():
+
+            # Fetch a batch, then forward, backward, clip, AdamW and weight average.
+            with self._save_on_error(), self.timer.waiting():
                 batch = next(batches)
-            with self.pace.working():
-                self.rate = self._rate(pulse)
-                self.engine.step(self.task.tensors(batch), self.rate)
+            with self.timer.working():
+                self.lr = self._get_lr(status.time_fraction)
+                self.engine.step(self.task.tensors(batch), self.lr)
                 self.in_flight.another()
             self.step += 1
-            self.pace.stepped()
-            self._look()
-            pulse = self._pulse()
-        return self._end(pulse.why)
+            self.timer.stepped()
 
-    def _begin(self) -> None:
-        """Take up the run where it stands, or begin it."""
-        begun = False
-        with barrier():
-            if self.first:
-                begun = self._taken_up()
-        self.step = self.began = int(agree([self.step])[0])
-        self.engine.share()
-        with barrier():
-            self.told.started(self.step, self.recipe.run.steps)
-            if not begun:
-                self._save()  # a disk too small is better found now than after an hour
+            # Log, validate and draw. Reading the guard synchronizes a GPU, so there it is read only with the log.
+            log_due = self.step % run.log_every == 0
+            if (log_due or self.device.type == "cpu") and guard.is_fatal():
+                self._abort_on_bad_steps()
+            if log_due:
+                self._log()
+            if self.is_main and run.validate_every and self.step % run.validate_every == 0:
+                if self.validator.is_slow:
+                    self._save_if_changed()
+                self.validator.validate(self.step, average)
+            if self.is_main and run.pictures_every and self.step % run.pictures_every == 0:
+                self.validator.draw_examples(self.step, average)
+        return self._finish(status.stop_reason)
 
-    def _taken_up(self) -> bool:
-        """Whether there is a run to go on with; then its state is taken over."""
-        self.kept.enter_context(self.place.taken())
+    def _start_or_resume(self) -> None:
+        """Restore the folder's last checkpoint, or write the first one of a new run."""
+        resumed = False
+        with barrier():
+            if self.is_main:
+                resumed = self._resume()
+        self.step = self.start_step = int(all_reduce_max([self.step])[0])
+        self.engine.broadcast()
+        with barrier():
+            self.observer.started(self.step, self.recipe.run.steps)
+            if not resumed:
+                self._save()  # detects a full disk now rather than after an hour
+
+    def _resume(self) -> bool:
+        """Lock the folder and restore its last checkpoint; returns whether there is one."""
+        self.stack.enter_context(self.run_folder.lock())
         if self.trainer.fresh:
-            self.place.clear()
+            self.run_folder.clear()
             return False
-        found = self.place.last(self.recipe, self.told.noted)
-        if found is not None:
-            self._restore(found)
-        return found is not None
+        loaded = self.run_folder.load_last(self.recipe, self.observer.noted)
+        if loaded is not None:
+            self._restore(loaded)
+        return loaded is not None
 
-    def _restore(self, found: FoundCheckpoint) -> None:
-        """Take over the state of a checkpoint, which may be any that has the right form."""
+    def _restore(self, loaded: LoadedCheckpoint) -> None:
+        """Restore a checkpoint; its files are intact, but its content may be anything."""
         try:
-            self._take_over(found)
+            self._restore_state(loaded)
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the checkpoint {found.path} does not hold the state of a run ({shortened(error)}); take another one, "
+                f"the checkpoint {loaded.path} does not hold the state of a run ({shortened(error)}); use another one, "
                 "or start over with --fresh."
             ) from None
 
-    def _take_over(self, found: FoundCheckpoint) -> None:
-        record, tensors = found.checkpoint.record, found.checkpoint.tensors
+    def _restore_state(self, loaded: LoadedCheckpoint) -> None:
+        record, tensors = loaded.checkpoint.record, loaded.checkpoint.tensors
         self.engine.restore({name: tensor for name, tensor in tensors.items() if not name.startswith("random.")})
-        # The loop draws nothing, and neither does a source: other processes than the first need no state of theirs.
-        restore_random(tensors, record["random"], self.device)
-        self.step, self.pace.seconds = found.checkpoint.step, _seconds(record["seconds"])
-        if isinstance(record["broken"], dict):  # once it was their number alone
+        # Neither the loop nor a source draws random numbers, so the other ranks need no random state of their own.
+        restore_rng(tensors, record["random"], self.device)
+        self.step, self.timer.seconds = loaded.checkpoint.step, _check_seconds(record["seconds"])
+        if isinstance(record["broken"], dict):  # earlier versions stored only their number
             self.source.broken.reasons.update({name: str(reason) for name, reason in record["broken"].items()})
-        if record.get("device") == self.device.type:  # another one takes another time
-            self.budget.last = {name: _seconds(took) for name, took in record["took"].items()}
+        if record.get("device") == self.device.type:  # durations measured on another device do not apply
+            self.budget.durations = {name: _check_seconds(seconds) for name, seconds in record["took"].items()}
         if self.trainer.minutes_of_run:
-            # Once there was no other count than the first.
-            self.budget.go_on(_seconds(record.get("elapsed", record["seconds"])))
-        self.saved, self.saved_at, self.checkpoint = self.step, self.budget.elapsed(), found.path
-        self.whole.add(found.path)
+            # Earlier versions stored only "seconds".
+            self.budget.resume(_check_seconds(record.get("elapsed", record["seconds"])))
+        self.saved_step, self.saved_time, self.checkpoint = self.step, self.budget.elapsed(), loaded.path
+        self.verified.add(loaded.path)
 
-    def _pulse(self) -> Heartbeat:
-        """Look up, whether it is time to save or to stop."""
+    def _poll(self) -> _LoopStatus:
+        """Decide, in agreement with all processes, whether to save or to stop before the next step."""
         run, step = self.recipe.run, self.step
         if run.steps is not None and step >= run.steps:
-            return Heartbeat(self.spent, why="steps")
-        elapsed, usable = self.budget.elapsed(), self.budget.usable()
-        # However short its time, a go gets on.
-        late = usable is not None and step > self.began and elapsed + self.pace.of_a_step() > usable
+            return _LoopStatus(self.time_fraction, stop_reason="steps")
+        elapsed, available = self.budget.elapsed(), self.budget.training_seconds()
+        # A session always does at least one step, however short its time is.
+        is_late = (
+            available is not None and step > self.start_step and elapsed + self.timer.seconds_per_step() > available
+        )
         by_steps = run.checkpoint_every > 0 and step % run.checkpoint_every == 0
-        overdue = 0 < 60 * run.checkpoint_minutes <= elapsed - self.saved_at
-        saves = (by_steps or overdue) and self.saved != step
-        # The first process has the clock: it alone saves and judges, and knows how long that takes.
-        mine = (saves, late, self.budget.spent(elapsed) or 0.0) if self.first else (0.0, 0.0, 0.0)
-        asked, save_now, over, spent = agree((REQUESTS.index(self.stop.asked), *mine))
-        self.spent = None if usable is None else spent
-        return Heartbeat(self.spent, bool(save_now), REQUESTS[int(asked)] or ("minutes" if over else ""))
+        by_time = 0 < 60 * run.checkpoint_minutes <= elapsed - self.saved_time
+        save_due = (by_steps or by_time) and self.saved_step != step
+        # Only rank 0 decides about time: it alone saves and validates, and has measured how long that takes.
+        own = (save_due, is_late, self.budget.fraction(elapsed) or 0.0) if self.is_main else (0.0, 0.0, 0.0)
+        signal_index, save_now, time_over, time_fraction = all_reduce_max(
+            (STOP_SIGNALS.index(self.stop.signal_name), *own)
+        )
+        self.time_fraction = None if available is None else time_fraction
+        stop_reason = STOP_SIGNALS[int(signal_index)] or ("minutes" if time_over else "")
+        return _LoopStatus(self.time_fraction, bool(save_now), stop_reason)
 
-    def _rate(self, pulse: Heartbeat) -> float:
-        reached = Position(self.step, self.recipe.run.steps, pulse.spent, self.began)
-        return self.recipe.optimizer.rate * lr_factor(self.recipe.schedule, reached)
+    def _get_lr(self, time_fraction: float | None) -> float:
+        position = Position(self.step, self.recipe.run.steps, time_fraction, self.start_step)
+        return self.recipe.optimizer.rate * lr_factor(self.recipe.schedule, position)
 
     @contextmanager
-    def _saved_if_refused(self) -> Iterator[None]:
-        """What any process refuses within it ends all of them, once the state is saved."""
+    def _save_on_error(self) -> Iterator[None]:
+        """Save a checkpoint before an `InputError` of any process ends all of them."""
         try:
             with barrier():
                 yield
         except (InputError, SystemExit):
-            self._save_new()
+            self._save_if_changed()
             raise
 
-    def _look(self) -> None:
-        """After a step: judge it, log, validate, draw, each where it is due."""
-        run, average = self.recipe.run, self.engine.average.network
-        logs = self.step % run.log_every == 0
-        if (logs or self.device.type == "cpu") and self.engine.guard.is_fatal():
-            self._give_up()
-        if logs:
-            self._log()
-        if self.first and run.validate_every and self.step % run.validate_every == 0:
-            if self.judge.is_slow:
-                self._save_new()
-            self.judge.validate(self.step, average)
-        if self.first and run.pictures_every and self.step % run.pictures_every == 0:
-            self.judge.picture(self.step, average)
-
     def _log(self) -> None:
-        with self.pace.working():
+        """Report the means since the last log."""
+        with self.timer.working():
             sums = mean_over_ranks(self.engine.guard.sums.clone())
-            counted = self.engine.guard.counted(sums)
-        self._share_broken()
-        if not counted.learned and not self.is_warned:
-            self.is_warned = True
-            self.told.noted(f"nothing was learned so far: {_taught_nothing(self.step, counted)}.")
-        total, *metrics = counted.means
-        spent, steps = max(self.pace.spent(), 1e-9), self.pace.steps
+            counts = self.engine.guard.counted(sums)
+        self._sync_broken_samples()
+        if not counts.learned and not self.has_warned:
+            self.has_warned = True
+            self.observer.noted(f"no step has changed the weights so far: {_explain_no_updates(self.step, counts)}.")
+        loss, *metrics = counts.means
+        seconds, steps = max(self.timer.window_seconds(), 1e-9), self.timer.steps
         on_gpu = self.device.type == "cuda"
         progress = TrainingProgress(
             step=self.step,
-            loss=total if counted.good else None,
-            metrics=dict(zip(self.task.metrics, metrics, strict=True)) if counted.good else {},
-            rate=self.rate,
-            samples_per_second=self.recipe.data.batch * steps / spent,
-            seconds=self.pace.life(),
-            data_share=self.pace.data_share(),
-            skipped=counted.skipped,
+            loss=loss if counts.good else None,
+            metrics=dict(zip(self.task.metrics, metrics, strict=True)) if counts.good else {},
+            rate=self.lr,
+            samples_per_second=self.recipe.data.batch * steps / seconds,
+            seconds=self.timer.total_seconds(),
+            data_share=self.timer.data_share(),
+            skipped=counts.skipped,
             broken=len(self.source.broken),
             memory=torch.cuda.max_memory_allocated(self.device) if on_gpu else None,
-            left=self.budget.left(self.step, spent / max(1, steps)),
+            left=self.budget.seconds_left(self.step, seconds / max(1, steps)),
         )
         self.engine.guard.clear()
-        self.pace.clear()
-        self.told.logged(progress)
+        self.timer.clear()
+        self.observer.logged(progress)
 
-    def _share_broken(self) -> None:
-        """Let all know of every sample that one could not read; the first process tells people, and judges."""
+    def _sync_broken_samples(self) -> None:
+        """Merge the unreadable samples of all processes; rank 0 reports them and checks their number."""
         if world_size() == 1:
-            return  # the source itself did
+            return  # the source has done both
         broken = self.source.broken
-        for said in gather(json.dumps(broken.reasons)):
-            broken.add(BrokenSample(name, reason) for name, reason in json.loads(said).items())
-        with self._saved_if_refused():
-            if self.first:
-                broken.judge()
+        for reasons in all_gather_text(json.dumps(broken.reasons)):
+            broken.add(BrokenSample(name, reason) for name, reason in json.loads(reasons).items())
+        with self._save_on_error():
+            if self.is_main:
+                broken.check()
 
-    def _save_new(self) -> None:
-        """Save what has changed since the last time."""
-        if self.saved != self.step:
+    def _save_if_changed(self) -> None:
+        """Save a checkpoint unless this step was saved."""
+        if self.saved_step != self.step:
             self._save()
 
     def _save(self) -> None:
-        if not self.first:
+        """Write a checkpoint, in rank 0 only."""
+        if not self.is_main:
             return
-        with self.budget.measured("save"):
+        with self.budget.measure("save"):
             state = self.engine.state(slim=self.trainer.slim)
             tensors = {name: tensor.detach().cpu() for name, tensor in state.items()}
-            tensors |= random_tensors(self.device)
+            tensors |= rng_tensors(self.device)
             record: dict[str, Any] = {
                 "recipe": self.recipe.as_dict(),
-                "position": self.step,  # of the next batch: one a step, skipped or not
-                "seconds": self.pace.life(),
+                "position": self.step,  # index of the next batch: every step uses one, also where it is skipped
+                "seconds": self.timer.total_seconds(),
                 "elapsed": self.budget.elapsed(),
                 "broken": self.source.broken.reasons,
-                "took": self.budget.last,
+                "took": self.budget.durations,
                 "device": self.device.type,
-                "random": random_record(),
+                "random": rng_record(),
                 "versions": versions(),
             }
             self.checkpoint = checkpoints.save(
-                self.place.checkpoints,
+                self.run_folder.checkpoints,
                 Checkpoint(self.step, tensors, record),
                 part_bytes=self.trainer.part_bytes,
-                whole=self.whole,
+                verified=self.verified,
             )
-        self.whole = {self.checkpoint, *(path for path in self.whole if path.exists())}
-        self.saved, self.saved_at = self.step, self.budget.elapsed()
-        self.told.saved(self.step, self.checkpoint)
+        self.verified = {self.checkpoint, *(path for path in self.verified if path.exists())}
+        self.saved_step, self.saved_time = self.step, self.budget.elapsed()
+        self.observer.saved(self.step, self.checkpoint)
 
-    def _give_up(self) -> None:
-        """Too many steps without a finite loss: keep the first of their batches, and the weights from before them."""
+    def _abort_on_bad_steps(self) -> None:
+        """Save the last good weights and the first bad batch, then raise."""
         number = self.engine.guard.counted().fatal
         assert number is not None
-        self.engine.guard.end_row()
+        self.engine.guard.reset_row()
         self._save()
         tensors = self.task.tensors(next(iter(self.source.batches(number))))
-        own = "" if world_size() == 1 else f"-of-process-{torch.distributed.get_rank()}"
-        path = self.place.path / f"bad-batch-{number:08d}{own}.safetensors"
+        suffix = "" if world_size() == 1 else f"-of-process-{torch.distributed.get_rank()}"
+        path = self.run_folder.path / f"bad-batch-{number:08d}{suffix}.safetensors"
         write_atomically(path, save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}))
         with barrier():
-            if self.first:
+            if self.is_main:
                 raise InputError(
-                    f"{ROW} steps in a row, from step {number} on, had a loss or a gradient that is not finite; the "
-                    f"first of their batches is in {path} and the weights from before them in {self.checkpoint}: look "
-                    "at the batch, or lower optimizer.rate, and start the run again."
+                    f"{MAX_BAD_STEPS} steps in a row, from step {number} on, had a loss or a gradient that is not "
+                    f"finite; the first of their batches is in {path} and the weights before them are in "
+                    f"{self.checkpoint}: check the batch, or lower optimizer.rate, and start the run again."
                 )
 
-    def _end(self, why: str) -> TrainingEnd:
-        """Save, and if nobody is in a hurry write the weights, judge and draw; what matters most comes first."""
-        over, weights = why in ("steps", "minutes"), None
-        if over and self.pace.steps:
+    def _finish(self, stop_reason: str) -> TrainingEnd:
+        """Save, and unless a signal ended the session, write the weights first and then validate and draw."""
+        completed, weights = stop_reason in ("steps", "minutes"), None
+        if completed and self.timer.steps:
             self._log()
         with barrier():
-            if self.first:
-                self._save_new()
-                begun = 0 if self.trainer.minutes_of_run else self.began
-                if why == "minutes" and self.step - begun == 1:
-                    self.told.noted("the time of this go was over after one step; give it more minutes.")
-                if over:
-                    self._refuse_untaught()
-                    weights = self._judged_at_the_end()
-        return TrainingEnd(self.step, why, self.checkpoint, weights, self.pace.life())
+            if self.is_main:
+                self._save_if_changed()
+                start_step = 0 if self.trainer.minutes_of_run else self.start_step
+                if stop_reason == "minutes" and self.step - start_step == 1:
+                    self.observer.noted("the minutes of this session were over after one step; give it more minutes.")
+                if completed:
+                    self._refuse_untrained_weights()
+                    weights = self._write_and_validate()
+        return TrainingEnd(self.step, stop_reason, self.checkpoint, weights, self.timer.total_seconds())
 
-    def _refuse_untaught(self) -> None:
-        """Weights that no step has changed are not trained ones: they are neither written as such nor judged."""
-        counted = self.engine.guard.counted()
-        if not counted.learned and (counted.empty or self.trainer.write_weights is not None):
+    def _refuse_untrained_weights(self) -> None:
+        """Raise where no step has changed the weights, so that they are not written or scored as trained ones."""
+        counts = self.engine.guard.counted()
+        if not counts.learned and (counts.empty or self.trainer.write_weights is not None):
             raise InputError(
-                f"nothing was learned, and no weights were written: {_taught_nothing(self.step, counted)}; check the "
-                "recipe's data, and which of it the loss counts."
+                f"no step changed the weights, so none were written: {_explain_no_updates(self.step, counts)}; check "
+                "the recipe's data and which of its targets are valid."
             )
 
-    def _judged_at_the_end(self) -> Path | None:
-        """The file of the weights, if somebody writes one."""
+    def _write_and_validate(self) -> Path | None:
+        """Write, validate and draw the averaged network; returns the path of the weights, if any are written."""
         average, weights = self.engine.average.network, None
         if self.trainer.write_weights is not None:
-            weights = self.place.weights
+            weights = self.run_folder.weights
             self.trainer.write_weights(average, weights)
-        self.judge.validate(self.step, average)
-        self.judge.picture(self.step, average)
+        self.validator.validate(self.step, average)
+        self.validator.draw_examples(self.step, average)
         return weights
 
 
-def _seconds(value: Any) -> float:
-    """A duration of a checkpoint's record."""
+def _check_seconds(value: Any) -> float:
+    """Return a duration of a checkpoint's record, or raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{shown(value)} is no number of seconds")
+        raise ValueError(f"{shown(value)} is not a number of seconds")
     return float(value)
 
 
-def _taught_nothing(step: int, counted: CountedSteps) -> str:
-    """Why no step changed the weights."""
+def _explain_no_updates(step: int, counts: StepCounts) -> str:
+    """Explain why no step changed the weights."""
     return (
-        f"of {step} steps, {counted.empty} had not a single valid target, such as a pixel whose truth is known, and "
-        f"{counted.skipped} a loss or a gradient that is not finite"
+        f"of {step} steps, {counts.empty} had no valid target, such as a pixel with ground truth, and "
+        f"{counts.skipped} had a loss or a gradient that is not finite"
     )
