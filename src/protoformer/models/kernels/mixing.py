@@ -1,9 +1,11 @@
-"""Prototyping and synchronization as one operator of a GPU, from tokens to attended values, and back.
+"""CAP and LS fused into one GPU operator, `protoformer::mix`, with its backward pass.
 
-Keys and values are one product; the queries of synchronization are made where they are used, and once more for the
-gradient, in the place of which they lie; steps add to the gradients of keys and values where these lie; what concerns
-prototypes alone stays in float32; and gradients of biases come from sums over prototypes, not over pixels. Between the
-kernels there is little else to launch.
+- Keys and values are one matrix product.
+- The queries of synchronization are computed where they are used, and recomputed for the gradient, whose memory they
+  share.
+- EM iterations accumulate the gradients of keys and values in place.
+- Tensors of prototypes stay in float32.
+- Gradients of biases are sums over prototypes, not over pixels.
 """
 
 from typing import Any, NamedTuple
@@ -15,9 +17,17 @@ from protoformer.models.runtime import flop_formula, full_precision, split_heads
 
 
 class Weights(NamedTuple):
-    """pixels: of keys, values and the queries of synchronization (3C x C); prototypes: of its keys and values (2C x C).
+    """Weights of CAP and LS, float32.
 
-    query: of prototyping's queries (C x C); alpha, beta: of the gate, one a head. All float32.
+    Attributes:
+        pixels: 3C x C, projections of the tokens to keys and values of CAP and queries of LS.
+        pixels_bias: 3C.
+        query: C x C, projection of the prototypes to queries of CAP.
+        query_bias: C.
+        prototypes: 2C x C, projections of the prototypes to keys and values of LS.
+        prototypes_bias: 2C.
+        alpha: Gate parameter of each head.
+        beta: Gate parameter of each head.
     """
 
     pixels: Tensor
@@ -31,13 +41,22 @@ class Weights(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """What the operator finds, of B images, K prototypes and N steps; the first two alone have a gradient.
+    """Outputs of the operator for B images, K prototypes and N iterations; only the first two have a gradient.
 
-    attended: B x HW x C. centers: B x K x C. assignment: B x HW. earlier: N x B x K x C, the centers before each step.
-    queries, sums: N x B x K x C. masses: N x B x K x heads. own: B x K x 2C, the keys and values of synchronization.
-    Unless kept, all steps have the room of two, and these are empty: projected: B x HW x 2C, the keys and values of
-    prototyping; levels: N x B x heads x HW, the logarithms of the memberships' denominators; narrowed: the tokens in
-    the precision of products, where that is not their own.
+    Without `keep`, iterations share two buffers, and `projected`, `levels` and `narrowed` are empty.
+
+    Attributes:
+        attended: B x HW x C, gated values.
+        centers: B x K x C, final prototypes.
+        assignment: B x HW, int64.
+        projected: B x HW x 2C, keys and values of CAP.
+        narrowed: Tokens in the precision of matrix products, if that differs from their own.
+        earlier: N x B x K x C, prototypes before each iteration.
+        queries: N x B x K x C, queries of each iteration.
+        sums: N x B x K x C, weighted sums of each iteration.
+        masses: N x B x K x heads, masses of each iteration.
+        levels: N x B x heads x HW, logarithms of the softmax denominators of each iteration.
+        own: B x K x 2C, keys and values of LS.
     """
 
     attended: Tensor
@@ -54,13 +73,13 @@ class Mixed(NamedTuple):
 
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-def _room(
+def _allocate(
     tokens: Tensor, alpha: Tensor, grid: list[int], iterations: int, dtype: torch.dtype, keep: bool
 ) -> dict[str, Tensor]:
-    """Memory for all that is found, but for the projections and what comes of them."""
+    """Allocate the outputs, except for the projections and those computed from them."""
     batch, pixels, channels = tokens.shape
     shape = (batch, grid[0] * grid[1], channels)
     single, steps = torch.float32, iterations if keep else min(2, iterations)
@@ -94,75 +113,85 @@ def mix(
     residual: bool,
     dtype: torch.dtype,
     keep: bool,
-) -> Found:
-    """`Mixed` of tokens, B x HW x C in float32; dtype: the precision of products; keep: what a gradient would need."""
+) -> Outputs:
+    """Compute `Mixed` of tokens, B x HW x C, float32; arguments as in `dispatch.mix`.
+
+    dtype is the precision of matrix products; keep stores what the backward pass needs.
+    """
     from protoformer.models.kernels import center_kernels as cell_kernels
     from protoformer.models.kernels import synchronization_kernels
 
     tokens = tokens.contiguous()
     channels = tokens.shape[2]
-    room = _room(tokens, alpha, grid, iterations, dtype, keep)
+    buffers = _allocate(tokens, alpha, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
-        projected = _projected(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], room["narrowed"])
-        cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), room["earlier"][0])
+        projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["narrowed"])
+        cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), buffers["earlier"][0])
         layers = (
             (query.contiguous(), query_bias.contiguous()),
             (prototypes.contiguous(), prototypes_bias.contiguous()),
         )
-        directions = _steps(projected, room, layers, iterations, normalize, residual)
-        if not keep:  # before anything else of their size is made
+        directions = _run_iterations(projected, buffers, layers, iterations, normalize, residual)
+        if not keep:  # free the memory before the next large allocation
             projected = projected.new_empty(0)
-        queried = (pixels[2 * channels :], pixels_bias[2 * channels :])
-        keys, values = room["own"].split(channels, dim=-1)
+        query_layer = (pixels[2 * channels :], pixels_bias[2 * channels :])
+        keys, values = buffers["own"].split(channels, dim=-1)
         attended, assignment = synchronization_kernels.synchronize(
-            tokens, directions, queried, keys, values, alpha, beta
+            tokens, directions, query_layer, keys, values, alpha, beta
         )
-    return tuple(Mixed(attended, assignment=assignment, projected=projected, **room))  # type: ignore[return-value]
+    return tuple(Mixed(attended, assignment=assignment, projected=projected, **buffers))  # type: ignore[return-value]
 
 
-def _steps(
+def _run_iterations(
     projected: Tensor,
-    room: dict[str, Tensor],
+    buffers: dict[str, Tensor],
     layers: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
     iterations: int,
     normalize: bool,
     residual: bool,
 ) -> tuple[Tensor, Tensor]:
-    """All steps, from the first centers on: fill the room, and return the directions of the last centers in halves.
+    """Run all EM iterations and fill the buffers.
 
-    layers: weights and biases of prototyping's queries, and of the keys and values of synchronization.
+    layers: Weights and biases of the queries of CAP, and of the keys and values of LS.
+
+    Returns:
+        The normalized final prototypes as the sum of two float16 tensors.
     """
     from protoformer.models.kernels import center_kernels as center_kernels
     from protoformer.models.kernels import prototyping_kernels
 
-    channels, heads = room["centers"].shape[2], room["masses"].shape[-1]
+    channels, heads = buffers["centers"].shape[2], buffers["masses"].shape[-1]
     keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
-    first = room["queries"][0].view(-1, channels)
-    torch.addmm(layers[0][1], room["earlier"][0].view(-1, channels), layers[0][0].T, out=first)
-    halves = room["centers"].new_empty(2, *room["centers"].shape, dtype=torch.float16)
-    steps = len(room["queries"])  # in the room of two, they take turns
+    first = buffers["queries"][0].view(-1, channels)
+    torch.addmm(layers[0][1], buffers["earlier"][0].view(-1, channels), layers[0][0].T, out=first)
+    halves = buffers["centers"].new_empty(2, *buffers["centers"].shape, dtype=torch.float16)
+    steps = len(buffers["queries"])  # two without `keep`, used alternately
     for step in range(iterations):
-        place, following = step % steps, (step + 1) % steps
-        queries, before = room["queries"][place], room["earlier"][place]
-        levels = room["levels"][place] if room["levels"].numel() else None
+        slot, next_slot = step % steps, (step + 1) % steps
+        queries, before = buffers["queries"][slot], buffers["earlier"][slot]
+        levels = buffers["levels"][slot] if buffers["levels"].numel() else None
         parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, levels)
-        ends = step == iterations - 1
+        is_last = step == iterations - 1
         center_kernels.finish(
             parts,
             before,
-            (room["sums"][place], room["masses"][place], room["centers"] if ends else room["earlier"][following]),
-            layers[1] if ends else layers[0],
-            room["own"] if ends else room["queries"][following],
-            (halves[0], halves[1]) if ends else None,
+            (
+                buffers["sums"][slot],
+                buffers["masses"][slot],
+                buffers["centers"] if is_last else buffers["earlier"][next_slot],
+            ),
+            layers[1] if is_last else layers[0],
+            buffers["own"] if is_last else buffers["queries"][next_slot],
+            (halves[0], halves[1]) if is_last else None,
             normalize,
             residual,
         )
     return halves[0], halves[1]
 
 
-def _projected(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor) -> Tensor:
-    """B x HW x 2C in the weight's precision; narrowed, unless it is empty, is given the tokens in it."""
+def _project(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor) -> Tensor:
+    """Project tokens to B x HW x 2C in the dtype of the weight, and store them in `narrowed` unless that is empty."""
     from protoformer.models.kernels import projection_kernels
 
     rows = tokens.flatten(0, 1)
@@ -198,9 +227,9 @@ def mix_backward(
     normalize: bool,
     residual: bool,
 ) -> Gradients:
-    """Gradients of the tokens, float32, and of all `Weights`; tokens: B x HW x C in the precision of products.
+    """Return the gradients of the tokens, float32, and of all `Weights`.
 
-    All that `mix` found is contiguous, as it made it.
+    tokens are B x HW x C in the precision of matrix products. All outputs of `mix` are contiguous.
     """
     from protoformer.models.kernels import center_kernels as cell_kernels
 
@@ -219,10 +248,10 @@ def mix_backward(
             (alpha, beta),
             assignment,
         )
-        # Of the centers before every step, and, last, of those after all.
+        # Gradients of the prototypes before each iteration and, last, of the final ones.
         d_all = centers.new_empty(len(earlier) + 1, *centers.shape)
         torch.addmm(d_centers.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
-        d_queries, biases = _steps_backward(
+        d_queries, biases = _iterations_backward(
             d_all, d_projected, projected, queries, sums, masses, levels, query, normalize, residual
         )
         d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
@@ -237,7 +266,7 @@ def mix_backward(
             d_pixels,
             d_pixels_bias,
             d_queries.T @ earlier.view(-1, channels),
-            # It moves all logits of a pixel alike, and a softmax over the prototypes does not see that.
+            # The bias shifts all logits of a pixel equally, which does not change the softmax over prototypes.
             query.new_zeros(channels),
             d_own.T @ centers.view(-1, channels),
             d_own.sum(dim=0),
@@ -254,9 +283,10 @@ def _synchronization_backward(
     gate: tuple[Tensor, Tensor],
     assignment: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Put the queries' gradient in their place; return that of `own`, B K x 2C, and of heads, heads x (d + 2).
+    """Overwrite the queries (B x HW x C, without bias) with their gradient.
 
-    queries: B x HW x C, without their bias. Of a head: the queries' bias, alpha, beta.
+    Returns:
+        The gradients of `own`, B K x 2C, and of the heads' query bias, alpha and beta, heads x (d + 2).
     """
     from protoformer.models.kernels import synchronization_kernels as synchronization_backward_kernels
 
@@ -267,7 +297,7 @@ def _synchronization_backward(
     return of_own.sum(dim=0).flatten(0, 1), of_heads.sum(dim=(0, 1))
 
 
-def _steps_backward(
+def _iterations_backward(
     d_all: Tensor,
     d_projected: Tensor,
     projected: Tensor,
@@ -279,9 +309,10 @@ def _steps_backward(
     normalize: bool,
     residual: bool,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """From the last step to the first: fill d_all, and the keys and values of d_projected.
+    """Backpropagate through the iterations; fills `d_all` and the keys and values of `d_projected`.
 
-    Returns the gradients of the queries, N x B x K x C, and of the biases of keys and values, C each.
+    Returns:
+        The gradients of the queries, N x B x K x C, and of the biases of keys and values, C each.
     """
     from protoformer.models.kernels import center_kernels as center_kernels
     from protoformer.models.kernels import prototyping_kernels as prototyping_backward_kernels
@@ -294,28 +325,28 @@ def _steps_backward(
     of_values = queries.new_empty(len(queries), center_kernels.programs_of(d_all[0]), channels)
     no_mass = None if normalize else torch.zeros_like(masses[0])
     last = len(queries) - 1
-    for place in range(last, -1, -1):
+    for step in range(last, -1, -1):
         parts = prototyping_backward_kernels.partial_gradients(
-            split_heads(d_all[place + 1], heads),
-            (sums[place], masses[place]) if no_mass is None else no_mass,
-            split_heads(queries[place], heads),
+            split_heads(d_all[step + 1], heads),
+            (sums[step], masses[step]) if no_mass is None else no_mass,
+            split_heads(queries[step], heads),
             keys,
             values,
             d_keys,
             d_values,
-            adding=place < last,
-            levels=levels[place],
+            adding=step < last,
+            levels=levels[step],
         )
-        found = (d_queries[place], d_all[place], of_keys[place], of_values[place])
-        center_kernels.centers_gradient(parts, d_all[place + 1], masses[place], query, found, normalize, residual)
+        outputs = (d_queries[step], d_all[step], of_keys[step], of_values[step])
+        center_kernels.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
     return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
 
 
 @mix.register_fake
-def _(tokens: Tensor, *given: Any) -> Found:
+def _(tokens: Tensor, *given: Any) -> Outputs:
     weights = Weights(*given[: len(Weights._fields)])
     _, grid, iterations, _, _, dtype, keep = given[len(Weights._fields) :]
-    room = _room(tokens, weights.alpha, grid, iterations, dtype, keep)
+    buffers = _allocate(tokens, weights.alpha, grid, iterations, dtype, keep)
     channels = tokens.shape[2]
     attended = tokens.new_empty(tokens.shape, dtype=dtype)
     return tuple(  # type: ignore[return-value]
@@ -323,7 +354,7 @@ def _(tokens: Tensor, *given: Any) -> Found:
             attended,
             assignment=tokens.new_empty(tokens.shape[:2], dtype=torch.int64),
             projected=tokens.new_empty((*tokens.shape[:2], 2 * channels) if keep else (0,), dtype=dtype),
-            **room,
+            **buffers,
         )
     )
 
@@ -336,18 +367,18 @@ def _(d_attended: Tensor, d_centers: Tensor, tokens: Tensor, *given: Any) -> Gra
     return d_tokens, *(each.new_empty(each.shape) for each in with_biases)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Found) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     tokens, *rest = inputs
-    weights, found = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
+    weights, mixed = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
     ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, ctx.dtype, _ = rest[len(Weights._fields) :]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*found[2:])
+    ctx.mark_non_differentiable(*mixed[2:])
     ctx.save_for_backward(
-        found.narrowed if found.narrowed.numel() else tokens,
-        found.centers,
-        found.assignment,
-        found.projected,
-        *found[5:],
+        mixed.narrowed if mixed.narrowed.numel() else tokens,
+        mixed.centers,
+        mixed.assignment,
+        mixed.projected,
+        *mixed[5:],
         weights.pixels,
         weights.pixels_bias,
         weights.query,
@@ -363,11 +394,13 @@ def _gradient(ctx: Any, d_attended: Tensor | None, d_centers: Tensor | None, *_:
         d_attended = tokens.new_zeros(tokens.shape, dtype=ctx.dtype)
     if d_centers is None:
         d_centers = torch.zeros_like(centers)
-    found = mix_backward(d_attended, d_centers, tokens, centers, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual)
-    return *found, *[None] * 7
+    gradients = mix_backward(
+        d_attended, d_centers, tokens, centers, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual
+    )
+    return *gradients, *[None] * 7
 
 
-mix.register_autograd(_gradient, setup_context=_keep)
+mix.register_autograd(_gradient, setup_context=_setup_context)
 
 
 @flop_formula(torch.ops.protoformer.mix)
@@ -376,5 +409,5 @@ def _(tokens: list[int], *given: Any, **kwargs: object) -> int:
     _, (rows, columns), steps, *_ = given[len(Weights._fields) :]
     count: int = rows * columns
     by_pixel: int = 3 * channels + 2 * steps * count + count
-    found: int = 2 * batch * channels * (pixels * by_pixel + (steps + 2) * count * channels)
-    return found
+    operations: int = 2 * batch * channels * (pixels * by_pixel + (steps + 2) * count * channels)
+    return operations
