@@ -68,5 +68,5 @@ def test_frames_of_floats_are_shown_too() -> None:
 
 
 def test_a_step_without_its_frame_cannot_stand_beside_it() -> None:
-    with pytest.raises(ValueError, match="without its frame"):
+    with pytest.raises(ValueError, match="the step has no frame"):
         draw_flow_frame(FlowFrame(torch.zeros(2, 8, 8), torch.ones(1, 8, 8)), 1.0, arrows=True)

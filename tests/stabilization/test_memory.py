@@ -61,7 +61,7 @@ def test_no_tensor_is_kept_for_a_frame_that_is_done(model: pf.StabilizationPredi
 
     result = model.stabilize(frames(29), progress=count)
     assert len(result.local) == len(result.times) == 29
-    assert alive[28] == alive[12]
+    assert alive[28] <= alive[12]  # fewer if tensors of other tests are collected meanwhile
 
 
 def test_fields_are_kept_in_a_file_and_are_the_same(

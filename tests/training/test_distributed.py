@@ -192,7 +192,7 @@ def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
 
     whole, count = loss(slice(0, 4), None), valid_pixels(flow, valid).sum()
     halves = [loss(part, count / 2) for part in (slice(0, 2), slice(2, 4))]
-    for name in ("total", "distance", "surprise", "epe"):
+    for name in ("total", "distance", "nll", "epe"):
         mean = sum(getattr(half, name) for half in halves) / 2
         assert torch.allclose(mean, getattr(whole, name), rtol=1e-5)
 
