@@ -54,8 +54,8 @@ class Predictor:
     """All tasks behind one object: `flow`, `depth`, `track`, `stabilize` and `explain`.
 
     Each task is a predictor of its own, loaded when it is first used: `model.flow(frame1, frame2)` or
-    `model.flow.flow_video("clip.mp4")`. The packaged weights come from separate trainings, so every task still has an
-    encoder of its own; `encoders` has those that are loaded.
+    `model.flow.flow_video("clip.mp4")`. Packaged weights come from separate trainings: stabilization uses
+    the encoder of flow, depth and tracking have encoders of their own. `encoders` has those that are loaded.
     """
 
     def __init__(self, device: str | torch.device | None = None) -> None:

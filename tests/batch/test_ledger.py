@@ -135,6 +135,7 @@ def without(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (without("seconds"), "it does not say what a record must"),
         (without("video"), "it does not say what a record must"),
         (changed(seconds="1"), "it does not say what a record must"),
+        (changed(seconds=10**400), "it does not say what a record must"),
         (changed(seconds=float("nan")), "it does not say what a record must"),
         (changed(frames=True), "it does not say what a record must"),
         (changed(frames=-1), "it does not say what a record must"),

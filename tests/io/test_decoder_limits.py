@@ -236,3 +236,12 @@ def test_pixels_that_look_like_blanks_and_comments_are_no_header(tmp_path: Path,
         assert read_image(tmp_path / "a.ppm").shape == (size[1], size[0], 3)
     (tmp_path / "a.ppm").write_bytes(b"P5\n# made by hand\n2 2 # width, height\n255\n" + bytes(4))
     assert read_image(tmp_path / "a.ppm").shape == (2, 2, 3)
+
+
+def test_a_run_of_fill_bytes_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "fill.jpg"
+    path.write_bytes(b"\xff\xd8" + b"\xff" * 2**20 + b"\x00")
+    begin = time.monotonic()
+    with pytest.raises(InputError):
+        read_image(path)
+    assert time.monotonic() - begin < 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from protoformer.errors import InputError
+from protoformer.video.color_conversion import decode_size_tag
 from protoformer.video.reader import open_video
 
 av = pytest.importorskip("av")
@@ -135,3 +136,8 @@ def test_pixels_that_cannot_be_converted_are_told_at_once(
     monkeypatch.setattr("protoformer.video.color_conversion.FrameConverter.convert", refused)
     with pytest.raises(InputError, match=r"pixel format yuv420p.*convert it first\.$"):
         open_video(path)
+
+
+def test_a_comment_with_endless_numbers_is_no_size() -> None:
+    assert decode_size_tag("picture of 64x48; the rest repeats its border") == (48, 64)
+    assert decode_size_tag(f"picture of {'9' * 5000}x48") is None and decode_size_tag("picture of 9999999x48") is None

@@ -163,3 +163,11 @@ def test_the_list_of_routes_is_short() -> None:
     public = {route.pattern.pattern for route in page_routes(10**6, False) if route.public}
     assert all("gradio_api" not in pattern or pattern.endswith("startup-events") for pattern in public)
     assert {method for route in page_routes(1, True) for method in route.methods} == {"GET", "HEAD", "POST"}
+
+
+def test_a_name_that_others_reach_needs_a_password_too() -> None:
+    with pytest.raises(InputError, match=r"--allowed-host pf\.example lets other machines use the page; "):
+        choose_credentials(None, None, False, "127.0.0.1", ("pf.example",))
+    assert choose_credentials(None, None, True, "127.0.0.1", ("pf.example",)) is None
+    assert choose_credentials("a:b", None, False, "127.0.0.1", ("pf.example",)) == Credentials("a", "b")
+    assert choose_credentials(None, None, False, "127.0.0.1", ("localhost",)) is None

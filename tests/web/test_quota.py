@@ -123,3 +123,35 @@ def test_a_request_holds_few_files(quota: UploadQuota) -> None:
             413,
             "Too many files at once; upload one at a time.",
         )
+
+
+def test_uploads_that_are_on_their_way_count_towards_the_total(tmp_path: Path) -> None:
+    quota = UploadQuota(ROOM, tmp_path, 1800, Clock())
+    length = 10**6
+    for number in range(ROOM.total_bytes // length):
+        assert quota.refusal(f"10.0.{number // 250}.{number % 250}", length) == ""
+    assert quota.refusal("10.9.0.1", length).startswith("This page holds as many files as it may")
+    quota.finish(length)
+    assert quota.refusal("10.9.0.1", length) == ""
+
+
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data", "multipart/form-data; xboundary=a", "multipart/form-data; boundary=a; boundary=b"]
+)
+def test_a_form_without_one_boundary_is_refused(tmp_path: Path, kind: str) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    limit = UploadLimit(None, UploadQuota(ROOM, tmp_path, 1800, Clock()))
+    headers = [(b"content-length", b"10"), (b"content-type", kind.encode())]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/gradio_api/upload",
+        "headers": headers,
+        "client": ("10.0.0.1", 1),
+    }
+    asyncio.run(limit(scope, None, send))
+    assert sent[0]["status"] == 400

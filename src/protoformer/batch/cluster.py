@@ -165,7 +165,7 @@ class RayWorkers:
             self._spare -= charged
             self._start()
         if not (self._starting or self._idle or self._busy):
-            why = str(error).strip().splitlines()[-1]
+            why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise InputError(
                 f"the workers on the cluster die one after another ({why}); see that protoformer is installed and the "
                 "videos are found on all of its machines."

@@ -1,4 +1,4 @@
-"""What is to be done, who can do it, and how it went. All of it travels between processes and machines."""
+"""Job, report and worker types of a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a folder of outputs knows of itself: a record for every finished video, written after its outputs are whole."""
+"""The ledger of a batch: one record per finished video, and the names of outputs."""
 
 import contextlib
 import hashlib
@@ -96,7 +96,7 @@ def read_record(path: Path, name: str) -> Record | None:
         raise DamagedRecordError("it is not JSON") from None
     try:
         record = _understood(content)
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, OverflowError):
         raise DamagedRecordError("it does not say what a record must") from None
     stem = name.removesuffix(PurePosixPath(name).suffix)
     allowed = {f"{stem}{suffix}" for suffix in SUFFIXES}

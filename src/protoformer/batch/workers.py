@@ -1,4 +1,4 @@
-"""Who works: hands jobs to workers, and takes care of those that die."""
+"""Worker processes of a batch: start, dispatch, time limits and replacement."""
 
 import multiprocessing
 import os

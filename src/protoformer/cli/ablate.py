@@ -126,7 +126,7 @@ def ablate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the tables for programs.")] = False,
 ) -> None:
-    """The paper's ablation tables, trained anew: every variant with the same budget, seeds and data.
+    """Train the paper's ablation tables: every variant with the same budget, seeds and data.
 
     Example: `protoformer ablate components --task flow --minutes 60 --seeds 2 -o ablation`
     """

@@ -218,7 +218,7 @@ def demo(
         "out"
     ),
 ) -> None:
-    """Everything that works, on built-in images: one html page with pictures.
+    """Run all tasks on built-in scenes and write one html page.
 
     Example: `protoformer demo -o out`
     """

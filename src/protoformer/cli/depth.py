@@ -384,7 +384,7 @@ def depth(
     every: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
     rate: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
 ) -> None:
-    """How far away everything is, in meters, for images or all of a clip.
+    """Estimate metric depth of images or of a video.
 
     Example: `protoformer depth room.jpg -o depth.png -o depth.npy -o room.ply --range indoor`
 

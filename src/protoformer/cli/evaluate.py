@@ -441,12 +441,12 @@ class _Tasks(TyperGroup):
         return found
 
 
-evaluate = typer.Typer(help="A benchmark's table, beside what others score.", no_args_is_help=True, cls=_Tasks)
+evaluate = typer.Typer(help="Evaluate by a benchmark's rules.", no_args_is_help=True, cls=_Tasks)
 
 
 @evaluate.callback()
 def _by_task() -> None:
-    """A benchmark's table, beside what others score."""
+    """Evaluate by a benchmark's rules."""
 
 
 evaluate.command("flow")(evaluate_flow_command)

@@ -227,7 +227,7 @@ def explain(
     every: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
     rate: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
 ) -> None:
-    """What the network grouped: a page on which groups light up under the mouse, pictures, and numbers.
+    """Show what prototypes stand for: an interactive page, images and numbers.
 
     Example: `protoformer explain frame1.png frame2.png -o explained`
 

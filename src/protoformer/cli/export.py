@@ -32,7 +32,7 @@ def export(
     updates: Annotated[int | None, typer.Option(help="Refinements; they are written into the file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
-    """A model as a file that runs without this package, checked against it.
+    """Export a network to ONNX or torch.export, and check the file against it.
 
     Example: `protoformer export flow --size dynamic -o flow.onnx`
     """

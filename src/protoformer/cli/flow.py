@@ -322,7 +322,7 @@ def flow(
     warm_start: WarmStartOption = False,
     precision: ClipPrecisionOption = None,
 ) -> None:
-    """Motion of every pixel from one image to the next, for two images or all of a clip.
+    """Estimate optical flow between two images or along a video.
 
     Example: `protoformer flow frame1.png frame2.png -o motion.flo -o motion.png`
 

@@ -30,33 +30,23 @@ class LazyCommand:
 
 
 COMMANDS = {
-    "flow": LazyCommand(
-        "flow", "Motion of every pixel from one image to the next, for two images or all of a clip.", takes_clip=True
-    ),
-    "depth": LazyCommand("depth", "How far away everything is, in meters, for images or all of a clip."),
-    "track": LazyCommand(
-        "track", "Follow things through a clip from the boxes around them in its first frame.", takes_clip=True
-    ),
-    "explain": LazyCommand(
-        "explain", "What the network grouped: a page on which groups light up under the mouse, pictures, and numbers."
-    ),
-    "stabilize": LazyCommand(
-        "stabilize", "Make a shaky clip steady; its sound, frame rate, times and size are kept.", takes_clip=True
-    ),
-    "models": LazyCommand("models", "The models there are: tasks, size, cost, weights and license."),
-    "demo": LazyCommand("demo", "Everything that works, on built-in images: one html page with pictures."),
-    "synth": LazyCommand("synth", "Clips of made-up scenes with their exact truth, in the layouts of public datasets."),
-    "train": LazyCommand("train", "Train a network by a recipe; stop it with Ctrl-C, and go on with the same command."),
+    "flow": LazyCommand("flow", "Estimate optical flow between two images or along a video.", takes_clip=True),
+    "depth": LazyCommand("depth", "Estimate metric depth of images or of a video."),
+    "track": LazyCommand("track", "Track objects through a video from boxes in its first frame.", takes_clip=True),
+    "explain": LazyCommand("explain", "Show what prototypes stand for: an interactive page, images and numbers."),
+    "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
+    "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
+    "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
+    "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
+    "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(
-        "ablate", "The paper's ablation tables, trained anew: every variant with the same budget, seeds and data."
+        "ablate", "Train the paper's ablation tables: every variant with the same budget, seeds and data."
     ),
-    "export": LazyCommand("export", "A model as a file that runs without this package, checked against it."),
-    "serve": LazyCommand(
-        "serve", "A web page for every task and for prototypes, on this machine alone unless --host says otherwise."
-    ),
-    "evaluate": LazyCommand("evaluate", "A benchmark's table, beside what others score."),
-    "datasets": LazyCommand("datasets", "Public datasets on your disk."),
-    "batch": LazyCommand("batch", "Many videos at once, each done once."),
+    "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
+    "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
+    "evaluate": LazyCommand("evaluate", "Evaluate by a benchmark's rules."),
+    "datasets": LazyCommand("datasets", "List and check public datasets on disk."),
+    "batch": LazyCommand("batch", "Process many videos; finished ones are skipped."),
 }
 """Commands by name, in the order of the help."""
 
@@ -114,7 +104,7 @@ def _add_stub(app: typer.Typer, name: str, summary: str) -> None:
 
 app = _make_app(
     name="protoformer",
-    help="Motion from video on one prototype-based encoder.",
+    help="Optical flow, depth, tracking and stabilization with a prototype-based encoder.",
     no_args_is_help=True,
     cls=LazyGroup,
 )
@@ -124,7 +114,7 @@ for _name, _entry in COMMANDS.items():
 
 @app.callback(invoke_without_command=True)
 def about(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
-    """Motion from video on one prototype-based encoder."""
+    """Optical flow, depth, tracking and stabilization with a prototype-based encoder."""
     if version:
         from protoformer import __version__
 
@@ -165,5 +155,5 @@ def _advice(arguments: list[str]) -> str:
     if arguments[:1] in (["train"], ["ablate"]):
         return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
     if arguments[:1] in (["flow"], ["batch"]):
-        return "give --memory, such as 2GB, within which large images go in windows, or close other programs"
+        return "give --memory, such as 2GB, within which large images are processed in tiles, or close other programs"
     return "make the images smaller or close other programs"

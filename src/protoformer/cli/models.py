@@ -19,7 +19,7 @@ NARROWEST = 80
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print it for programs, part by part.")] = False,
 ) -> None:
-    """The models there are: tasks, size, cost, weights and license.
+    """List the models: tasks, size, cost, weights and license.
 
     Example: `protoformer models --json`
     """

@@ -56,13 +56,13 @@ def serve(
         typer.Option(metavar="NAME", help="A further host name that the page is reached by; may be repeated."),
     ] = None,
 ) -> None:
-    """A web page for every task and for prototypes, on this machine alone unless --host says otherwise.
+    """Serve a web page for all tasks, on this machine only unless --host is given.
 
     Example: `protoformer serve --port 7860`
     """
-    credentials = choose_credentials(auth, auth_file, no_auth, host)
     names = tuple(allowed_host or ())
     TrustedHosts(host, names)  # a name that is none is refused before anything takes time
+    credentials = choose_credentials(auth, auth_file, no_auth, host, names)
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     with stoppable(_tell_ended), _folder_for_now() as folder:
         site = Site(model, folder, limits, depth_model, track_model, stabilize_model)

@@ -215,7 +215,7 @@ def stabilize(
     rate: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
-    """Make a shaky clip steady; its sound, frame rate, times and size are kept.
+    """Stabilize a shaky video; sound, times and size are kept.
 
     Example: `protoformer stabilize clip.mp4 -o stable.mp4 --side-by-side`
 

@@ -44,7 +44,7 @@ def synth(
     device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
-    """Clips of made-up scenes with their exact truth, in the layouts of public datasets.
+    """Render synthetic scenes with exact ground truth.
 
     A run that was stopped goes on where it was. Example: `protoformer synth objects --count 8 --seed 3 -o scenes`
     """

@@ -240,7 +240,7 @@ def track(
     window: Annotated[bool, typer.Option("--window", help="Show it in a window as it goes; q closes it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
-    """Follow things through a clip from the boxes around them in its first frame.
+    """Track objects through a video from boxes in its first frame.
 
     Example: `protoformer track clip.mp4 --box 51,47,25,62 -o track.mp4 --csv track.csv`
 

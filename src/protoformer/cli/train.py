@@ -252,7 +252,7 @@ def train(
     list_them: Annotated[bool, typer.Option("--list", help="Show the recipes, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how it ended for programs.")] = False,
 ) -> None:
-    """Train a network by a recipe; stop it with Ctrl-C, and go on with the same command.
+    """Train a network by a recipe; the same command resumes a stopped run.
 
     Example: `protoformer train flow-world -o runs/flow --minutes 60`
     """

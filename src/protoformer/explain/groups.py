@@ -1,4 +1,4 @@
-"""Groups of pixels that prototypes stand for: where they are, what they do, and which is which in another image."""
+"""Pixel groups of prototypes: regions, motion, and matching between frames."""
 
 from dataclasses import dataclass
 

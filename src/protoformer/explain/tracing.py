@@ -1,4 +1,4 @@
-"""What every layer of an encoder did with its images, step by step, and what becomes of them without a prototype."""
+"""Record the EM steps of every encoder layer, and remove single prototypes."""
 
 import math
 from collections.abc import Iterator

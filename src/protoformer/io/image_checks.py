@@ -138,7 +138,8 @@ _JPEG = b"\xff\xd8"
 _END_OF_IMAGE, _START_OF_SCAN = 0xD9, 0xDA
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without a segment: temporary use, restarts, start of the image."""
-_NEXT_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+# The last 0xff of a run of fill bytes precedes the marker; `\xff+` would take quadratic time on such runs.
+_NEXT_MARKER = re.compile(rb"\xff([^\x00\xff])")
 _ICNS = b"icns"
 _PNM_BLANK, _PNM_NUMBER = rb"(?:\s|#[^\r\n]*+)*+", rb"[0-9.eE+-]++"
 _PNM_HEADER = re.compile(

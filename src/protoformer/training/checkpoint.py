@@ -223,7 +223,9 @@ def _list_checkpoints(folder: Path) -> list[Path]:
     """List every checkpoint of a folder, intact or not, the highest step first."""
     try:
         matches = [
-            (match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)) and path.is_dir()
+            (match, path)
+            for path in folder.iterdir()
+            if (match := _NAME.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
         ]
     except OSError:
         return []
@@ -273,7 +275,7 @@ def _hidden_folder(target: Path) -> Iterator[Path]:
 def _clear_abandoned(folder: Path) -> None:
     """Remove hidden folders that no process writes to."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if _HIDDEN.fullmatch(path.name) and path.is_dir():
+        if _HIDDEN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             with contextlib.suppress(OSError), held(path):
                 shutil.rmtree(path)
 

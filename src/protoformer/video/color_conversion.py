@@ -21,7 +21,7 @@ _UNSPECIFIED, _LIMITED = 2, 1
 """Values of ffmpeg for an unspecified color matrix (AVCOL_SPC) and for limited range (AVCOL_RANGE), 16 .. 235."""
 _NAMED_PROFILES = frozenset({"png", "apng"})
 """Codecs whose color profiles have names. PyAV frees such a name twice (a crash) if side data were read."""
-_SIZE_TAG = re.compile(r"picture of (\d+)x(\d+)")
+_SIZE_TAG = re.compile(r"picture of ([0-9]{1,6})x([0-9]{1,6})(?![0-9])")
 
 
 def encode_size_tag(size: tuple[int, int]) -> str:

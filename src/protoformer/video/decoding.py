@@ -282,13 +282,14 @@ class SeekPoint:
     number: int
 
 
-def find_seek_point(path: Path, origin: int, start: float) -> SeekPoint | None:
+def find_seek_point(path: Path, origin: int, start: float, max_pixels: int | None = None) -> SeekPoint | None:
     """Find the first frame at or after a time by counting packets, without decoding.
 
     Args:
         path: The video file.
         origin: Time stamp of the first frame, in ticks of the stream.
         start: Time after the first frame, in seconds.
+        max_pixels: As of `open_container`.
 
     Returns:
         The seek point; None if packets do not number frames (missing or repeated time stamps, `start` after the end),
@@ -297,7 +298,7 @@ def find_seek_point(path: Path, origin: int, start: float) -> SeekPoint | None:
     times: set[int] = set()
     keys: dict[int, int] = {}
     target = None
-    with open_container(path) as container:
+    with open_container(path, max_pixels) as container:
         stream = video_stream(container, path)
         if stream.codec_context.codec.canonical_name in _CODECS_WITH_INVISIBLE_PACKETS:
             return None

@@ -68,6 +68,7 @@ class VideoFile(Video):
         self._path = check_input(path)
         self._num_bytes = self._path.stat().st_size
         self._max_pixels = min(pixel_limit(max_pixels), max(SMALL_FRAME, FRAME_PIXELS_PER_BYTE * self._num_bytes))
+        self.max_pixels = self._max_pixels
         self._limited_by_length = self._max_pixels < pixel_limit(max_pixels)
         with self._open() as (container, stream):
             # Matroska writes tag names in capitals.
@@ -114,7 +115,7 @@ class VideoFile(Video):
             return sum(1 for _ in PacketDecoder(container, stream, self._path).frames())
 
     def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        seek_point = find_seek_point(self._path, self._origin, start) if start > 0 else None
+        seek_point = find_seek_point(self._path, self._origin, start, self._max_pixels) if start > 0 else None
         if seek_point is not None:
             try:
                 yield from self._read_from(seek_point, start, end, every)

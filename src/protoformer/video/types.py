@@ -79,7 +79,10 @@ class Video(ABC):
         info: Metadata.
         skipped: Number of damaged frames that the latest reading skipped.
         torn: Whether the latest reading reached the end of the file before the declared duration.
+        max_pixels: Limit on the pixels of a frame, for whoever opens the file again; None: the default limit.
     """
+
+    max_pixels: int | None = None
 
     def __init__(self, info: VideoInfo) -> None:
         self.info = info

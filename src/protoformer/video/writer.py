@@ -164,7 +164,7 @@ class OutputClip:
         like = self._plan.like
         if like is None or not like.info.sound:
             return None
-        source = self._source.enter_context(open_container(like.info.paths[0], thorough=True))
+        source = self._source.enter_context(open_container(like.info.paths[0], like.max_pixels, thorough=True))
         return make_audio_track(source, like.info.start + self._first, self._container, self._plan.container)
 
 

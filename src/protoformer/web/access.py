@@ -65,7 +65,9 @@ def read_credentials(path: Path) -> Credentials:
     return parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
 
 
-def choose_credentials(auth: str | None, auth_file: Path | None, no_auth: bool, host: str) -> Credentials | None:
+def choose_credentials(
+    auth: str | None, auth_file: Path | None, no_auth: bool, host: str, names: tuple[str, ...] = ()
+) -> Credentials | None:
     """Read the password from where it was given; an address that other machines reach needs one, or an explicit no.
 
     Args:
@@ -73,6 +75,7 @@ def choose_credentials(auth: str | None, auth_file: Path | None, no_auth: bool, 
         auth_file: The value of `--auth-file`.
         no_auth: Whether `--no-auth` was given.
         host: The address to listen at.
+        names: Further host names of the page: with one, other machines reach it through a proxy.
 
     Raises:
         InputError: Options contradict each other, are malformed, or a password is missing.
@@ -88,6 +91,12 @@ def choose_credentials(auth: str | None, auth_file: Path | None, no_auth: bool, 
     if not no_auth and not is_loopback(host):
         raise InputError(
             f"--host {host} lets other machines use the page; add --auth-file FILE (user:password), "
+            "or --no-auth to let anyone in."
+        )
+    public = [name for name in names if not is_loopback(name)]
+    if public and not no_auth:
+        raise InputError(
+            f"--allowed-host {public[0]} lets other machines use the page; add --auth-file FILE (user:password), "
             "or --no-auth to let anyone in."
         )
     return None

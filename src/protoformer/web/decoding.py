@@ -274,13 +274,14 @@ def _run(request: dict[str, Any], spool: BinaryIO, path: Path, deadline: Deadlin
 def _start(request: dict[str, Any], spool: BinaryIO, stdin: int) -> "subprocess.Popen[bytes]":
     # It imports modules from where this process did, and numpy needs one thread only.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
+    environment = {name: value for name, value in os.environ.items() if name != "PROTOFORMER_AUTH"}
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "protoformer.web.decode_child", json.dumps(request)],
         stdin=stdin,
         stdout=spool,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **threads, "PYTHONPATH": paths},
+        env={**environment, **threads, "PYTHONPATH": paths},
         start_new_session=True,  # Ctrl-C is for the server, which then stops this
     )
 

@@ -1,4 +1,4 @@
-"""Ready examples, rendered when the page starts: scenes of the package's own world, so they are nobody else's."""
+"""Example images and clips, rendered from synthetic scenes at start-up."""
 
 from dataclasses import dataclass
 from pathlib import Path

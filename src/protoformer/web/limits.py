@@ -1,4 +1,4 @@
-"""What the page lets one person ask for, and the sentence that says so when it is too much."""
+"""Limits on uploads and computations of the web page."""
 
 import asyncio
 import re
@@ -142,7 +142,7 @@ _FORM_BYTES = 2**16
 """Bytes of a request beside the file in it."""
 _PARTS = 4
 """Parts that a request may have; the page sends one file at a time."""
-_BOUNDARY = re.compile(rb'boundary="?([^";,]+)')
+_BOUNDARY = re.compile(rb'(?:^|;)\s*boundary="?([^";,\s]+)', re.IGNORECASE)
 
 
 class UploadQuota:
@@ -165,6 +165,7 @@ class UploadQuota:
         """
         self._limits, self._folder, self._keep_seconds, self._clock = limits, folder, keep_seconds, clock
         self._uploads: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        self._in_flight = 0
         self._lock = threading.Lock()
 
     def refusal(self, address: str, length: int) -> str:
@@ -179,10 +180,10 @@ class UploadQuota:
         """
         if length > self._limits.file_bytes + _FORM_BYTES:
             return f"The file is too large: the limit is {self._limits.megabytes:g} MB; make it smaller."
-        if folder_bytes(self._folder) + length > self._limits.total_bytes:
-            return "This page holds as many files as it may; try again in half an hour."
         client, now = client_network(address), self._clock()
         with self._lock:
+            if folder_bytes(self._folder) + self._in_flight + length > self._limits.total_bytes:
+                return "This page holds as many files as it may; try again in half an hour."
             self._forget(now)
             taken = self._uploads[client]
             if len(taken) >= self._limits.client_files:
@@ -193,7 +194,13 @@ class UploadQuota:
                     "try again in half an hour."
                 )
             taken.append((now, length))
+            self._in_flight += length
         return ""
+
+    def finish(self, length: int) -> None:
+        """End an upload that was counted: from now on its file is in the folder, or it failed."""
+        with self._lock:
+            self._in_flight -= length
 
     def _forget(self, now: float) -> None:
         for client in list(self._uploads):
@@ -219,31 +226,42 @@ class UploadLimit:
         if length is None:
             await _answer(411, "An upload has to say how long it is; send a Content-Length.", send)
             return
+        mark = _boundary(scope["headers"])
+        if mark is None:
+            await _answer(400, "An upload has to be a form with one boundary.", send)
+            return
         client = scope.get("client")
         refusal = await asyncio.to_thread(self.quota.refusal, client[0] if client else "", length)
         if refusal:
             await _answer(413, refusal, send)
             return
         try:
-            await self.app(scope, _counting(scope["headers"], receive), send)
+            await self.app(scope, _counting(mark, receive), send)
         except _TooManyPartsError:  # while the request is read, so that no answer has begun
             await _answer(413, "Too many files at once; upload one at a time.", send)
+        finally:
+            self.quota.finish(length)
 
 
 class _TooManyPartsError(Exception):
     """A request holds more files than it may."""
 
 
-def _counting(headers: Any, receive: Any) -> Any:
-    """A way to receive a request that fails where it has too many parts."""
-    match = next((_BOUNDARY.search(value) for name, value in headers if name.lower() == b"content-type"), None)
-    mark = b"--" + match[1] if match else b""
+def _boundary(headers: Any) -> bytes | None:
+    """Return what separates the parts of a form; None unless exactly one is declared."""
+    values = [value for name, value in headers if name.lower() == b"content-type"]
+    marks = [mark for value in values for mark in _BOUNDARY.findall(value)]
+    return b"--" + marks[0] if len(values) == len(marks) == 1 else None
+
+
+def _counting(mark: bytes, receive: Any) -> Any:
+    """Wrap a receiver so that it fails if the request has too many parts."""
     parts, tail = 0, b""
 
     async def received() -> Any:
         nonlocal parts, tail
         message = await receive()
-        if mark and message["type"] == "http.request":
+        if message["type"] == "http.request":
             # A mark may be cut in two where one message ends.
             body = tail + message.get("body", b"")
             parts += body.count(mark)

@@ -1,4 +1,4 @@
-"""The page itself: its tabs, its look, and a server that keeps to itself."""
+"""The gradio page: tabs, style and server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.io.files import shown
 from protoformer.synthetic.scene import to_device
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -278,7 +279,7 @@ def check_numbers(config: Any, what: str) -> None:
         value = getattr(config, field.name)
         requirement = _requirement(field.name, value)
         if requirement:
-            raise InputError(f"the {what}'s {field.name} is {value!r}, but it must be {requirement}.")
+            raise InputError(f"the {what}'s {field.name} is {shown(value)}, but it must be {requirement}.")
     if not config.erase_size[0] <= config.erase_size[1]:
         raise InputError(f"the {what}'s erase_size {config.erase_size} must be (minimum, maximum).")
 
@@ -291,7 +292,7 @@ def _requirement(name: str, value: object) -> str:
         values = value if isinstance(value, tuple) else ()
         is_valid = len(values) == 2 and all(isinstance(item, int) and item >= 1 for item in values)
         return "" if is_valid else "two whole numbers, 1 or more"
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if not (isinstance(value, int | float) and -1e300 < value < 1e300):  # also whole numbers that no float can hold
         return "a number"
     if name in _PROBABILITIES:
         return "" if 0 <= value <= 1 else "a probability, 0 to 1"
