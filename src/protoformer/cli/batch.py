@@ -28,7 +28,7 @@ from protoformer.viz.text import format_count
 SOME_FAILED = 1
 """The exit code where some of the videos could not be done."""
 
-batch = typer.Typer(help="Process many videos; finished ones are skipped.", no_args_is_help=True)
+batch = typer.Typer(help="Process many videos; finished ones are skipped.", no_args_is_help=True, add_completion=False)
 
 
 @batch.callback()

@@ -13,7 +13,7 @@ from protoformer.cli.options import parse_key_values
 from protoformer.cli.terminal import progress_bar
 from protoformer.datasets.registry import DATASETS, check_dataset, open_splits
 
-datasets = typer.Typer(help="List and check public datasets on disk.", no_args_is_help=True)
+datasets = typer.Typer(help="List and check public datasets on disk.", no_args_is_help=True, add_completion=False)
 
 
 @datasets.command("list")

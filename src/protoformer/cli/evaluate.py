@@ -441,7 +441,7 @@ class _Tasks(TyperGroup):
         return found
 
 
-evaluate = typer.Typer(help="Evaluate by a benchmark's rules.", no_args_is_help=True, cls=_Tasks)
+evaluate = typer.Typer(help="Evaluate by a benchmark's rules.", no_args_is_help=True, cls=_Tasks, add_completion=False)
 
 
 @evaluate.callback()

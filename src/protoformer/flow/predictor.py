@@ -249,7 +249,7 @@ class FlowPredictor(SummaryRepr):
         flow = output[:, :2]
         return FlowResult(
             flow=flow[0].cpu(),
-            confidence=output[0, 2:].cpu(),
+            confidence=output[0, 2:].clamp(0, 1).cpu(),  # resizing may round beyond the range
             occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if options.occlusion else None,
             prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in prediction.prototypes),
             trained=self.trained,
@@ -268,7 +268,9 @@ class FlowPredictor(SummaryRepr):
         if options.occlusion:
             (backward,) = engine.flows([(second, first)], init_flows[1])
             occlusion = occlusion_by_consistency(output[None, :2], backward[None, :2])[0]
-        return FlowResult(output[:2], output[2:], occlusion=occlusion, trained=self.trained, seen=plan.other_size)
+        return FlowResult(
+            output[:2], output[2:].clamp(0, 1), occlusion=occlusion, trained=self.trained, seen=plan.other_size
+        )
 
     def _explain_image(self, image: Tensor, result: FlowResult | None) -> ImageExplanation:
         """Explain an image, 1 x 3 x H x W in [0, 1], with its flow if available."""

@@ -153,7 +153,7 @@ class FlowVideo:
     def _make_frame(self, plan: FlowPlan, output: Tensor, first: ClipFrame, second: ClipFrame) -> FlowFrame:
         return FlowFrame(
             flow=output[:2],
-            confidence=output[2:],
+            confidence=output[2:].clamp(0, 1),
             trained=self._trained,
             seen=plan.other_size,
             number=first.number,
