@@ -43,7 +43,7 @@ from protoformer.models.config import preset
 from protoformer.models.encoder import Mixer
 from protoformer.models.heads.cost_memory import Attention, FeedForward
 from protoformer.models.heads.flow import build_flow, normalize_images
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import dispatch
 from protoformer.models.prototyping import Prototyping
 from protoformer.models.runtime import flop_counter, map_size, maps_to_tokens
 from protoformer.models.synchronization import LatentSynchronization
@@ -205,7 +205,7 @@ def versions(device: torch.device, repeats: int, compiling: bool, named: str) ->
                 torch._dynamo.reset()
                 layer.call = torch.compile(layer.module)
             try:
-                with fused.computed(version):
+                with dispatch.use_version(version):
                     measured.extend(version_costs(layer, name, shape, repeats))
             except RuntimeError as error:  # too little memory, no compiler
                 print(f"{name}, {shape}: {type(error).__name__}: {str(error)[:300]}")

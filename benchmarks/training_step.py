@@ -18,7 +18,7 @@ from measuring import captured, synchronize
 from protoformer.models.config import preset
 from protoformer.models.encoder import Mixer
 from protoformer.models.heads.flow import FlowNetwork, build_flow
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import dispatch
 
 
 class Nothing(nn.Module):
@@ -87,7 +87,7 @@ def main() -> None:
     }
     base: dict[str, float] = {}
     for name, (version, build) in networks.items():
-        with fused.computed(version):
+        with dispatch.use_version(version):
             step = step_of(build(), images)
             spent = {"eager": milliseconds(step, device, arguments.repeats)}
             if device.type == "cuda":

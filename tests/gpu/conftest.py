@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from protoformer.models.encoder import Mixer
-from protoformer.models.kernels import operators
+from protoformer.models.kernels import dispatch
 from protoformer.models.prototyping import Prototyping
 from protoformer.models.synchronization import LatentSynchronization
 from protoformer.tasks import task_of
@@ -245,7 +245,7 @@ def on_gpu() -> None:
 @pytest.fixture
 def kernels_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mixer takes the kernels wherever it is: in the interpreter, too."""
-    monkeypatch.setattr(operators, "takes_kernels", lambda *_: True)
+    monkeypatch.setattr(dispatch, "fits_kernels", lambda *_: True)
 
 
 @pytest.fixture(params=[torch.float32, *HALF_PRECISIONS], ids=str)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.models.kernels.reference import LEAST_MASS
+from protoformer.models.kernels.reference import MIN_MASS
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
@@ -48,7 +48,7 @@ def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, n
     channels, outputs = heads * width, 2 * heads * width
     sums = numbers.random(PARTS, *shape, seed=0, dtype=torch.float32)
     masses = numbers.random(PARTS, batch, count, heads, seed=1, dtype=torch.float32).abs()
-    masses[:, 0, 0, 0] = LEAST_MASS / (2 * PARTS)  # has no members
+    masses[:, 0, 0, 0] = MIN_MASS / (2 * PARTS)  # has no members
     before = numbers.random(batch, count, channels, seed=2, dtype=torch.float32)
     weight = numbers.random(outputs, channels, seed=3, dtype=torch.float32)
     bias = numbers.random(outputs, seed=4, dtype=torch.float32)
@@ -56,7 +56,7 @@ def test_a_step_ends_with_its_sums_means_and_what_they_are_projected_to(shape, n
     whole, mass = sums.double().sum(dim=0), masses.double().sum(dim=0)
     centers = whole
     if normalize:
-        centers = torch.where(mass[..., None] > LEAST_MASS, whole / mass[..., None], 0.0)
+        centers = torch.where(mass[..., None] > MIN_MASS, whole / mass[..., None], 0.0)
     centers = centers.flatten(2) + (before if residual else 0.0)
     expected = [whole.flatten(2), mass, centers, centers @ weight.double().T + bias]
 
@@ -87,13 +87,13 @@ def test_the_gradient_of_a_step_is_that_of_its_queries_and_passes_to_the_centers
     parts = numbers.random(PARTS, rows + batch, channels, seed=0, dtype=torch.float32)
     d_after = numbers.random(batch, count, channels, seed=1, dtype=torch.float32)
     masses = numbers.random(batch, count, heads, seed=2, dtype=torch.float32).abs()
-    masses[0, 0, 0] = LEAST_MASS / 2  # has no members
+    masses[0, 0, 0] = MIN_MASS / 2  # has no members
     weight = numbers.random(channels, channels, seed=3, dtype=torch.float32)
 
     whole = parts.double().sum(dim=0)
     d_queries = whole[:rows].view(batch, count, channels)
     d_before = d_queries @ weight.double() + (d_after if residual else 0.0)
-    members = (masses > LEAST_MASS).double() if normalize else masses.double()
+    members = (masses > MIN_MASS).double() if normalize else masses.double()
     d_values = (members[..., None] * d_after.double().unflatten(2, (heads, width))).flatten(2).sum(dim=(0, 1))
 
     fenced = Fenced(numbers.device)

@@ -14,7 +14,7 @@ def test_a_recorded_network_gives_the_depth_of_a_cpu(on_gpu: None, exact_convolu
     for device in ("cpu", "cuda"):
         with pytest.warns(UntrainedWarning):
             model = load("tiny", device, task="depth")
-        video = model.depth_video(frames, batch=3, precision="full", focal=80.0)
+        video = model.depth_video(frames, batch_size=3, precision="full", focal=80.0)
         found[device] = torch.stack([step.depth for step in video])
     assert found["cuda"].device.type == "cpu"
     torch.testing.assert_close(found["cuda"], found["cpu"], rtol=1e-4, atol=0)

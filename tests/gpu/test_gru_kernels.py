@@ -17,7 +17,7 @@ def test_gates_and_states_and_gradients_are_the_plain_ones(shape, dtype, numbers
     made += [numbers.random(*shape, seed=seed, dtype=dtype) for seed in (3, 4, 5, 6)]
 
     def learned(kernels: bool) -> list[Tensor]:
-        monkeypatch.setattr(gru, "kernels_run_on", lambda _: kernels)
+        monkeypatch.setattr(gru, "use_kernels", lambda *_: kernels)
         # The plain one in double precision, as it rounds as well.
         given = [(each.clone() if kernels else each.double()).requires_grad_() for each in made]
         state = given[6]

@@ -1,17 +1,17 @@
-"""The kernels of single layers agree with the plain version: perceptron, projection, and the cells of a map."""
+"""The kernels of single layers agree with the plain version: MLP, projection, and the cells of a map."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from protoformer.models.kernels import operators as perceptron
+from protoformer.models.kernels import operators
 from protoformer.models.kernels import reference as plain
 
 pytestmark = pytest.mark.usefixtures("kernels_run")
 
 
 @pytest.fixture
-def perceptron_given(numbers):
+def mlp_inputs(numbers):
     """Makes tokens, two weights and two biases that `dtype` can hold, all but the tokens in float32."""
 
     def made(rows: int, channels: int, hidden: int, dtype: torch.dtype) -> list[Tensor]:
@@ -27,15 +27,13 @@ def perceptron_given(numbers):
 def output_and_gradients(inputs: list[Tensor], arrives: Tensor) -> list[Tensor]:
     """Of the operator."""
     given = [each.detach().requires_grad_() for each in inputs]
-    output = perceptron.perceptron(*given)
+    output = operators.mlp(*given)
     return [output.detach(), *torch.autograd.grad(output, given, arrives)]
 
 
 @pytest.mark.parametrize(("rows", "channels", "hidden"), [(300, 128, 256), (37, 48, 96), (1, 32, 64), (129, 256, 512)])
-def test_a_perceptron_and_its_gradients_are_the_plain_ones(
-    rows, channels, hidden, half_dtype, perceptron_given, numbers
-):
-    inputs = perceptron_given(rows, channels, hidden, half_dtype)
+def test_an_mlp_and_its_gradients_are_the_plain_ones(rows, channels, hidden, half_dtype, mlp_inputs, numbers):
+    inputs = mlp_inputs(rows, channels, hidden, half_dtype)
     arrives = numbers.random(rows, channels, seed=9, dtype=half_dtype)
     exact = [each.double().requires_grad_() for each in inputs]
     tokens, first, first_bias, second, second_bias = exact
@@ -46,8 +44,8 @@ def test_a_perceptron_and_its_gradients_are_the_plain_ones(
     assert max(map(numbers.error, found, expected)) < numbers.tolerance[half_dtype]
 
 
-def test_weights_of_a_perceptron_may_lie_turned(half_dtype, perceptron_given, numbers):
-    inputs = perceptron_given(37, 48, 96, half_dtype)
+def test_weights_of_an_mlp_may_lie_turned(half_dtype, mlp_inputs, numbers):
+    inputs = mlp_inputs(37, 48, 96, half_dtype)
     arrives = numbers.random(37, 48, seed=9, dtype=half_dtype)
     turned = [numbers.turned(each) for each in inputs]
     assert not any(each.is_contiguous() for each in turned)
@@ -58,17 +56,17 @@ def test_weights_of_a_perceptron_may_lie_turned(half_dtype, perceptron_given, nu
 
 @pytest.mark.parametrize(("rows", "channels"), [(300, 128), (37, 48), (1, 32), (70, 256)])
 def test_a_projection_is_the_plain_one_and_hands_the_tokens_on(rows, channels, half_dtype, numbers):
-    from protoformer.models.kernels import projection_kernels
+    from protoformer.models.kernels import mlp_kernels
 
     tokens = numbers.random(rows, channels, seed=0, dtype=torch.float32)
     bias = numbers.random(2 * channels, seed=1, dtype=torch.float32)
     weight = numbers.random(2 * channels, channels, seed=2, dtype=half_dtype)
     narrowed = torch.empty_like(tokens, dtype=half_dtype)
-    found = projection_kernels.project(tokens, weight, bias, narrowed)
+    found = mlp_kernels.project(tokens, weight, bias, narrowed)
     assert torch.equal(narrowed, tokens.to(half_dtype))
     right = narrowed.double() @ weight.double().T + bias.double()
     assert numbers.error(found, right) < numbers.tolerance[half_dtype]
-    assert torch.equal(projection_kernels.project(tokens, weight, bias, None), found)
+    assert torch.equal(mlp_kernels.project(tokens, weight, bias, None), found)
 
 
 @pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])

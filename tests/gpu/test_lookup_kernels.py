@@ -71,7 +71,7 @@ def test_nothing_read_is_no_gradient(numbers):
 
 @slow
 def test_windows_that_are_computed_a_second_time_give_the_same_gradient(numbers, monkeypatch):
-    monkeypatch.setattr("protoformer.models.heads.flow.kernels_run_on", lambda _: True)
+    monkeypatch.setattr("protoformer.models.heads.flow.use_kernels", lambda *_: True)
     centers = estimates(numbers, 8, 9, 1.0, 2)
     gradients = []
     for again in (False, True):

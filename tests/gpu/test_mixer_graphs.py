@@ -37,7 +37,7 @@ def _nothing_is_compiled_yet() -> None:
 @pytest.mark.usefixtures("kernels_taken")
 @pytest.mark.parametrize(
     ("half", "operators"),
-    [pytest.param(False, ["mix"], marks=pytest.mark.slow_interpreted), (True, ["mix", "perceptron"])],
+    [pytest.param(False, ["mix"], marks=pytest.mark.slow_interpreted), (True, ["mix", "mlp"])],
 )
 def test_a_mixer_at_once_compiles_to_one_graph(half, operators, mixer, numbers):
     module, backend = mixer(32, 2, 10), Looking("aot_eager")
@@ -79,7 +79,7 @@ def test_a_compiled_mixer_is_one_graph_with_the_same_results(mixer, numbers):
     compiled = torch.compile(module, backend=backend, fullgraph=True)
     for mine, other in zip(mixed(compiled, tokens), mixed(module, tokens), strict=True):
         assert numbers.error(mine, other) < 3e-2
-    assert backend.graphs == 1 and backend.saw("mix", "perceptron")
+    assert backend.graphs == 1 and backend.saw("mix", "mlp")
 
 
 @pytest.mark.usefixtures("on_gpu")

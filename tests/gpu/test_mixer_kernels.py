@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from protoformer.models.encoder import Mixer
-from protoformer.models.kernels import dispatch as fused
-from protoformer.models.kernels import mixing
-from protoformer.models.kernels import operators as perceptron
+from protoformer.models.kernels import dispatch, mixing, operators
 
 pytestmark = pytest.mark.usefixtures("kernels_run", "kernels_taken")
 
@@ -57,7 +55,7 @@ def test_a_mixer_at_once_is_the_plain_one(case, mixer, numbers):
         return [*(each.detach() for each in seen), *gradients]
 
     ours = found()
-    with fused.computed("plain"):
+    with dispatch.use_version("plain"):
         theirs = found()
     assert torch.equal(ours[0], theirs[0])
     names = ("memberships", "output", "centers", "tokens", *learned)
@@ -92,7 +90,7 @@ def test_a_mixer_in_half_precision_is_the_exact_one_wherever_pixels_go_to_the_sa
 
     with torch.autocast(numbers.device, torch.float16):
         output, prototypes = module(tokens, size)
-    with fused.computed("plain"):
+    with dispatch.use_version("plain"):
         right, expected = exact(right_tokens, size)
     assert output.dtype == torch.float16
     same = prototypes.assignment == expected.assignment
@@ -161,4 +159,4 @@ def test_torch_finds_nothing_wrong_with_the_operator_of_a_mixer(numbers):
     shapes = [(70, 32), (64, 32), (64,), (32, 64), (32,)]
     inputs = [numbers.random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
     inputs[0] = inputs[0].half()
-    torch.library.opcheck(perceptron.perceptron, tuple(each.requires_grad_() for each in inputs))
+    torch.library.opcheck(operators.mlp, tuple(each.requires_grad_() for each in inputs))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import dispatch
 
 pytestmark = pytest.mark.usefixtures("kernels_run", "on_gpu")
 
@@ -29,9 +29,9 @@ class Found:
 def run(
     module: nn.Module, tokens: Tensor, size: tuple[int, int], half: bool, version: str, counted: Tensor | None = None
 ) -> Found:
-    """What this one of fused.VERSIONS finds, with gradients of the squares of all pixels, or of those `counted`."""
+    """What this one of dispatch.VERSIONS finds, with gradients of the squares of all pixels, or of those `counted`."""
     tokens = tokens.detach().requires_grad_()
-    with fused.computed(version):
+    with dispatch.use_version(version):
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
             output, prototypes = module(tokens, size)
         squares = output.float().square()
@@ -46,7 +46,7 @@ def run(
 def test_a_mixer_in_single_precision_is_the_plain_one(channels, heads, mixer, numbers):
     module, size = mixer(channels, heads), (33, 47)
     tokens = 4 * numbers.random(2, 33 * 47, channels, seed=0, dtype=torch.float32)
-    ours, theirs = (run(module, tokens, size, False, version) for version in fused.VERSIONS)
+    ours, theirs = (run(module, tokens, size, False, version) for version in dispatch.VERSIONS)
     for mine, other in zip([ours.output, *ours.gradients], [theirs.output, *theirs.gradients], strict=True):
         assert numbers.error(mine, other) < 1e-3  # pixels that tie may go to either of two prototypes
 
@@ -56,7 +56,7 @@ def test_half_precision_strays_no_further_than_in_the_plain_version(channels, he
     module, size = mixer(channels, heads), (33, 47)
     tokens = 4 * numbers.random(2, 33 * 47, channels, seed=0, dtype=torch.float32)
     exact = run(module, tokens, size, False, "fused")
-    ours, theirs = (run(module, tokens, size, True, version) for version in fused.VERSIONS)
+    ours, theirs = (run(module, tokens, size, True, version) for version in dispatch.VERSIONS)
     assert_strays_no_further(ours, theirs, exact, numbers)
     assert_same_but_for_ties(ours, theirs, 2e-2, numbers)
 
@@ -83,10 +83,10 @@ def test_a_mixer_of_the_size_of_a_training_batch_in_single_precision_is_the_plai
 ):
     module = mixer(channels, channels // 32, count)
     tokens = numbers.random(images, size[0] * size[1], channels, seed=0, dtype=torch.float32)
-    ours, theirs = (run(module, tokens, size, False, version) for version in fused.VERSIONS)
+    ours, theirs = (run(module, tokens, size, False, version) for version in dispatch.VERSIONS)
     same = assert_same_but_for_ties(ours, theirs, 1e-3, numbers)
     # Of so many pixels some tie, and one that goes elsewhere weighs more than all errors of rounding.
-    ours, theirs = (run(module, tokens, size, False, version, same) for version in fused.VERSIONS)
+    ours, theirs = (run(module, tokens, size, False, version, same) for version in dispatch.VERSIONS)
     for mine, other in zip(ours.gradients, theirs.gradients, strict=True):
         assert numbers.error(mine, other) < 1e-3
 

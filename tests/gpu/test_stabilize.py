@@ -66,5 +66,8 @@ def test_windows_are_those_of_a_cpu() -> None:
     sample = SyntheticWindows(RECIPE.model.config())
     ours, theirs = (sample(world.renderer([3, 4], device), "clean") for device in ("cpu", "cuda"))
     assert torch.allclose(ours.warp, theirs.warp.cpu(), atol=0.01)
-    known = (ours.trust > 0).expand_as(ours.places) & (theirs.trust.cpu() > 0)
-    assert torch.allclose(ours.places[known], theirs.places.cpu()[known], atol=0.05) and known.float().mean() > 0.5
+    known = (ours.confidence > 0).expand_as(ours.displacements) & (theirs.confidence.cpu() > 0)
+    assert (
+        torch.allclose(ours.displacements[known], theirs.displacements.cpu()[known], atol=0.05)
+        and known.float().mean() > 0.5
+    )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import fused
 from protoformer.models.kernels import reference as plain
 
 pytestmark = pytest.mark.usefixtures("kernels_run")

@@ -35,6 +35,6 @@ def test_a_clip_has_the_flow_of_its_pairs(monkeypatch: pytest.MonkeyPatch) -> No
         model = pf.load("tiny", device="cuda")
     frames = list(torch.rand(8, 3, 64, 96, generator=torch.Generator().manual_seed(0)))
     for batch, zoom in ((1, None), (3, None), (3, 1.5)):
-        for number, step in enumerate(model.flow_video(frames, batch=batch, precision="full", zoom=zoom)):
+        for number, step in enumerate(model.flow_video(frames, batch_size=batch, precision="full", zoom=zoom)):
             pair = model.flow(frames[number], frames[number + 1], zoom=zoom)
             torch.testing.assert_close(step.flow, pair.flow, atol=1e-3, rtol=0)

@@ -10,8 +10,8 @@ import protoformer as pf
 from protoformer.models.heads import flow as flow_decoder
 from protoformer.models.heads.correlation import Correlation, all_pairs_bytes, row_bytes
 from protoformer.models.heads.flow import build_flow, cost_bytes
-from protoformer.models.kernels import operators
-from protoformer.models.kernels.dispatch import computed, halves_costs
+from protoformer.models.kernels import dispatch
+from protoformer.models.kernels.dispatch import stores_half_costs, use_version
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -48,7 +48,7 @@ def test_a_cpu_in_use_and_in_half_precision_keeps_rows_and_no_other_does(kinds: 
     ):
         with products(half, gradients):
             network(*images, updates=1, low_memory=low_memory)
-    with products(True, False), computed("plain"):
+    with products(True, False), use_version("plain"):
         network(*images, updates=1)
     assert kinds == [
         "RowCorrelation",
@@ -60,17 +60,17 @@ def test_a_cpu_in_use_and_in_half_precision_keeps_rows_and_no_other_does(kinds: 
 
 
 def test_costs_are_halved_on_a_cpu_and_by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "TRITON_IS_THERE", True)
-    assert halves_costs(CPU, True) and halves_costs(GPU, True)
-    assert not halves_costs(CPU, False) and not halves_costs(GPU, False)
-    monkeypatch.setattr(operators, "TRITON_IS_THERE", False)
-    assert not halves_costs(GPU, True)
-    with computed("plain"):
-        assert not halves_costs(CPU, True)
+    monkeypatch.setattr(dispatch, "TRITON_AVAILABLE", True)
+    assert stores_half_costs(CPU, True) and stores_half_costs(GPU, True)
+    assert not stores_half_costs(CPU, False) and not stores_half_costs(GPU, False)
+    monkeypatch.setattr(dispatch, "TRITON_AVAILABLE", False)
+    assert not stores_half_costs(GPU, True)
+    with use_version("plain"):
+        assert not stores_half_costs(CPU, True)
 
 
 def test_the_bytes_are_those_of_the_kind_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "TRITON_IS_THERE", True)
+    monkeypatch.setattr(dispatch, "TRITON_AVAILABLE", True)
     whole = all_pairs_bytes((55, 128), 4)
     assert cost_bytes((55, 128), 4, 4, CPU, half=True) == row_bytes((55, 128), 4, 4)
     assert cost_bytes((55, 128), 4, 4, GPU, half=True) == whole // 2

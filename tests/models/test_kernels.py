@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protoformer.models.config import preset
 from protoformer.models.encoder import Encoder, Mixer
-from protoformer.models.kernels import blocked, operators
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import blocked, dispatch, fused, operators
 from protoformer.models.kernels import reference as plain
 from protoformer.models.kernels.reference import nearest_prototype
 from protoformer.models.prototyping import Prototypes, Prototyping
@@ -194,7 +193,7 @@ def test_products_with_bands_are_adaptive_pooling(size, grid, half):
     tokens = torch.randn(2, size[0] * size[1], 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     tokens.requires_grad_()
     with torch.autocast("cpu", HALF, enabled=half):
-        ours, theirs = (version.cell_means(tokens, size, grid) for version in (operators, plain))
+        ours, theirs = (pool(tokens, size, grid) for pool in (plain.cell_means_by_products, plain.cell_means))
     torch.testing.assert_close(ours, theirs)
     gradients = (torch.autograd.grad(each.square().sum(), tokens)[0] for each in (ours, theirs))
     torch.testing.assert_close(*gradients)
@@ -225,7 +224,7 @@ SETTINGS = ({}, {"update": "cosine"}, {"normalize": False}, {"residual": False},
 def test_a_mixer_is_the_same_computed_either_way(settings):
     module = mixer(**settings).double()
     ours = mixed(module)
-    with fused.computed("plain"):
+    with dispatch.use_version("plain"):
         theirs = mixed(module)
     assert_same(ours, theirs, 1e-9)
 
@@ -234,7 +233,7 @@ def test_a_mixer_is_the_same_computed_either_way(settings):
 def test_half_precision_strays_no_further_than_in_the_plain_version(settings):
     module = mixer(**settings)
     exact, ours = mixed(module), mixed(module, half=True)
-    with fused.computed("plain"):
+    with dispatch.use_version("plain"):
         theirs = mixed(module, half=True)
     for right, mine, other in zip(exact, ours, theirs, strict=True):
         assert (mine - right).norm() <= 1.5 * (other - right).norm() + 1e-2 * right.norm()
@@ -268,11 +267,11 @@ def test_an_exported_graph_has_none_of_our_operators_and_the_same_results():
 
 
 def test_the_plain_version_is_chosen_within_and_not_after():
-    assert not fused.is_plain()
-    with fused.computed("plain"):
-        assert fused.is_plain()
-    assert not fused.is_plain()
-    with pytest.raises(ValueError, match="no version 'fast'; choose one of fused, plain"), fused.computed("fast"):
+    assert not dispatch.is_plain()
+    with dispatch.use_version("plain"):
+        assert dispatch.is_plain()
+    assert not dispatch.is_plain()
+    with pytest.raises(ValueError, match="no version 'fast'; choose one of fused, plain"), dispatch.use_version("fast"):
         pass
 
 
@@ -314,7 +313,7 @@ def test_without_gradients_synchronization_adds_what_it_does_with_them(batch, he
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "BLOCK_ELEMENTS", elements)
         ours = layer(features, prototypes)
-        with fused.computed("plain"):
+        with dispatch.use_version("plain"):
             theirs = layer(features, prototypes)
     assert_same(list(ours), [expected.detach(), assignment], 1e-5)
     assert_same(list(ours), list(theirs), 1e-5)
@@ -366,10 +365,10 @@ def test_the_assignment_that_synchronization_made_comes_with_the_prototypes():
 
 def test_operations_are_counted_as_in_the_plain_version():
     counts = {}
-    for version in fused.VERSIONS:
+    for version in dispatch.VERSIONS:
         with torch.device("meta"):
             module, tokens = mixer().requires_grad_(False), torch.empty(2, 63, 32)
-        with fused.computed(version), torch.no_grad(), flop_counter() as counter:
+        with dispatch.use_version(version), torch.no_grad(), flop_counter() as counter:
             module(tokens, (7, 9))
         counts[version] = counter.get_total_flops()
     assert counts["fused"] == counts["plain"] > 0

@@ -35,8 +35,8 @@ def moved(path: Tensor, cells: tuple[int, int] = CELLS) -> Trajectories:
 
 
 def last_warp(network: StabilizeNetwork, trails: Trajectories) -> Tensor:
-    height, width = (8 * side for side in trails.places.shape[-2:])
-    image = torch.rand(len(trails.places), 3, height, width, generator=torch.Generator().manual_seed(0))
+    height, width = (8 * side for side in trails.displacements.shape[-2:])
+    image = torch.rand(len(trails.displacements), 3, height, width, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         warp: Tensor = network(2 * image - 1, trails).warps[-1]
     return warp
@@ -76,8 +76,8 @@ def test_what_is_steady_stays_as_it_is(regressor: str) -> None:
     # Also where the clip has just begun, or is about to end.
     for missing in (steps < -4, steps > 4):
         trails = moved(pan)
-        trust = torch.where(missing.view(1, -1, 1, 1, 1), 0.0, trails.trust)
-        assert last_warp(chosen, Trajectories(trails.places * trust, trust)).abs().max() < 0.3
+        trust = torch.where(missing.view(1, -1, 1, 1, 1), 0.0, trails.confidence)
+        assert last_warp(chosen, Trajectories(trails.displacements * trust, trust)).abs().max() < 0.3
 
 
 def test_whatever_has_been_learned_a_steady_pan_stays_as_it_is() -> None:
@@ -107,7 +107,7 @@ def test_what_walks_by_does_not_take_the_frame_with_it() -> None:
     path, off = shake(chosen)
     trails = moved(path)
     walker = (steps_of(chosen) * 1.5 + 4 * (steps_of(chosen) / 5).sin()).view(1, -1, 1, 1, 1)
-    trails.places[..., 3:6, 4:7] += walker
+    trails.displacements[..., 3:6, 4:7] += walker
     warp = last_warp(chosen, trails)
     assert (warp - off.view(1, 2, 1, 1)).norm(dim=1).max() < 0.35 * off.norm()
 

@@ -13,7 +13,7 @@ from protoformer.models.heads.correlation import window_index
 from protoformer.models.heads.flow import FlowPrediction
 from protoformer.models.heads.matching import CELL, MatchResult
 from protoformer.models.heads.update import FACTOR
-from protoformer.models.kernels.dispatch import kernels_run_on
+from protoformer.models.kernels.dispatch import use_kernels
 from protoformer.models.runtime import maps_to_tokens
 
 MAX_FLOW = 400.0
@@ -169,7 +169,8 @@ def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) 
         Scalars: sum of the L1 error, of its NLL, and of the end-point error (without gradient).
     """
     has_row_layout = estimate.stride(3) == log_scale.stride(3) == 1 and flow.is_contiguous() and mask.is_contiguous()
-    if kernels_run_on(estimate) and estimate.dtype == log_scale.dtype == flow.dtype == torch.float32 and has_row_layout:
+    is_float32 = estimate.dtype == log_scale.dtype == flow.dtype == torch.float32
+    if use_kernels(estimate, "loss") and is_float32 and has_row_layout:
         return kernel_error_sums(estimate, log_scale, flow, mask)
     error = torch.where(mask, estimate - flow, 0.0)
     nll = (mask * laplace_nll(error.detach(), log_scale)).sum()

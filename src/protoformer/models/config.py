@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from protoformer.errors import InputError, nearest
-from protoformer.io.files import shown
+from protoformer.errors import InputError, closest_name
+from protoformer.io.files import short_repr
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "embedding": ("patches", "convolutions"),
@@ -41,7 +41,7 @@ Configurations are also read from files; without bounds, one line of a file coul
 total number of parameters is bounded by `networks.MAX_PARAMETERS`.
 """
 MIN_METERS = 1e-4
-"""Lower bound of `nearest` and `farthest`, meters."""
+"""Lower bound of `closest_name` and `farthest`, meters."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,9 @@ class ModelConfig:
         for field in dataclasses.fields(self):
             requirement = _violated_requirement(field.name, getattr(self, field.name), field.default)
             if requirement:
-                raise InputError(f"{field.name} is {shown(getattr(self, field.name))}, but it must be {requirement}.")
+                raise InputError(
+                    f"{field.name} is {short_repr(getattr(self, field.name))}, but it must be {requirement}."
+                )
         if not self.nearest < self.farthest:
             raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
         head_widths = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
@@ -184,7 +186,7 @@ class ModelConfig:
             InputError: If `fields` is not a mapping, a field does not exist, or a value is not allowed.
         """
         if not isinstance(fields, Mapping):
-            raise InputError(f"a configuration is {shown(fields)}, but it must be a mapping of fields to values.")
+            raise InputError(f"a configuration is {short_repr(fields)}, but it must be a mapping of fields to values.")
         return cls(**_check_names(fields))
 
 
@@ -216,8 +218,8 @@ def _check_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     for name in fields:
         if name not in names:
-            near = nearest(str(name), names)
-            raise InputError(f"a model has no field {shown(name)}; the nearest one is {near!r}.")
+            near = closest_name(str(name), names)
+            raise InputError(f"a model has no field {short_repr(name)}; the nearest one is {near!r}.")
     # JSON has no tuples.
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
@@ -293,5 +295,5 @@ def preset(name: str, **fields: Any) -> ModelConfig:
         InputError: If there is no such preset or field, or a value is not allowed.
     """
     if name not in PRESETS:
-        raise InputError(f"there is no preset {shown(name)}; choose one of {', '.join(PRESETS)}.")
+        raise InputError(f"there is no preset {short_repr(name)}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name].changed(**fields)

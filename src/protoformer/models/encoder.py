@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from protoformer.geometry.resizing import Padding
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.cost_memory import FeedForward
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import fused
 from protoformer.models.kernels.mixing import Weights
 from protoformer.models.layers import MapNorm, PositionConv, TokenNorm, init_for_relu
 from protoformer.models.prototyping import Prototypes, Prototyping
@@ -152,7 +152,7 @@ class Mixer(nn.Module):
         prototyping, (rows, columns) = self.prototyping, self.prototyping.grid
         has_kernel = prototyping.update == "cap" and prototyping.iterations > 0
         has_kernel = has_kernel and isinstance(self.synchronization, LatentSynchronization)
-        return has_kernel and fused.mixes(tokens, rows * columns, tokens.shape[2] // prototyping.heads)
+        return has_kernel and fused.can_mix(tokens, rows * columns, tokens.shape[2] // prototyping.heads)
 
     def _forward_fused(
         self, tokens: Tensor, size: tuple[int, int], return_prototypes: bool

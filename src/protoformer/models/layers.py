@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from protoformer.models.kernels.dispatch import is_in_use_on_cpu, kernels_run_on
+from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
 
 ALIGNMENT = 8
 """Channel counts that are multiples of this multiply fastest on matrix units."""
@@ -22,7 +22,7 @@ ALIGNMENT = 8
 
 def match_layout(maps: Tensor) -> Tensor:
     """Convert maps, B x C x H x W, to channels last for inference on a CPU, where convolutions are then fastest."""
-    return maps.contiguous(memory_format=torch.channels_last) if is_in_use_on_cpu(maps) else maps
+    return maps.contiguous(memory_format=torch.channels_last) if is_cpu_inference(maps) else maps
 
 
 class TokenNorm(nn.LayerNorm):
@@ -33,7 +33,7 @@ class TokenNorm(nn.LayerNorm):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Normalize tokens, ... x C; the output is float32 under autocast."""
-        if not (kernels_run_on(tokens) and self.weight.dtype == torch.float32):
+        if not (use_kernels(tokens, "norm") and self.weight.dtype == torch.float32):
             return super().forward(tokens)
         rows = tokens.reshape(-1, tokens.shape[-1]).contiguous()
         normed: Tensor = _LayerNorm.apply(rows, self.weight, self.bias, self.eps)  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class MapNorm(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Normalize maps, B x C x H x W."""
-        if not kernels_run_on(maps):
+        if not use_kernels(maps, "norm"):
             normed = F.instance_norm(maps, eps=self.eps)
             return F.relu(normed) if self.rectified else normed
         rows = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
@@ -74,7 +74,7 @@ class ActivatedConv(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve B x C_in x H x W to B x C x H' x W'."""
-        if not kernels_run_on(maps):
+        if not use_kernels(maps, "activation"):
             output = super().forward(maps)
             return F.relu(output) if self.rectified else output
         # Pad the channels to a multiple of ALIGNMENT, as matrix units are slow otherwise.
@@ -95,7 +95,7 @@ class PositionConv(nn.Conv2d):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Add the convolution of maps, B x C x H x W, to them."""
-        if not (kernels_run_on(maps) and self.weight.dtype == torch.float32):
+        if not (use_kernels(maps, "position") and self.weight.dtype == torch.float32):
             return maps + super().forward(maps)
         rows = maps.permute(0, 2, 3, 1).float().contiguous()
         taps = self.weight.flatten(1).T.contiguous()
@@ -108,20 +108,20 @@ class _Position(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
-        from protoformer.models.kernels import layer_kernels as position_kernels
+        from protoformer.models.kernels import layer_kernels
 
         ctx.save_for_backward(maps, taps)
         with torch.cuda.device_of(maps):
-            return position_kernels.position(maps, taps, bias)
+            return layer_kernels.position(maps, taps, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, ...]:
-        from protoformer.models.kernels import layer_kernels as position_kernels
+        from protoformer.models.kernels import layer_kernels
 
         maps, taps = ctx.saved_tensors
         with torch.cuda.device_of(maps):
-            return position_kernels.position_gradient(d_output.contiguous(), maps, taps)
+            return layer_kernels.position_gradient(d_output.contiguous(), maps, taps)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -129,21 +129,21 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        from protoformer.models.kernels import layer_kernels as norm_kernels
+        from protoformer.models.kernels import layer_kernels
 
         ctx.save_for_backward(rows, weight)
         ctx.eps = eps
         with torch.cuda.device_of(rows):
-            return norm_kernels.layer_norm(rows, weight, bias, eps)
+            return layer_kernels.layer_norm(rows, weight, bias, eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        from protoformer.models.kernels import layer_kernels as norm_kernels
+        from protoformer.models.kernels import layer_kernels
 
         rows, weight = ctx.saved_tensors
         with torch.cuda.device_of(rows):
-            return *norm_kernels.layer_norm_gradient(d_output.contiguous(), rows, weight, ctx.eps), None
+            return *layer_kernels.layer_norm_gradient(d_output.contiguous(), rows, weight, ctx.eps), None
 
 
 class _InstanceNorm(torch.autograd.Function):
@@ -151,10 +151,10 @@ class _InstanceNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor, eps: float, rectified: bool) -> Tensor:
-        from protoformer.models.kernels import layer_kernels as norm_kernels
+        from protoformer.models.kernels import layer_kernels
 
         with torch.cuda.device_of(maps):
-            output, moments = norm_kernels.instance_norm(maps, eps, rectified)
+            output, moments = layer_kernels.instance_norm(maps, eps, rectified)
         ctx.save_for_backward(maps, moments)
         ctx.rectified = rectified
         return output
@@ -162,11 +162,11 @@ class _InstanceNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        from protoformer.models.kernels import layer_kernels as norm_kernels
+        from protoformer.models.kernels import layer_kernels
 
         maps, moments = ctx.saved_tensors
         with torch.cuda.device_of(maps):
-            return norm_kernels.instance_norm_gradient(d_output.contiguous(), maps, moments, ctx.rectified), None, None
+            return layer_kernels.instance_norm_gradient(d_output.contiguous(), maps, moments, ctx.rectified), None, None
 
 
 class _Activate(torch.autograd.Function):
@@ -174,10 +174,10 @@ class _Activate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
-        from protoformer.models.kernels import layer_kernels as activation_kernels
+        from protoformer.models.kernels import layer_kernels
 
         with torch.cuda.device_of(rows):
-            output = activation_kernels.activate(rows, bias, rectified)
+            output = layer_kernels.activate(rows, bias, rectified)
         ctx.save_for_backward(output, bias)
         ctx.rectified, ctx.width = rectified, rows.shape[1]
         return output
@@ -185,12 +185,12 @@ class _Activate(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor | None, ...]:
-        from protoformer.models.kernels import layer_kernels as activation_kernels
+        from protoformer.models.kernels import layer_kernels
 
         output, bias = ctx.saved_tensors
         with torch.cuda.device_of(output):
             d_output = d_output.contiguous()
-            return *activation_kernels.activate_gradient(d_output, output, bias, ctx.rectified, ctx.width), None
+            return *layer_kernels.activate_gradient(d_output, output, bias, ctx.rectified, ctx.width), None
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from protoformer.errors import InputError, shortened
-from protoformer.io.files import open_input, shown, write_atomically
+from protoformer.errors import InputError, shorten
+from protoformer.io.files import open_input, short_repr, write_atomically
 from protoformer.models.config import ModelConfig
 from protoformer.models.layers import meta_init
 from protoformer.models.networks import NETWORKS, build_network
@@ -107,7 +107,7 @@ def _build_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in pairs:
         if name in result:
-            raise ValueError(f"its JSON has {shown(name)} twice")
+            raise ValueError(f"its JSON has {short_repr(name)} twice")
         result[name] = value
     return result
 
@@ -118,17 +118,19 @@ def _refuse_constant(text: str) -> Any:
 
 def _parse_entry(name: str, entry: Any) -> StoredShape:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"its header does not describe {shown(name)} by dtype, shape and data_offsets")
+        raise ValueError(f"its header does not describe {short_repr(name)} by dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
-        raise ValueError(f"{shown(name)} has the unknown dtype {shown(dtype)}")
+        raise ValueError(f"{short_repr(name)} has the unknown dtype {short_repr(dtype)}")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        raise ValueError(f"{shown(name)} has a shape or offsets that are not whole numbers")
+        raise ValueError(f"{short_repr(name)} has a shape or offsets that are not whole numbers")
     if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"{shown(name)} has {len(shape)} dimensions, and at most {MAX_DIMENSIONS} are read")
+        raise ValueError(f"{short_repr(name)} has {len(shape)} dimensions, and at most {MAX_DIMENSIONS} are read")
     begin, end = offsets
     if math.prod(shape) * DTYPE_BYTES[dtype] != end - begin:
-        raise ValueError(f"{shown(name)} does not have the number of bytes that its shape {shown(shape)} needs")
+        raise ValueError(
+            f"{short_repr(name)} does not have the number of bytes that its shape {short_repr(shape)} needs"
+        )
     return StoredShape(dtype, tuple(shape), begin, end)
 
 
@@ -144,7 +146,7 @@ def _check_offsets(tensors: dict[str, StoredShape], size: int) -> None:
     position = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if tensor.begin != position:
-            raise ValueError(f"{shown(name)} does not begin where the tensor before it ends")
+            raise ValueError(f"{short_repr(name)} does not begin where the tensor before it ends")
         position = tensor.end
     if position != size:
         raise ValueError(f"its tensors take {position} bytes, and the file has {size} for them")
@@ -270,7 +272,7 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
 
 
 def _invalid_file_error(path: str | os.PathLike[str], error: Exception) -> InputError:
-    reason = shortened(error, 300).removesuffix(".")
+    reason = shorten(error, 300).removesuffix(".")
     return InputError(f"{path} does not hold weights of this package ({reason}); give a file that it wrote.")
 
 
@@ -314,7 +316,7 @@ def _parse_description(path: str | os.PathLike[str], header: TensorHeader) -> _D
     if not isinstance(task, str) or not isinstance(borrowed, str | None):
         raise ValueError("its metadata has a task or a digest that is not a string")
     if task not in NETWORKS:
-        raise InputError(f"{path} holds weights for {shortened(task)}, which this version does not do; update it.")
+        raise InputError(f"{path} holds weights for {shorten(task)}, which this version does not do; update it.")
     try:
         config = ModelConfig.from_dict(description["config"])
     except InputError as error:
@@ -347,13 +349,13 @@ def _build_checked(
     if shapes != expected:
         name = min(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
         raise InputError(
-            f"{path} does not fit the network it describes (its tensor {shown(name)} has the shape "
-            f"{shown(shapes.get(name))}, and the network {shown(expected.get(name))}); give a file that this version "
-            "wrote."
+            f"{path} does not fit the network it describes (its tensor {short_repr(name)} has the shape "
+            f"{short_repr(shapes.get(name))}, and the network {short_repr(expected.get(name))}); give a file that this "
+            "version wrote."
         )
     for name, tensor in stored.items():
         if tensor.dtype not in DTYPES:
-            raise ValueError(f"{shown(name)} has the dtype {tensor.dtype}, and weights have {', '.join(DTYPES)}")
+            raise ValueError(f"{short_repr(name)} has the dtype {tensor.dtype}, and weights have {', '.join(DTYPES)}")
     return network
 
 

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry.warps import cell_of_pixel, cells, grid_shape
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import competing, means, member_sums, similarities
 from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dtype
 

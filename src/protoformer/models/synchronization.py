@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.models.kernels import dispatch as fused
+from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import gated, nearest_prototype, take
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dtype

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry.resizing import Padding
 from protoformer.geometry.warps import pixel_grid
-from protoformer.models.kernels.dispatch import is_written
+from protoformer.models.kernels.dispatch import is_exporting
 from protoformer.models.layers import TokenNorm
 from protoformer.models.runtime import (
     full_precision,
@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend from query (B x heads x n x d) to key and value (B x heads x m x d): B x heads x n x d."""
-    if is_written():
+    if is_exporting():
         return F.scaled_dot_product_attention(query, key, value)
     parts = (tensor.split(MAX_BATCH) for tensor in (query, key, value))
     return torch.cat([F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)])
@@ -283,7 +283,7 @@ class CostMemory(nn.Module):
     @staticmethod
     def _split_pixels(pixels: Tensor) -> tuple[Tensor, ...]:
         """Split B x HW x C into chunks of pixels whose cost maps are encoded together."""
-        if is_written():  # an exported graph cannot have a number of chunks that depends on the size
+        if is_exporting():  # an exported graph cannot have a number of chunks that depends on the size
             return (pixels,)
         chunk_size = pixels.shape[1] if torch.is_grad_enabled() else MAPS_AT_ONCE
         chunks: tuple[Tensor, ...] = pixels.split(max(1, chunk_size // pixels.shape[0]), dim=1)

@@ -45,7 +45,7 @@ from protoformer.models.heads.correlation import (
 from protoformer.models.heads.cost_memory import Attention, CostMemory, FeedForward, sine_positions
 from protoformer.models.heads.matching import GlobalMatching, MatchResult, PixelAggregation, PrototypeAggregation
 from protoformer.models.heads.update import FACTOR, UpdateBlock, upsample
-from protoformer.models.kernels.dispatch import halves_costs, kernels_run_on
+from protoformer.models.kernels.dispatch import stores_half_costs, use_kernels
 from protoformer.models.layers import match_layout
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import ProgressCallback, map_size
@@ -152,11 +152,11 @@ class MemoryCosts(nn.Module):
 
 def _build_correlation(fmap1: Tensor, fmap2: Tensor, levels: int, radius: int, low_memory: bool) -> Correlation:
     """Choose the implementation of the correlation by device, precision and whether gradients are needed."""
-    if kernels_run_on(fmap1) and not (low_memory and torch.is_grad_enabled()):
+    if use_kernels(fmap1, "lookup") and not (low_memory and torch.is_grad_enabled()):
         return (KernelOnDemandCorrelation if low_memory else KernelCorrelation)(fmap1, fmap2, levels)
     if low_memory:
         return OnDemandCorrelation(fmap1, fmap2, levels)
-    if not torch.is_grad_enabled() and halves_costs(fmap1.device, fmap1.dtype == torch.bfloat16):
+    if not torch.is_grad_enabled() and stores_half_costs(fmap1.device, fmap1.dtype == torch.bfloat16):
         return RowCorrelation(fmap1, fmap2, levels, radius)
     return StoredCorrelation(fmap1, fmap2, levels)
 
@@ -171,7 +171,7 @@ def cost_bytes(size: tuple[int, int], levels: int, radius: int, device: torch.de
         device: Device that the network runs on.
         half: Whether matrix products are in half precision.
     """
-    if not halves_costs(device, half):
+    if not stores_half_costs(device, half):
         return all_pairs_bytes(size, levels)
     return row_bytes(size, levels, radius) if device.type == "cpu" else all_pairs_bytes(size, levels) // 2
 

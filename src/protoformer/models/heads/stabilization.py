@@ -202,7 +202,7 @@ class StabilizeStage(nn.Module):
         """
         size, width = map_size(maps), maps.shape[3]
         # Positions in eighths of the width of the frame, so that a strong shake is about as large as the confidence.
-        trajectory = torch.cat((trails.places / width, trails.trust), dim=2).flatten(1, 2)
+        trajectory = torch.cat((trails.displacements / width, trails.confidence), dim=2).flatten(1, 2)
         encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, self.norm.normalized_shape[0])
         tokens = self.embed(maps_to_tokens(trajectory)) + self.project(maps_to_tokens(maps)) + encoding
         for block in self.blocks:
@@ -249,7 +249,7 @@ class StabilizeNetwork(nn.Module):
         self._check_shapes(images, trails)
         with torch.no_grad():
             features = self.features(images).features[-1].float()
-        warp, warps = torch.zeros_like(trails.places[:, 0]), []
+        warp, warps = torch.zeros_like(trails.displacements[:, 0]), []
         for stage in self.stages:
             warp = self._update_warp(stage, features, trails, warp.detach())
             warps.append(warp)
@@ -261,12 +261,12 @@ class StabilizeNetwork(nn.Module):
         with full_precision(warp):
             warped = seen_from(trails, warp)
             maps = sample(features, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
-            smooth = fit_fields(warped.places, warped.trust)
+            smooth = fit_fields(warped.displacements, warped.confidence)
         output: StageOutput = stage(maps, warped)
         with full_precision(warp):
             coefficients, terms = smooth.coefficients, cell_terms(*size, device=warp.device)
             filters = self.path(coefficients[:, :, 0], smooth.weights.mean(dim=(2, 3, 4)), output.summary)
-            residual = smooth.weights * (warped.places - evaluate_fields(coefficients, terms))
+            residual = smooth.weights * (warped.displacements - evaluate_fields(coefficients, terms))
             frame_motion = torch.einsum("bct,btnc->bnc", filters, coefficients)
             cell_motion = torch.einsum("bct,btchw->bchw", filters, residual)
             frame_motion = torch.cat((frame_motion[:, :AFFINE] - output.affine, frame_motion[:, AFFINE:]), dim=1)
@@ -287,7 +287,7 @@ class StabilizeNetwork(nn.Module):
         past, future = self.window
         height, width = images.shape[-2:]
         cells = (len(images), past + 1 + future, 3, height // CELL, width // CELL)
-        shapes = tuple(trails.places.shape), tuple(trails.trust.shape)
+        shapes = tuple(trails.displacements.shape), tuple(trails.confidence.shape)
         expected = (*cells[:2], 2, *cells[3:]), (*cells[:2], 1, *cells[3:])
         if height % CELL or width % CELL or shapes != expected:
             raise ValueError(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from protoformer.geometry.resizing import convex_upsample
-from protoformer.models.kernels.dispatch import is_in_use_on_cpu, kernels_run_on
+from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
 from protoformer.models.layers import ActivatedConv, init_for_gates, init_for_relu
 from protoformer.models.runtime import full_precision, to_autocast_dtype
 
@@ -111,7 +111,7 @@ def gru_gates(terms: tuple[Tensor, Tensor, Tensor], state: Tensor) -> tuple[Tens
     Returns:
         The update and reset gates, B x (2 hidden) x H x W, and the state times the reset gate, B x hidden x H x W.
     """
-    if not kernels_run_on(state):
+    if not use_kernels(state, "gru"):
         gates = torch.sigmoid(terms[0] + terms[1] + terms[2])
         return gates, gates.chunk(2, dim=1)[1] * state
     rows, reset_rows = _GruGates.apply(*map(_to_rows, terms), _to_rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
@@ -129,7 +129,7 @@ def gru_state(terms: tuple[Tensor, Tensor, Tensor], gates: Tensor, state: Tensor
     Returns:
         The new state, B x hidden x H x W.
     """
-    if not kernels_run_on(state):
+    if not use_kernels(state, "gru"):
         candidate, update = torch.tanh(terms[0] + terms[1] + terms[2]), gates.chunk(2, dim=1)[0]
         return torch.lerp(state.to(candidate.dtype), candidate, update)
     rows = _GruState.apply(*map(_to_rows, terms), _to_rows(gates), _to_rows(state, terms[0].dtype))  # type: ignore[no-untyped-call]
@@ -308,9 +308,9 @@ def upsample(field: Tensor, weights: Tensor, factor: int) -> Tensor:
     Returns:
         B x C x (factor H) x (factor W), float32.
     """
-    if is_in_use_on_cpu(field):
+    if is_cpu_inference(field):
         return product_upsample(field, weights, factor)
-    if not kernels_run_on(field):
+    if not use_kernels(field, "upsampling"):
         return convex_upsample(field, weights, factor)
     return kernel_upsample(field, weights, factor)
 

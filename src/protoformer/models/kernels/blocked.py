@@ -15,7 +15,7 @@ BLOCK_ELEMENTS = 2**19
 On two cores with 1 MiB of second cache each and 32 MiB of third, CAP and LS of 108x240 pixels took 163, 134, 116, 111,
 119, 139 and 155 ms with 2^16 to 2^22: many small products start too often, and large ones leave the cache.
 """
-LEAST_NORM = 1e-8
+MIN_NORM = 1e-8
 """As in torch's cosine similarity: a shorter vector counts as this long."""
 Layer = tuple[Tensor, Tensor]
 """Weight (outputs x inputs) and bias of a linear layer."""
@@ -177,14 +177,14 @@ class _Gates(_Heads):
 
     def __init__(self, keys: Tensor, alpha: Tensor, beta: Tensor) -> None:
         super().__init__(keys.dtype, alpha, beta)
-        self.directions = F.normalize(self.split(keys), dim=-1, eps=LEAST_NORM)
+        self.directions = F.normalize(self.split(keys), dim=-1, eps=MIN_NORM)
 
     def of(self, queries: Tensor, own: Tensor) -> Tensor:
         """Gates of n pixels, queries n x C, for the prototypes that they are assigned to (n): n x heads."""
         query = self.split(queries)
         # Rows of what lies in memory row by row are taken several times as fast by index_select as by an index.
         along = (query * self.directions.index_select(0, own)).sum(dim=-1)
-        cosine = along / torch.linalg.vector_norm(query, dim=-1).clamp_min(LEAST_NORM)
+        cosine = along / torch.linalg.vector_norm(query, dim=-1).clamp_min(MIN_NORM)
         return torch.sigmoid(self.alpha * cosine + self.beta)
 
 
@@ -203,7 +203,7 @@ class _TracedGate(_Heads):
         """Vectors at unit length, what they were divided by, and that over their own length (0 for zeros)."""
         vectors = self.split(tokens)
         length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-        norm = length.clamp_min(LEAST_NORM)
+        norm = length.clamp_min(MIN_NORM)
         return vectors / norm, norm, torch.where(length > 0, norm / length, 0.0)
 
     def backward(self, d_gate: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

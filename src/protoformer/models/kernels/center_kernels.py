@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.models.kernels.common_kernels import halved_directions
-from protoformer.models.kernels.reference import LEAST_MASS
+from protoformer.models.kernels.reference import MIN_MASS
 from protoformer.models.kernels.tiles import padded
 
 CHANNELS, PIXELS = 32, 64
@@ -258,7 +258,7 @@ def finish(
         rows,
         heads,
         channels,
-        LEAST_MASS,
+        MIN_MASS,
         width=width,
         padded_channels=padded(channels),
         block=ROWS,
@@ -309,7 +309,7 @@ def centers_gradient(
         batch,
         heads,
         channels,
-        LEAST_MASS,
+        MIN_MASS,
         width=channels // heads,
         padded_channels=padded(channels),
         block=ROWS,

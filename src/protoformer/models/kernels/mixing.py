@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from protoformer.models.kernels import dispatch, reference
 from protoformer.models.runtime import flop_formula, full_precision, split_heads
 
 
@@ -118,7 +119,6 @@ def mix(
 
     dtype is the precision of matrix products; keep stores what the backward pass needs.
     """
-    from protoformer.models.kernels import center_kernels as cell_kernels
     from protoformer.models.kernels import synchronization_kernels
 
     tokens = tokens.contiguous()
@@ -127,7 +127,7 @@ def mix(
     with full_precision(tokens), torch.cuda.device_of(tokens):
         pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
         projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["narrowed"])
-        cell_kernels.pool(tokens, (size[0], size[1]), (grid[0], grid[1]), buffers["earlier"][0])
+        _center_functions().pool(tokens, (size[0], size[1]), (grid[0], grid[1]), buffers["earlier"][0])
         layers = (
             (query.contiguous(), query_bias.contiguous()),
             (prototypes.contiguous(), prototypes_bias.contiguous()),
@@ -158,7 +158,6 @@ def _run_iterations(
     Returns:
         The normalized final prototypes as the sum of two float16 tensors.
     """
-    from protoformer.models.kernels import center_kernels as center_kernels
     from protoformer.models.kernels import prototyping_kernels
 
     channels, heads = buffers["centers"].shape[2], buffers["masses"].shape[-1]
@@ -173,7 +172,7 @@ def _run_iterations(
         levels = buffers["levels"][slot] if buffers["levels"].numel() else None
         parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, levels)
         is_last = step == iterations - 1
-        center_kernels.finish(
+        _center_functions().finish(
             parts,
             before,
             (
@@ -192,14 +191,23 @@ def _run_iterations(
 
 def _project(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor) -> Tensor:
     """Project tokens to B x HW x 2C in the dtype of the weight, and store them in `narrowed` unless that is empty."""
-    from protoformer.models.kernels import projection_kernels
-
-    rows = tokens.flatten(0, 1)
-    if weight.dtype == tokens.dtype:
-        projected = torch.addmm(bias, rows, weight.T)
+    rows, half_rows = tokens.flatten(0, 1), narrowed.flatten(0, 1) if narrowed.numel() else None
+    if weight.dtype == tokens.dtype or not dispatch.is_enabled("projection"):
+        projected = reference.project(rows, weight, bias, half_rows)
     else:
-        projected = projection_kernels.project(rows, weight, bias, narrowed if narrowed.numel() else None)
+        from protoformer.models.kernels import mlp_kernels
+
+        projected = mlp_kernels.project(rows, weight, bias, half_rows)
     return projected.view(*tokens.shape[:2], -1)
+
+
+def _center_functions() -> Any:
+    """Return the module with `pool`, `finish`, `centers_gradient` and `spread`: Triton kernels or plain torch."""
+    if not dispatch.is_enabled("centers"):
+        return reference
+    from protoformer.models.kernels import center_kernels
+
+    return center_kernels
 
 
 @torch.library.custom_op("protoformer::mix_backward", mutates_args=())
@@ -231,8 +239,6 @@ def mix_backward(
 
     tokens are B x HW x C in the precision of matrix products. All outputs of `mix` are contiguous.
     """
-    from protoformer.models.kernels import center_kernels as cell_kernels
-
     channels = tokens.shape[2]
     width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
@@ -257,7 +263,7 @@ def mix_backward(
         d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
         flat = d_projected.view(-1, 3 * channels)
         d_pixels = (flat.T @ rows).float()
-        d_tokens = cell_kernels.spread(
+        d_tokens = _center_functions().spread(
             d_all[0], (flat @ pixels).view(tokens.shape), (size[0], size[1]), (grid[0], grid[1])
         )
         d_queries = d_queries.view(-1, channels)
@@ -288,10 +294,10 @@ def _synchronization_backward(
     Returns:
         The gradients of `own`, B K x 2C, and of the heads' query bias, alpha and beta, heads x (d + 2).
     """
-    from protoformer.models.kernels import synchronization_kernels as synchronization_backward_kernels
+    from protoformer.models.kernels import synchronization_kernels
 
     keys, values = own.chunk(2, dim=-1)
-    of_own, of_heads = synchronization_backward_kernels.partial_gradients(
+    of_own, of_heads = synchronization_kernels.partial_gradients(
         d_attended, queries, keys, values, *gate, assignment, queries, query_bias
     )
     return of_own.sum(dim=0).flatten(0, 1), of_heads.sum(dim=(0, 1))
@@ -314,19 +320,18 @@ def _iterations_backward(
     Returns:
         The gradients of the queries, N x B x K x C, and of the biases of keys and values, C each.
     """
-    from protoformer.models.kernels import center_kernels as center_kernels
-    from protoformer.models.kernels import prototyping_kernels as prototyping_backward_kernels
+    from protoformer.models.kernels import prototyping_kernels
 
-    channels, heads = queries.shape[-1], masses.shape[-1]
+    centers, channels, heads = _center_functions(), queries.shape[-1], masses.shape[-1]
     keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
     d_keys, d_values, _ = (split_heads(each, heads) for each in d_projected.split(channels, dim=-1))
     d_queries = torch.empty_like(queries)
     of_keys = queries.new_empty(len(queries), queries.shape[1], channels)
-    of_values = queries.new_empty(len(queries), center_kernels.programs_of(d_all[0]), channels)
+    of_values = queries.new_empty(len(queries), centers.programs_of(d_all[0]), channels)
     no_mass = None if normalize else torch.zeros_like(masses[0])
     last = len(queries) - 1
     for step in range(last, -1, -1):
-        parts = prototyping_backward_kernels.partial_gradients(
+        parts = prototyping_kernels.partial_gradients(
             split_heads(d_all[step + 1], heads),
             (sums[step], masses[step]) if no_mass is None else no_mass,
             split_heads(queries[step], heads),
@@ -338,7 +343,7 @@ def _iterations_backward(
             levels=levels[step],
         )
         outputs = (d_queries[step], d_all[step], of_keys[step], of_values[step])
-        center_kernels.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
+        centers.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
     return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protoformer.models.kernels.blocked import like_tokens
 from protoformer.models.kernels.common_kernels import load_rows, store_rows
-from protoformer.models.kernels.reference import LEAST_MASS
+from protoformer.models.kernels.reference import MIN_MASS
 from protoformer.models.kernels.tiles import PRECISIONS, Tile, in_rows, padded, split, within_resources
 
 ONES = tl.constexpr(16)
@@ -313,7 +313,7 @@ def partial_gradients(
             count,
             pixels,
             each,
-            LEAST_MASS,
+            MIN_MASS,
             math.log2(math.e) / math.sqrt(width),
             *d_sums.stride()[:3],
             *queries.stride()[:3],

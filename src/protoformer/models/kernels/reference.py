@@ -1,4 +1,4 @@
-"""Reference implementation of the operators of CAP and LS, which the fused versions are tested against."""
+"""Operators of CAP and LS in plain torch: the fused versions are tested against them and fall back to them."""
 
 import math
 
@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.geometry.warps import cells
 from protoformer.models.runtime import accumulation_dtype, full_precision, maps_to_tokens, merge_heads, split_heads
 
-LEAST_MASS = 1e-6
+MIN_MASS = 1e-6
 """Mass below which a prototype counts as empty, and its mean as zero."""
+HALVES_SCALE = 64.0
+"""Norm of the directions that are split into two float16 numbers: large enough that the remainder is not subnormal."""
 
 
 def similarities(queries: Tensor, keys: Tensor) -> Tensor:
@@ -56,7 +59,7 @@ def means(sums: Tensor, mass: Tensor) -> Tensor:
     """Divide sums (B x heads x K x d) by masses (B x heads x K); the mean of an empty prototype is zero."""
     mass = mass[..., None]
     # Division by a mass near zero would also make the gradient explode.
-    return torch.where(mass > LEAST_MASS, sums / mass.clamp_min(LEAST_MASS), 0.0)
+    return torch.where(mass > MIN_MASS, sums / mass.clamp_min(MIN_MASS), 0.0)
 
 
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
@@ -73,6 +76,27 @@ def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> 
     # With these strides torch recognizes channels last for any batch and does not copy the map.
     maps = tokens.unflatten(1, size).permute(0, 3, 1, 2)
     return maps_to_tokens(F.adaptive_avg_pool2d(maps, grid))
+
+
+def cell_weights(
+    size: tuple[int, int], grid: tuple[int, int], device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the matrices, rows x H and columns x W, that average the positions of each cell."""
+    by_row, by_column = (
+        F.normalize(cells(length, count, device).to(dtype), p=1.0, dim=1)
+        for length, count in zip(size, grid, strict=True)
+    )
+    return by_row, by_column
+
+
+def cell_means_by_products(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """As `cell_means`, by two matrix products; torch's adaptive pooling is slow on large maps."""
+    dtype = accumulation_dtype(tokens.dtype)
+    with full_precision(tokens):
+        by_row, by_column = cell_weights(size, grid, tokens.device, dtype)
+        row_means = by_row @ tokens.to(dtype).unflatten(1, size).flatten(2)
+        means: Tensor = by_column @ row_means.unflatten(2, (size[1], -1))
+        return means.flatten(1, 2).to(tokens.dtype)
 
 
 @torch.no_grad()
@@ -142,3 +166,75 @@ def synchronize(
     """
     assignment = nearest_prototype(features, centers)
     return gated(queries, keys, values, alpha, beta, assignment), assignment
+
+
+# Steps of the fused mixer (`mixing`), with the arguments of the kernels that they replace.
+
+
+def project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor | None) -> Tensor:
+    """As `mlp_kernels.project`."""
+    rows = tokens.to(weight.dtype)
+    if tokens_half is not None:
+        tokens_half.copy_(rows)
+    return torch.addmm(bias.to(weight.dtype), rows, weight.T)
+
+
+def pool(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int], output: Tensor) -> None:
+    """As `center_kernels.pool`."""
+    output.copy_(cell_means_by_products(tokens, size, grid))
+
+
+def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """As `center_kernels.spread`."""
+    by_row, by_column = cell_weights(size, grid, d_means.device, d_means.dtype)
+    columns = by_column.T @ d_means.unflatten(1, grid)
+    d_tokens: Tensor = (by_row.T @ columns.flatten(2)).unflatten(2, (size[1], -1)).flatten(1, 2)
+    return d_tokens + added.float()
+
+
+def finish(
+    parts: tuple[Tensor, Tensor],
+    before: Tensor,
+    outputs: tuple[Tensor, Tensor, Tensor],
+    layer: tuple[Tensor, Tensor],
+    projected: Tensor,
+    halves: tuple[Tensor, Tensor] | None,
+    normalize: bool,
+    residual: bool,
+) -> None:
+    """As `center_kernels.finish`."""
+    sums, mass = (part.sum(dim=0) for part in parts)
+    centers = (means(sums, mass) if normalize else sums).flatten(2)
+    centers = before + centers if residual else centers
+    for output, value in zip(outputs, (sums.flatten(2), mass, centers), strict=True):
+        output.copy_(value)
+    projected.copy_(F.linear(centers, *layer))
+    if halves is not None:
+        scaled = HALVES_SCALE * directions(centers)
+        halves[0].copy_(scaled)
+        halves[1].copy_(scaled - halves[0])
+
+
+def programs_of(d_after: Tensor) -> int:
+    """As `center_kernels.programs_of`: `centers_gradient` sums over all rows at once."""
+    return 1
+
+
+def centers_gradient(
+    parts: Tensor,
+    d_after: Tensor,
+    masses: Tensor,
+    weight: Tensor,
+    outputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    normalize: bool,
+    residual: bool,
+) -> None:
+    """As `center_kernels.centers_gradient`."""
+    d_queries, d_before, d_key_bias, d_value_bias = outputs
+    total, count = parts.sum(dim=0), d_after.shape[0] * d_after.shape[1]
+    d_queries.copy_(total[:count].view_as(d_queries))
+    d_key_bias.copy_(total[count:].view_as(d_key_bias))
+    members = (masses > MIN_MASS).to(masses.dtype) if normalize else masses
+    d_value_bias.copy_((members[..., None] * d_after.unflatten(2, (masses.shape[-1], -1))).sum(dim=(0, 1)).view(1, -1))
+    d_centers = d_queries @ weight
+    d_before.copy_(d_centers + d_after if residual else d_centers)

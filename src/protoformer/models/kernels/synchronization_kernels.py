@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.models.kernels.blocked import LEAST_NORM
+from protoformer.models.kernels.blocked import MIN_NORM
 from protoformer.models.kernels.common_kernels import (
     direction_of,
     directions,
@@ -182,7 +182,7 @@ def synchronize(
             count,
             channels,
             pixels,
-            LEAST_NORM,
+            MIN_NORM,
             *features.stride()[:2],
             0 if joined else queries.stride(0),
             queries.stride(-2),
@@ -347,7 +347,7 @@ def partial_gradients(
             count,
             pixels,
             each,
-            LEAST_NORM,
+            MIN_NORM,
             *d_attended.stride()[:2],
             *queries.stride()[:2],
             *keys.stride()[:2],

@@ -50,9 +50,9 @@ DEFAULTS = {
     "synchronize": (Tile(64, 4, 2, 0), Tile(64, 4, 2, 0)),
     "synchronize_backward": (Tile(64, 4, 2, 4), Tile(32, 4, 1, 4)),
     "project": (Tile(64, 4, 1, 0), Tile(32, 4, 1, 0)),
-    "perceptron": (Tile(64, 4, 2, 0), Tile(32, 4, 1, 0)),
-    "perceptron_tokens": (Tile(64, 4, 1, 0), Tile(32, 4, 1, 0)),
-    "perceptron_weights": (Tile(64, 8, 2, 1), Tile(32, 4, 1, 1)),
+    "mlp": (Tile(64, 4, 2, 0), Tile(32, 4, 1, 0)),
+    "mlp_tokens": (Tile(64, 4, 1, 0), Tile(32, 4, 1, 0)),
+    "mlp_weights": (Tile(64, 8, 2, 1), Tile(32, 4, 1, 1)),
 }
 
 

@@ -1,4 +1,7 @@
-"""Linear, GELU, linear in Triton, forward and backward: the hidden layer lives in registers, some columns at a time."""
+"""Linear layers in Triton: the projection to keys and values, and linear, GELU, linear, forward and backward.
+
+The hidden layer of the MLP stays in registers, some columns at a time.
+"""
 
 from typing import Any
 
@@ -27,7 +30,7 @@ def bell(x):
 
 
 @triton.jit
-def perceptron_kernel(
+def mlp_kernel(
     tokens,
     first,
     first_bias,
@@ -76,7 +79,7 @@ def tokens_gradient_kernel(
     chunk: tl.constexpr,
     stages: tl.constexpr,
 ):
-    """The gradient of one block of rows; shapes as in `perceptron_kernel`."""
+    """The gradient of one block of rows; shapes as in `mlp_kernel`."""
     row = tl.program_id(0) * block + tl.arange(0, block)
     channel = tl.arange(0, padded_channels)
     dtype = tokens.dtype.element_ty
@@ -154,15 +157,15 @@ def weights_gradient_kernel(
         tl.store(start + 2 * weights + hidden + channel, arriving_total, mask=channel < channels)
 
 
-def perceptron(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor) -> Tensor:
+def mlp(tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor) -> Tensor:
     """Of tokens, rows x C in half precision, as the weights are; biases are float32. All contiguous."""
-    return _by_rows(perceptron_kernel, "perceptron", (tokens, first, first_bias, second, second_bias), len(first))
+    return _by_rows(mlp_kernel, "mlp", (tokens, first, first_bias, second, second_bias), len(first))
 
 
 def tokens_gradient(d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor) -> Tensor:
     """The gradient of the tokens; d_output is like them."""
     given = (d_output, tokens, first, first_bias, second)
-    return _by_rows(tokens_gradient_kernel, "perceptron_tokens", given, len(first))
+    return _by_rows(tokens_gradient_kernel, "mlp_tokens", given, len(first))
 
 
 def _by_rows(kernel: Any, name: str, given: tuple[Tensor, ...], hidden: int) -> Tensor:
@@ -191,7 +194,7 @@ def _by_rows(kernel: Any, name: str, given: tuple[Tensor, ...], hidden: int) -> 
 def weights_gradient(
     d_output: Tensor, tokens: Tensor, first: Tensor, first_bias: Tensor, second: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, float32, of both weights and biases, in the order of `perceptron`."""
+    """The gradients, float32, of both weights and biases, in the order of `mlp`."""
     (rows, channels), hidden = tokens.shape, len(first)
     chunk, weights = min(128, MANY // padded(channels)), hidden * channels
     chunks = triton.cdiv(hidden, chunk)
@@ -219,7 +222,72 @@ def weights_gradient(
         )
         found[:] = [sums]
 
-    within_resources(run, "perceptron_weights", tokens.dtype, channels, hidden)
+    within_resources(run, "mlp_weights", tokens.dtype, channels, hidden)
     d_first, d_second, d_first_bias, d_second_bias = found[0].sum(dim=0).split([weights, weights, hidden, channels])
     d_first, d_second = d_first.view(hidden, channels), d_second.view(hidden, channels).T
     return d_first.clone(), d_first_bias.clone(), d_second.contiguous(), d_second_bias.clone()
+
+
+OUTPUTS = 128
+"""Columns of the projection at a time."""
+
+
+@triton.jit
+def project_kernel(
+    tokens,
+    weight,
+    bias,
+    projected,
+    narrowed,
+    rows,
+    channels,
+    outputs,
+    padded_channels: tl.constexpr,
+    block: tl.constexpr,
+    chunk: tl.constexpr,
+    stages: tl.constexpr,
+    narrowing: tl.constexpr,
+):
+    """One block of rows: rows x C to rows x outputs and, narrowing, to the same tokens in the precision of products."""
+    row = tl.program_id(0) * block + tl.arange(0, block)
+    channel = tl.arange(0, padded_channels)
+    dtype = projected.dtype.element_ty
+    token = load_matrix(tokens, row, channel, rows, channels, channels).to(dtype)
+    if narrowing:
+        within = (row < rows)[:, None] & (channel < channels)[None, :]
+        tl.store(narrowed + row.to(tl.int64)[:, None] * channels + channel[None, :], token, mask=within)
+    for start in tl.range(0, outputs, chunk, num_stages=stages):
+        output = start + tl.arange(0, chunk)
+        found = tl.dot(token, tl.trans(load_matrix(weight, output, channel, outputs, channels, channels)))
+        found += tl.load(bias + output, mask=output < outputs, other=0.0)[None, :]
+        kept = (row < rows)[:, None] & (output < outputs)[None, :]
+        place = row.to(tl.int64)[:, None] * outputs + output[None, :]
+        tl.store(projected + place, found.to(dtype), mask=kept)
+
+
+def project(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor | None) -> Tensor:
+    """Tokens (rows x C, float32) times weight (outputs x C, half precision) plus bias (float32), as the weight is.
+
+    narrowed: rows x C, is given the tokens in the weight's precision. All contiguous.
+    """
+    projected = weight.new_empty(len(tokens), len(weight))
+
+    def run(tile: Tile) -> None:
+        project_kernel[(triton.cdiv(len(tokens), tile.pixels),)](
+            tokens,
+            weight,
+            bias,
+            projected,
+            projected if narrowed is None else narrowed,
+            *tokens.shape,
+            len(weight),
+            padded_channels=padded(tokens.shape[1]),
+            block=tile.pixels,
+            chunk=OUTPUTS,
+            stages=tile.stages,
+            narrowing=narrowed is not None,
+            num_warps=tile.warps,
+        )
+
+    within_resources(run, "project", weight.dtype, tokens.shape[1], len(weight))
+    return projected

@@ -1,0 +1,39 @@
+"""Without one group of kernels a mixer computes the same, by plain torch."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from protoformer.models.kernels.dispatch import disabled
+
+pytestmark = pytest.mark.usefixtures("kernels_run", "kernels_taken")
+
+SIZE = (7, 10)
+SETTINGS = [{}, {"normalize": False, "residual": False}]
+
+
+def outputs_and_gradients(module, tokens: Tensor, dtype: torch.dtype, numbers) -> list[Tensor]:
+    tokens = tokens.clone().requires_grad_()
+    with torch.autocast(numbers.device, dtype, enabled=dtype != torch.float32):
+        output, prototypes = module(tokens, SIZE)
+    d_output, d_centers = numbers.arriving((output, prototypes.centers), 1.0)
+    parameters = [weight for name, weight in module.named_parameters() if name != "prototyping.query.bias"]
+    gradients = torch.autograd.grad(
+        (output, prototypes.centers), [tokens, *parameters], (d_output.to(output.dtype), d_centers.float())
+    )
+    return [output.detach(), prototypes.centers.detach(), *gradients]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("group", ["centers", "projection", "mlp"])
+def test_a_mixer_without_one_group_is_the_same(group, settings, dtype, mixer, numbers):
+    module = mixer(32, 2, 12, iterations=2, **settings)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tokens = numbers.random(2, SIZE[0] * SIZE[1], 32, seed=0, dtype=torch.float32)
+    expected = outputs_and_gradients(module, tokens, dtype, numbers)
+    with disabled(group):
+        output = outputs_and_gradients(module, tokens, dtype, numbers)
+    for one, other in zip(output, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert numbers.error(one, other) < 2 * numbers.tolerance[dtype]
