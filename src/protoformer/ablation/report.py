@@ -4,15 +4,13 @@ import csv
 import io
 import math
 
-import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 from rich.text import Text
 
 from protoformer.ablation.summary import FIRST, METRICS, PUBLISHED, Agreement, Disagreement, Spread, Summary, SummaryRow
 from protoformer.errors import InputError
 from protoformer.viz.images import Pixels
-from protoformer.viz.plots import COLORS
+from protoformer.viz.plots import Bar, bar_plot
 
 METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}
 """Display name and number of decimals of each metric."""
@@ -171,98 +169,36 @@ def insert_tables(page: str, tables: list[str], name: str) -> str:
     return "".join((before, BEGIN, "\n\n", *(f"{table.strip()}\n\n" for table in tables), END, after))
 
 
-WIDTH = 1600
-
-_MARGIN, _GAP = 24, 24
-_TITLE, _HEAD, _LABEL = 28, 18, 15
-"""Heights of letters, pixels."""
-_ACROSS, _HEIGHT = 2, 300
-"""Panels of a row, and the height of one."""
-_TOP, _BOTTOM, _RIGHT = 52, 30, 8
-"""What is around the bars of a panel, pixels."""
-_PAPER, _INK, _SOFT, _LINE = (250, 250, 248), (29, 39, 51), (92, 107, 122), (217, 224, 231)
-_BAR, _FULL, _MARK = "#9db8d2", COLORS[0], COLORS[1]
-_MARK_SIZE, _WHISKER = 7, 8
-
-
 def plot_ablation(summary: Summary) -> Pixels:
-    """A panel for each column by the task's first metric: uint8 H x 1600 x 3.
+    """Plot the first metric of the task, one panel per dataset, with the published scores as markers.
 
-    All axes begin at 0. The paper's is scaled so that both agree on the full system; so what a bar and its mark differ
-    by is a difference in how much a variant costs.
+    The axis of the published scores is scaled so that both agree for the full system: a marker above its bar means that
+    the variant costs more in the paper than here.
+
+    Returns:
+        uint8 H x 1600 x 3 RGB.
     """
-    columns = [column for column in summary.columns if column.split()[-1] == METRICS[summary.task][0]]
-    deep = -(-len(columns) // _ACROSS)
-    above = _MARGIN + _TITLE + 2 * (_HEAD + 8) + _GAP
-    sheet = Image.new("RGB", (WIDTH, above + deep * (_HEIGHT + _GAP) + _MARGIN), _PAPER)
-    pen = ImageDraw.Draw(sheet)
-    pen.text((_MARGIN, _MARGIN - 8), ablation_title(summary), fill=_INK, font=ImageFont.load_default(_TITLE))
-    small = ImageFont.load_default(_LABEL)
-    pen.text((_MARGIN, _MARGIN + _TITLE + 4), f"{summary.setting}; less is better.", fill=_SOFT, font=small)
-    caption = f"{NOT_COMPARABLE} Their axis is scaled so that both agree on the full system."
-    pen.text((_MARGIN, _MARGIN + _TITLE + 4 + _HEAD + 4), caption, fill=_SOFT, font=small)
-    across = (WIDTH - 2 * _MARGIN - (_ACROSS - 1) * _GAP) // _ACROSS
-    for number, column in enumerate(columns):
-        row, panel = divmod(number, _ACROSS)
-        corner = (_MARGIN + panel * (across + _GAP), above + row * (_HEIGHT + _GAP))
-        sheet.paste(_panel(summary, column, across), corner)
-    return np.asarray(sheet)
+    panels = {
+        column_name(column): _bars(summary, column)
+        for column in summary.columns
+        if column.split()[-1] == METRICS[summary.task][0]
+    }
+    caption = (
+        f"{summary.setting}; lower is better.\n{NOT_COMPARABLE} The published scores are scaled so that both agree on "
+        "the full system."
+    )
+    return bar_plot(panels, ablation_title(summary), caption, ("this run", "published"))
 
 
-def _panel(summary: Summary, column: str, width: int) -> Image.Image:
-    """Bars of a column's means with whiskers of their deviations, and the paper's marks."""
-    panel = Image.new("RGB", (width, _HEIGHT), _PAPER)
-    pen, small = ImageDraw.Draw(panel), ImageFont.load_default(_LABEL)
+def _bars(summary: Summary, column: str) -> list[Bar]:
     published = 0 if "clean" in column.split() or summary.task == "depth" else 1
-    pen.text((0, 0), column_name(column), fill=_INK, font=ImageFont.load_default(_HEAD))
-    pen.text((0, _HEAD + 6), "ours: bars", fill=_FULL, font=small)
-    pen.text((110, _HEAD + 6), f"the paper's {PUBLISHED[summary.task][published]}: marks", fill=_MARK, font=small)
-    scale = _scale(summary.rows, column, published)
-    tops = [row.published[published] * scale for row in summary.rows]
-    tops += [spread.mean + (spread.deviation or 0) for row in summary.rows if (spread := row.scores.get(column))]
-    per_pixel = (_HEIGHT - _TOP - _BOTTOM - _LABEL) / max(*tops, 1e-9)
-    floor, step = _HEIGHT - _BOTTOM, (width - _RIGHT) / len(summary.rows)
-    pen.line((0, floor, width - _RIGHT, floor), fill=_LINE)
-    for number, row in enumerate(summary.rows):
-        middle = (number + 0.5) * step
-        pen.text((middle, floor + 8), row.label, fill=_INK, font=small, anchor="ma")
-        _bar(pen, row, column, (middle, floor), step, per_pixel)
-        down = floor - row.published[published] * scale * per_pixel
-        aside = middle + 0.36 * step
-        diamond = [(aside - _MARK_SIZE, down), (aside, down - _MARK_SIZE), (aside + _MARK_SIZE, down)]
-        pen.polygon([*diamond, (aside, down + _MARK_SIZE)], fill=_MARK)
-        shown = f"{row.published[published]:g}"
-        pen.text((aside, down + _MARK_SIZE + 2), shown, fill=_MARK, font=small, anchor="ma")
-    return panel
-
-
-def _bar(
-    pen: ImageDraw.ImageDraw,
-    row: SummaryRow,
-    column: str,
-    foot: tuple[float, float],
-    step: float,
-    per_pixel: float,
-) -> None:
-    """One bar with its figure; nothing where the row is not finished. foot: the middle of its lower end."""
-    (middle, floor), spread = foot, row.scores.get(column)
-    if spread is None:
-        return
-    top, half = floor - spread.mean * per_pixel, 0.22 * step
-    pen.rectangle((middle - half, top, middle + half, floor), fill=_FULL if row.is_default else _BAR)
-    high = top
-    if spread.deviation is not None:
-        reach = spread.deviation * per_pixel
-        high = top - reach
-        pen.line((middle, high, middle, top + reach), fill=_INK, width=2)
-        for end in (high, top + reach):
-            pen.line((middle - _WHISKER, end, middle + _WHISKER, end), fill=_INK, width=2)
-    figure = f"{spread.mean:.{column_decimals(column)}f}"
-    pen.text((middle, high - 4), figure, fill=_INK, font=ImageFont.load_default(_LABEL), anchor="mb")
-
-
-def _scale(rows: tuple[SummaryRow, ...], column: str, published: int) -> float:
-    """Return the factor of the paper's scores that makes both equal for the full system, or else for the first row."""
-    scored = [row for row in rows if column in row.scores]
-    reference = next((row for row in scored if row.is_default), scored[0])
-    return reference.scores[column].mean / reference.published[published]
+    scored = [row for row in summary.rows if column in row.scores]
+    full = next((row for row in scored if row.is_default), scored[0])
+    scale = full.scores[column].mean / full.published[published]
+    bars = []
+    for row in summary.rows:
+        spread, reference = row.scores.get(column), row.published[published]
+        text = "" if spread is None else f"{spread.mean:.{column_decimals(column)}f}"
+        mean, deviation = (None, None) if spread is None else (spread.mean, spread.deviation)
+        bars.append(Bar(row.label, mean, deviation, text, reference * scale, f"{reference:g}", row.is_default))
+    return bars

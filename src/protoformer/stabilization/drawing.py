@@ -53,7 +53,7 @@ def plot_path(result: StabilizationResult) -> tuple[Figure, ...]:
         columns = ((label, path[:, index].tolist()) for label, path in paths)
         curves = [Curve(label, tuple(zip(seconds, column, strict=True)), breaks) for label, column in columns]
         low, high = _value_range([y for curve in curves for _, y in curve.points], signal.min_span)
-        plot = line_plot(curves, "seconds", signal.unit, y_span=(low, high))
+        plot = line_plot(curves, "seconds", signal.unit, y_range=(low, high))
         figures.append(Figure(plot, signal.caption))
     return tuple(figures)
 

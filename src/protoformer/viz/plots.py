@@ -1,29 +1,52 @@
-"""Line plots as SVG, and the summary image of a training run."""
+"""Line plots as SVG, bar plots, and the summary image of a training run, drawn with matplotlib."""
 
+import io
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
 from protoformer.viz.images import Pixels
 
-WIDTH, HEIGHT = 480, 260
-LEFT, RIGHT, TOP, BOTTOM = 64, 20, 14, 44
-ROUND_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""Steps between ticks, times a power of ten."""
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+COLORS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
+BAR_COLOR, BASELINE_COLOR, REFERENCE_COLOR = "#9db8d2", COLORS[0], COLORS[1]
+PAPER, INK, SOFT, LINE = "#fafaf8", "#1d2733", "#5c6b7a", "#d9e0e7"
+IMAGE_WIDTH = 1600
+"""Width of the images of bar plots and training runs, in pixels."""
+MAX_MARKERS = 20
+"""Maximum number of points of a curve that get markers."""
 MAX_TICKS = 12
 """Maximum number of integers that are all marked on the horizontal axis."""
-COLORS = ("#1f6fb2", "#c8553d", "#3a7d44", "#8367c7", "#b8860b")
-MAX_POWERS = 7
-"""Maximum number of powers of ten on an axis."""
-CHAR_WIDTH, ROW_HEIGHT = 6.5, 16
-"""Approximate width of a character, and height of a row of the legend, in pixels."""
+METRIC_TITLES = {
+    "epe": "end-point error, pixels",
+    "iou": "IoU with the true box",
+    "abs_rel": "absolute relative depth error",
+}
+_METADATA = ("Date", "Creator", "Format", "Type")
+_STYLE: Any = {
+    **{"figure.dpi": 100, "figure.facecolor": PAPER, "axes.facecolor": "none", "text.color": INK, "grid.color": LINE},
+    **{"figure.constrained_layout.w_pad": 0.12, "figure.constrained_layout.h_pad": 0.08},
+    **{"font.size": 10, "axes.titlesize": 12, "figure.titlesize": 20, "lines.linewidth": 2, "lines.markersize": 4},
+    **{"legend.frameon": False, "legend.labelcolor": "linecolor", "axes.xmargin": 0, "axes.ymargin": 0},
+    **{"font.sans-serif": ["DejaVu Sans"], "text.parse_math": False, "axes.unicode_minus": False},
+    **{"svg.fonttype": "none", "svg.hashsalt": "protoformer"},  # text is text, and the same plot gives the same file
+    **dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), SOFT),
+    **{f"axes.spines.{side}": False for side in ("left", "top", "right", "bottom")},
+    **dict.fromkeys(("xtick.bottom", "ytick.left"), False),
+}
+_RC_LOCK = Lock()
 
 
 @dataclass(frozen=True)
@@ -41,140 +64,176 @@ class Curve:
     breaks: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a bar plot.
+
+    Attributes:
+        label: The text below the bar.
+        value: Its height; None: no bar.
+        deviation: Half the length of the error bar; None: no error bar.
+        text: The text above the bar.
+        reference: Height of the reference marker beside the bar.
+        reference_text: The text below the marker.
+        is_baseline: Whether the bar is highlighted.
+    """
+
+    label: str
+    value: float | None
+    deviation: float | None
+    text: str
+    reference: float
+    reference_text: str
+    is_baseline: bool
+
+
 def line_plot(
-    curves: list[Curve],
-    x_name: str,
-    y_name: str,
+    curves: Sequence[Curve],
+    x_label: str,
+    y_label: str,
     log_y: bool = False,
-    y_span: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
 ) -> str:
     """Plot curves as SVG, with a legend if there are several.
 
     Args:
-        curves: The curves. Points that are not finite are left out; at least one must be finite.
-        x_name: Label of the horizontal axis.
-        y_name: Label of the vertical axis.
-        log_y: Whether the vertical axis is logarithmic (positive values only).
-        y_span: Lowest and highest value of a linear vertical axis; None: those of the curves.
+        curves: The curves. Points that are not finite are left out.
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        log_y: Whether the vertical axis is logarithmic; values below 1e-12 are drawn there.
+        y_range: Lowest and highest value of the vertical axis; None: those of the curves.
 
     Returns:
-        The text of the SVG.
+        The text of an SVG element, whose axes follow the colors of the page around it.
     """
-    all_points = [point for curve in curves for point in _finite_points(curve.points, log_y)]
-    xs, ys = [x for x, _ in all_points], [y for _, y in all_points]
-    (x_low, x_high), (y_low, y_high) = _span(xs), y_span or _span(ys)
+    columns = max(1, 64 // (4 + max(len(curve.name) for curve in curves)))
+    rows = math.ceil(len(curves) / columns) if len(curves) > 1 else 0
+    with _new_figure(480 / 72, (260 + 16 * rows) / 72) as figure:
+        axes = figure.subplots()
+        handles = draw_curves(axes, curves, log_y, y_range)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        if handles and rows:
+            figure.legend(*zip(*handles, strict=True), loc="outside upper left", ncols=columns)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(_METADATA))
+    text = buffer.getvalue()
+    view_box = re.search(r'viewBox="[^"]*"', text)
+    assert view_box is not None
+    body = re.sub(r"<style.*?</style>", "", text[text.index("<defs>") :], flags=re.DOTALL)
+    # Several plots may be part of one page, so groups have classes instead of ids.
+    body = re.sub(r'<g id="([a-z]+)[^"]*"', r'<g class="plot-\1"', _inline_markers(body))
+    body = body.replace(SOFT, f"var(--soft, {SOFT})").replace(LINE, f"var(--line, {LINE})")
+    return f'<svg {view_box[0]} role="img" aria-label="{escape(f"{y_label} over {x_label}")}">{body}'
 
-    def to_pixels(x: float, y: float) -> tuple[float, float]:
-        px = LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT)
-        py = HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM)
-        return px, py
 
-    legend, legend_height = _draw_legend(curves) if len(curves) > 1 else ([], 0)
-    label = f'role="img" aria-label="{escape(y_name)} over {escape(x_name)}"'
-    parts = [f'<svg viewBox="0 {-legend_height} {WIDTH} {HEIGHT + legend_height}" {label}>']
-    for value in _log_ticks(y_low, y_high) if log_y else _linear_ticks(y_low, y_high, 4):
-        _, py = to_pixels(x_low, value)
-        tick = 10**value if log_y else value
-        parts.append(f'<line x1="{LEFT}" y1="{py:.1f}" x2="{WIDTH - RIGHT}" y2="{py:.1f}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{py + 4:.1f}" text-anchor="end">{tick:.{3 if log_y else 6}g}</text>')
-    for value in _integer_ticks(xs) or _linear_ticks(x_low, x_high, 4):
-        px, _ = to_pixels(value, y_low)
-        parts.append(f'<text x="{px:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{value:g}</text>')
+def _inline_markers(svg: str) -> str:
+    """Replace every reference to a marker (`<use>`) by the marker's path, so that a plot contains no link."""
+    paths = dict(re.findall(r'<path id="(\w+)" (d="[^"]*")[^>]*/>', svg))
+    svg = re.sub(r"<defs>.*?</defs>", "", svg, flags=re.DOTALL)
+
+    def inline(reference: re.Match[str]) -> str:
+        attributes = dict(re.findall(r'([\w:]+)="([^"]*)"', reference[0]))
+        shape = paths[attributes["xlink:href"].removeprefix("#")]
+        style = attributes.get("style", "")
+        return (
+            f'<path class="marker" transform="translate({attributes["x"]} {attributes["y"]})" {shape} style="{style}"/>'
+        )
+
+    return re.sub(r"<use [^>]*/>", inline, svg)
+
+
+def draw_curves(
+    axes: "Axes", curves: Sequence[Curve], log_y: bool = False, y_range: tuple[float, float] | None = None
+) -> list[tuple["Line2D", str]]:
+    """Draw curves into axes whose limits are those of the data; returns a line and the name of each curve.
+
+    The arguments are those of `line_plot`.
+    """
+    from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator
+
+    handles, all_points = [], []
     for index, curve in enumerate(curves):
-        color = COLORS[index % len(COLORS)]
+        color, marker = COLORS[index % len(COLORS)], "o" if len(curve.points) <= MAX_MARKERS else ""
+        lines = []
         for first, last in pairwise((0, *curve.breaks, len(curve.points))):
-            piece = _finite_points(curve.points[first:last], log_y)
-            points = " ".join("{:.1f},{:.1f}".format(*to_pixels(x, y)) for x, y in piece)
-            parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-    parts += legend
-    parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>')
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    parts.append(
-        f'<text x="14" y="{middle}" text-anchor="middle" transform="rotate(-90 14 {middle})">{escape(y_name)}</text>'
-    )
-    return "".join((*parts, "</svg>"))
+            points = [(x, y) for x, y in curve.points[first:last] if math.isfinite(x) and math.isfinite(y)]
+            if log_y:
+                points = [(x, max(y, 1e-12)) for x, y in points]
+            if points:
+                style: dict[str, Any] = {"color": color, "marker": marker, "gid": "curve", "clip_on": False}
+                lines += axes.plot(*zip(*points, strict=True), **style)
+                all_points += points
+        handles += [(line, curve.name) for line in lines[:1]]
+    if not all_points:
+        axes.text(0.5, 0.5, "no data", ha="center", color=SOFT, transform=axes.transAxes)
+        axes.set(xticks=(), yticks=())
+        return []
+    xs, ys = np.array(all_points).T
+    axes.set_ylim(y_range)
+    axes.grid(axis="y", clip_on=False)
+    if log_y:
+        axes.set_yscale("log")
+        num_powers = math.floor(math.log10(ys.max()) + 1e-9) - math.ceil(math.log10(ys.min()) - 1e-9) + 1
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if num_powers > 1 else (1.0, 2.0, 5.0), numticks=8))
+        axes.yaxis.set_minor_locator(FixedLocator([]))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=(1, 2, 2.5, 5, 10)))
+    positions = np.unique(xs)
+    few = len(positions) <= MAX_TICKS and bool((positions == positions.round()).all())
+    axes.xaxis.set_major_locator(FixedLocator(positions.tolist()) if few else MaxNLocator(4, steps=(1, 2, 2.5, 5, 10)))
+    axes.xaxis.set_major_formatter("{x:.6g}")
+    axes.yaxis.set_major_formatter("{x:.6g}")
+    return handles
 
 
-def _draw_legend(curves: list[Curve]) -> tuple[list[str], int]:
-    """Draw the names of curves in rows above the plot; returns the SVG elements and their height in pixels."""
-    positions: list[tuple[float, int]] = []
-    px, row = float(LEFT), 0
-    for curve in curves:
-        width = CHAR_WIDTH * len(curve.name)
-        if px > LEFT and px + width > WIDTH - RIGHT:
-            px, row = float(LEFT), row + 1
-        positions.append((px, row))
-        px += width + 2 * CHAR_WIDTH
-    height = ROW_HEIGHT * (row + 1)
-    texts = [
-        f'<text x="{px:.0f}" y="{ROW_HEIGHT * row - height + 12}" style="fill: {COLORS[index % len(COLORS)]}">'
-        f"{escape(curve.name)}</text>"
-        for index, (curve, (px, row)) in enumerate(zip(curves, positions, strict=True))
-    ]
-    return texts, height
+def bar_plot(panels: Mapping[str, Sequence[Bar]], title: str, caption: str, names: tuple[str, str]) -> Pixels:
+    """Draw panels of bars with error bars, and a marker with a reference value beside each bar.
+
+    Args:
+        panels: The bars of each panel by its title; all axes start at 0.
+        title: The text at the top.
+        caption: The text below the title.
+        names: Names of the bars and of the markers in the legend.
+
+    Returns:
+        uint8 H x 1600 x 3 RGB.
+    """
+    from matplotlib.patches import Patch
+
+    rows = math.ceil(len(panels) / 2)
+    with _new_figure(IMAGE_WIDTH / 100, 1.3 + 3.2 * rows) as figure:
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.supxlabel(caption, x=0.01, ha="left", size=10, color=SOFT)
+        grid = figure.subplots(rows, 2, squeeze=False).flat
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        for axes, (name, bars) in zip(grid, panels.items(), strict=False):
+            axes.set_title(name, loc="left")
+            for index, bar in enumerate(bars):
+                if bar.value is not None:
+                    color = BASELINE_COLOR if bar.is_baseline else BAR_COLOR
+                    drawn = axes.bar(index, bar.value, 0.44, yerr=bar.deviation, color=color, ecolor=INK, capsize=6)
+                    axes.bar_label(drawn, [bar.text], padding=3)
+            heights = [bar.reference for bar in bars]
+            markers = axes.plot(np.arange(len(bars)) + 0.36, heights, "D", color=REFERENCE_COLOR, markersize=9)
+            for index, bar in enumerate(bars):
+                below = {"xytext": (0, -9), "textcoords": "offset points", "ha": "center", "va": "top"}
+                axes.annotate(bar.reference_text, (index + 0.36, bar.reference), **below, color=REFERENCE_COLOR)
+            axes.set(xlim=(-0.5, len(bars) - 0.5), ylim=(0, 1.15 * axes.dataLim.ymax))
+            axes.set_xticks(range(len(bars)), [bar.label for bar in bars], color=INK)
+            axes.yaxis.set_visible(False)
+            axes.spines["bottom"].set(visible=True, color=LINE)
+        entries = [(Patch(color=BASELINE_COLOR), names[0]), (markers[0], names[1])]
+        figure.legend(*zip(*entries, strict=True), loc="outside upper right", ncols=2, labelcolor=INK)
+        return _to_pixels(figure)
 
 
-def _finite_points(points: tuple[tuple[float, float], ...], log_y: bool) -> Iterator[tuple[float, float]]:
-    """Yield the finite points, with the logarithm of y if requested."""
-    for x, y in points:
-        if math.isfinite(x) and math.isfinite(y):
-            yield x, math.log10(max(y, 1e-12)) if log_y else y
-
-
-def _integer_ticks(xs: list[float]) -> list[float]:
-    """Return all x values as ticks if they are few integers; else none."""
-    positions = sorted(set(xs))
-    return positions if len(positions) <= MAX_TICKS and all(float(x).is_integer() for x in positions) else []
-
-
-def _span(values: list[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Return the logarithms of round values: powers of ten, or 1, 2 and 5 times them in a short span."""
-    powers = range(math.floor(low + 1e-9), math.floor(high + 1e-9) + 1)
-    whole = [float(power) for power in powers if low - 1e-9 <= power <= high + 1e-9]
-    if len(whole) > 1:
-        return whole[:: -(-len(whole) // MAX_POWERS)]
-    within = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
-    return [value for value in within if low - 1e-9 <= value <= high + 1e-9] or [low, high]
-
-
-def _linear_ticks(low: float, high: float, steps: int) -> list[float]:
-    """Return at most `steps` + 1 round, evenly spaced values from `low` to `high`."""
-    min_step = (high - low) / steps
-    power = 10.0 ** math.floor(math.log10(min_step))
-    step = next(power * factor for factor in ROUND_STEPS if power * factor >= min_step * (1 - 1e-9))
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [float(f"{number * step:.9g}") for number in range(first, last + 1)]
-
-
-SUMMARY_WIDTH = 1600
-
-_MARGIN, _GAP = 24, 16
-_TITLE, _HEAD, _LABEL = 30, 18, 14
-"""Font sizes, pixels."""
-_PANEL, _MAX_IMAGE_HEIGHT = 320, 640
-"""Height of a panel, and maximum height of the row of images, in pixels."""
-_PAPER, _INK, _SOFT, _LINE = (250, 250, 248), (29, 39, 51), (92, 107, 122), (217, 224, 231)
-_METRICS = {
-    "epe": "end-point error, pixels",
-    "iou": "IoU with the true box",
-    "abs_rel": "absolute relative depth error",
-}
-"""Titles of the metrics."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 44, 30
-"""Margins of a panel, in pixels."""
-
-
-def training_summary(records: Sequence[dict[str, Any]], pictures: Sequence[Pixels], title: str, caption: str) -> Pixels:
+def training_summary(records: Sequence[dict[str, Any]], images: Sequence[Pixels], title: str, caption: str) -> Pixels:
     """Draw the loss, the first metric with its validations, and the learning rate of a run over the steps.
 
     Args:
         records: Records of the training log.
-        pictures: Images of any sizes, uint8 HxWx3, shown side by side below the plots.
+        images: Images of any sizes, uint8 HxWx3, shown side by side below the plots.
         title: The text at the top.
         caption: The text above the images, if there are any.
 
@@ -182,89 +241,57 @@ def training_summary(records: Sequence[dict[str, Any]], pictures: Sequence[Pixel
         uint8 H x 1600 x 3 RGB.
     """
     steps = [record for record in records if record.get("event") == "step"]
-    loss = Curve("loss", _points(steps, lambda record: record.get("loss")))
     metric = next((name for record in steps for name in record.get("metrics", {})), "epe")
-    trained = Curve("training", _points(steps, lambda record: record.get("metrics", {}).get(metric)))
-    rate = Curve("rate", _points(steps, lambda record: record.get("rate")))
     validation: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         for key, value in record.items() if record.get("event") == "validation" else ():
             if key.split()[-1:] == [metric] and value is not None:  # "epe", or of a part of the dataset, "clean epe"
                 name = f"{record['on']} {key.removesuffix(metric)}".strip()
                 validation.setdefault(name, []).append((float(record["step"]), float(value)))
-    curves = [trained, *(Curve(name, tuple(points)) for name, points in validation.items())]
-    panels = (("loss", [loss], True), (_METRICS.get(metric, metric), curves, True), ("learning rate", [rate], False))
-    panel_width = (SUMMARY_WIDTH - 2 * _MARGIN - (len(panels) - 1) * _GAP) // len(panels)
-    row = _join_images(pictures)
-    height = _PANEL + (2 * _GAP + _HEAD + row.shape[0] if row is not None else 0)
-    sheet = Image.new("RGB", (SUMMARY_WIDTH, 2 * _MARGIN + _TITLE + _GAP + height), _PAPER)
-    ImageDraw.Draw(sheet).text((_MARGIN, _MARGIN - 8), title, fill=_INK, font=ImageFont.load_default(_TITLE))
-    top = _MARGIN + _TITLE + _GAP
-    for column, (name, lines, log_y) in enumerate(panels):
-        sheet.paste(_draw_panel(lines, name, panel_width, log_y), (_MARGIN + column * (panel_width + _GAP), top))
-    if row is not None:
-        position = (_MARGIN, top + _PANEL + _GAP)
-        ImageDraw.Draw(sheet).text(position, caption, fill=_INK, font=ImageFont.load_default(_HEAD))
-        sheet.paste(Image.fromarray(row), (_MARGIN, position[1] + _HEAD + _GAP))
-    return np.asarray(sheet)
+    metrics = [record | {"metric": record.get("metrics", {}).get(metric)} for record in steps]
+    panels = {
+        "loss": [_step_curve("loss", steps)],
+        METRIC_TITLES.get(metric, metric): [
+            _step_curve("metric", metrics, "training"),
+            *(Curve(name, tuple(points)) for name, points in validation.items()),
+        ],
+        "learning rate": [_step_curve("rate", steps)],
+    }
+    aspects = [image.shape[1] / image.shape[0] for image in images]
+    image_height = min(6.4, 15.4 / sum(aspects)) + 0.3 if images else 0
+    with _new_figure(IMAGE_WIDTH / 100, 4 + image_height) as figure:
+        figure.suptitle(title, x=0.01, ha="left")
+        rows: Any = figure.subfigures(2, height_ratios=(3.6, image_height)) if images else [figure]
+        for axes, (name, curves) in zip(rows[0].subplots(1, len(panels)), panels.items(), strict=True):
+            axes.set_title(name, loc="left")
+            handles = draw_curves(axes, curves, log_y=name != "learning rate")
+            if len(handles) > 1:
+                axes.legend(*zip(*handles, strict=True))
+        if images:
+            grid = rows[1].subplots(1, len(images), width_ratios=aspects, squeeze=False)[0]
+            grid[0].set_title(caption, loc="left")
+            for axes, image in zip(grid, images, strict=True):
+                axes.imshow(image)
+                axes.set_axis_off()
+        return _to_pixels(figure)
 
 
-def _points(records: Sequence[dict[str, Any]], value: Any) -> tuple[tuple[float, float], ...]:
-    values = ((float(record["step"]), value(record)) for record in records)
-    return tuple((step, float(number)) for step, number in values if number is not None)
+def _step_curve(key: str, records: Sequence[dict[str, Any]], name: str = "") -> Curve:
+    values = ((float(record["step"]), record.get(key)) for record in records)
+    return Curve(name or key, tuple((step, float(value)) for step, value in values if value is not None))
 
 
-def _join_images(images: Sequence[Pixels]) -> Pixels | None:
-    """Join images side by side at the largest common height that fits the width; None if there are none."""
-    if not images:
-        return None
-    available = SUMMARY_WIDTH - 2 * _MARGIN - (len(images) - 1) * _GAP
-    height = min(_MAX_IMAGE_HEIGHT, max(1, int(available / sum(image.shape[1] / image.shape[0] for image in images))))
-    row = np.full((height, SUMMARY_WIDTH - 2 * _MARGIN, 3), _PAPER, dtype=np.uint8)
-    left = 0
-    for image in images:
-        width = max(1, int(height * image.shape[1] / image.shape[0]))
-        row[:, left : left + width] = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        left += width + _GAP
-    return row
+@contextmanager
+def _new_figure(width: float, height: float) -> Iterator["Figure"]:
+    """Yield a figure of a size in inches; one thread at a time, because matplotlib keeps its settings in a global."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with _RC_LOCK, matplotlib.rc_context(_STYLE):
+        yield Figure((width, height), layout="constrained")
 
 
-def _draw_panel(curves: Sequence[Curve], name: str, width: int, log_y: bool) -> Image.Image:
-    """Plot curves over common axes, with markers if a curve has few points."""
-    panel = Image.new("RGB", (width, _PANEL), _PAPER)
-    draw, font = ImageDraw.Draw(panel), ImageFont.load_default(_LABEL)
-    draw.text((0, 0), name, fill=_INK, font=ImageFont.load_default(_HEAD))
-    scaled = [[(x, math.log10(max(y, 1e-12)) if log_y else y) for x, y in curve.points] for curve in curves]
-    points = [point for curve in scaled for point in curve]
-    if not points:
-        draw.text((_LEFT, _PANEL // 2), "no data", fill=_SOFT, font=font)
-        return panel
-    (x_low, x_high), (y_low, y_high) = (_summary_span([point[axis] for point in points]) for axis in (0, 1))
-
-    def to_pixels(x: float, y: float) -> tuple[float, float]:
-        px = _LEFT + (x - x_low) / (x_high - x_low) * (width - _LEFT - _RIGHT)
-        return px, _PANEL - _BOTTOM - (y - y_low) / (y_high - y_low) * (_PANEL - _TOP - _BOTTOM)
-
-    for value in (y_low + (y_high - y_low) * index / 4 for index in range(5)):
-        _, py = to_pixels(x_low, value)
-        draw.line((_LEFT, py, width - _RIGHT, py), fill=_LINE)
-        text = f"{10**value if log_y else value:.3g}"
-        draw.text((_LEFT - 6, py), text, fill=_SOFT, font=font, anchor="rm")
-    for value, anchor in ((x_low, "la"), (x_high, "ra")):
-        draw.text(
-            (to_pixels(value, y_low)[0], _PANEL - _BOTTOM + 8), f"{value:g}", fill=_SOFT, font=font, anchor=anchor
-        )
-    for index, (curve, line) in enumerate(zip(curves, scaled, strict=True)):
-        color = COLORS[index % len(COLORS)]
-        draw.line([to_pixels(*point) for point in line], fill=color, width=2, joint="curve")
-        for x, y in (to_pixels(*point) for point in line) if len(line) <= 20 else ():
-            draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=color)
-        if len(curves) > 1:
-            corner = (width - _RIGHT, 2 + (_LABEL + 4) * index)
-            draw.text(corner, curve.name, fill=color, font=font, anchor="ra")
-    return panel
-
-
-def _summary_span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+def _to_pixels(figure: "Figure") -> Pixels:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="rgba")
+    return np.frombuffer(buffer.getbuffer(), np.uint8).reshape(-1, IMAGE_WIDTH, 4)[..., :3]
