@@ -95,21 +95,21 @@ def test_a_short_file_declares_no_huge_frames(tmp_path: Path, flat_gif: Callable
     [("mp4", "libx264", {"preset": "ultrafast"}), ("webm", "libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"})],
 )
 def test_opening_does_not_decode_a_frame_that_is_too_large(
-    tmp_path: Path, make_movie: Callable[..., Path], suffix: str, codec: str, fast: dict[str, str]
+    tmp_path: Path, make_video: Callable[..., Path], suffix: str, codec: str, fast: dict[str, str]
 ) -> None:
     # These are formats of which ffmpeg decodes a frame to learn the kind of pixels.
-    path = make_movie(tmp_path / f"a.{suffix}", [np.zeros((3000, 4000, 3), np.uint8)], codec, options=fast)
+    path = make_video(tmp_path / f"a.{suffix}", [np.zeros((3000, 4000, 3), np.uint8)], codec, options=fast)
     said, grown = measured("lambda path: open_video(path, max_pixels=10_000)", path)
     assert said.startswith("PixelLimitError") and "over the limit of 10000 pixels" in said
     assert grown < 3000 * 4000
 
 
 def test_frames_within_a_limit_of_pixels_are_read_in_every_codec(
-    tmp_path: Path, make_movie: Callable[..., Path]
+    tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
     images = [np.full((50, 70, 3), 40 * number, np.uint8) for number in range(3)]
     for codec, name in (("libx264", "a.mp4"), ("libvpx-vp9", "a.webm"), ("mpeg4", "a.avi"), ("ffv1", "a.mkv")):
-        path = make_movie(tmp_path / name, images, codec)
+        path = make_video(tmp_path / name, images, codec)
         assert len(list(open_video(path, max_pixels=3500).frames())) == 3
         with pytest.raises(PixelLimitError, match="is 70x50, over the limit of 3499 pixels") as refused:
             open_video(path, max_pixels=3499)
@@ -117,9 +117,9 @@ def test_frames_within_a_limit_of_pixels_are_read_in_every_codec(
 
 
 def test_a_decoder_that_finds_larger_frames_than_the_header_says_does_not_decode_them(
-    tmp_path: Path, make_movie: Callable[..., Path]
+    tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
-    path = make_movie(tmp_path / "a.mkv", [np.zeros((3000, 4000, 3), np.uint8)], "mjpeg", "yuvj420p")
+    path = make_video(tmp_path / "a.mkv", [np.zeros((3000, 4000, 3), np.uint8)], "mjpeg", "yuvj420p")
     data = path.read_bytes()
     # PixelWidth and PixelHeight of the track.
     forged = data.replace(b"\xb0\x82\x0f\xa0", b"\xb0\x82\x00\x40").replace(b"\xba\x82\x0b\xb8", b"\xba\x82\x00\x40")

@@ -4,13 +4,13 @@ import time
 
 import pytest
 
-from protoformer.errors import nearest, shortened
-from protoformer.io.files import LONGEST_SHOWN, shown
+from protoformer.errors import closest_name, shorten
+from protoformer.io.files import LONGEST_SHOWN, short_repr
 
 
 @pytest.mark.parametrize("value", [3, 2.5, True, None, "a", "", [1, 2], (3, 4), {"a": [1, "b"]}, -1, 10**30])
 def test_what_is_short_is_shown_as_it_is(value: object) -> None:
-    assert shown(value) == repr(value)
+    assert short_repr(value) == repr(value)
 
 
 def test_what_is_long_is_cut() -> None:
@@ -22,17 +22,17 @@ def test_what_is_long_is_cut() -> None:
         laughs = [laughs] * 9
     began = time.perf_counter()
     for value in ("x" * 10**7, list(range(10**6)), {str(key): key for key in range(10**5)}, nested, laughs, 1 << 10**6):
-        assert 10 < len(shown(value)) <= LONGEST_SHOWN
+        assert 10 < len(short_repr(value)) <= LONGEST_SHOWN
     assert time.perf_counter() - began < 1
-    assert shown("x" * 1000).startswith("'xxxx") and "..." in shown("x" * 1000)
+    assert short_repr("x" * 1000).startswith("'xxxx") and "..." in short_repr("x" * 1000)
 
 
 def test_a_text_is_cut_to_its_length() -> None:
-    assert shortened("short") == "short"
-    assert shortened("x" * 300 + "y", 10) == "xxxx ... y"
+    assert shorten("short") == "short"
+    assert shorten("x" * 300 + "y", 10) == "xxxx ... y"
 
 
 def test_the_nearest_name_to_a_very_long_one_is_found_soon() -> None:
     began = time.perf_counter()
-    assert nearest("steps" + "x" * 10**6, ["steps", "minutes"]) == "steps"
+    assert closest_name("steps" + "x" * 10**6, ["steps", "minutes"]) == "steps"
     assert time.perf_counter() - began < 1

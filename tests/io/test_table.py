@@ -16,7 +16,7 @@ def test_a_table_has_a_head_and_its_rows(tmp_path: Path) -> None:
         table.write(2, 'b,"c"')
         assert not (tmp_path / "t.csv").exists()
     assert (tmp_path / "t.csv").read_text() == 'frame,name\n1,a\n2,"b,""c"""\n'
-    assert (table.rows, table.kept) == (2, None)
+    assert (table.rows, table.partial_path) == (2, None)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -34,11 +34,11 @@ def test_ctrl_c_keeps_the_rows_beside(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt), TableWriter(tmp_path / "t.csv", HEAD) as table:
             table.write(1, "a")
             raise KeyboardInterrupt
-        assert table.kept == tmp_path / name
-        assert table.kept.read_text() == "frame,name\n1,a\n"
+        assert table.partial_path == tmp_path / name
+        assert table.partial_path.read_text() == "frame,name\n1,a\n"
     with pytest.raises(KeyboardInterrupt), TableWriter(tmp_path / "t.csv", HEAD) as table:
         raise KeyboardInterrupt
-    assert table.kept is None
+    assert table.partial_path is None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.partial-2.csv", "t.partial.csv"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protoformer.errors import InputError
-from protoformer.training.config_reader import MAX_TEXT
+from protoformer.io.config_reader import MAX_TEXT
 from protoformer.training.recipe import MAX_BYTES, Recipe, packaged_recipes, read_recipe
 
 LAUGHS = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
@@ -35,7 +35,7 @@ def refused(path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (LAUGHS, "line 1: anchors and aliases, & and *, are not allowed in a recipe"),
+        (LAUGHS, "line 1: anchors and aliases, & and *, are not allowed"),
         ("run: &run {steps: 3}\n", "line 1: anchors and aliases"),
         ("task: flow\nrun: *run\n", "line 2: anchors and aliases"),
         ("run: {<<: {steps: 3}}\n", "line 1: merge keys, <<, are not allowed"),
@@ -44,13 +44,13 @@ def refused(path: Path, text: str) -> str:
         ("what: !!binary aGk=\n", "line 1: tags, which begin with !, are not allowed"),
         ("model: {fields: " + "{a: " * 20 + "1" + "}" * 20 + "}", "line 1: values are nested in more than 12 levels"),
         ("model: {fields: {prototypes: " + "[" * 4 + "]" * 4 + "}}", "prototypes is ([[[]]],)"),
-        ("run: {steps: 1, steps: 2}\n", "'steps' is there twice"),
+        ("run: {steps: 1, steps: 2}\n", "line 1: the key 'steps' is given twice"),
         ("run: {steps: " + "9" * 5000 + "}\n", "Exceeds the limit"),
         ("run: {minutes: " + "9" * 400 + "}\n", "run.minutes is a whole number of"),
         ("run: {minutes: 0x" + "f" * 20000 + "}\n", "run.minutes is a whole number of 80000 bits"),
         ("run: {steps: [" + "1, " * 10000 + "1]}\n", "run.steps is [1, 1, 1, 1, 1, 1, 1, 1, ...]"),
         ("task: " + "x" * 30000 + "\n", "there is no task 'xxx"),
-        ("x" * 900 + ": 3\n", "a recipe has no key xxx"),
+        ("x" * 900 + ": 3\n", "there is no key xxx"),
         ("data: {families: {" + "y" * 900 + ": 3}}\n", "there is no family of scenes 'yyy"),
         ("data: {batch: 1000000000}\n", "data.batch is 1000000000, but it must be at most"),
         ("data: {crop: [1000000000, 16]}\n", "data.crop is 1000000000, but it must be at most"),

@@ -98,7 +98,7 @@ def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
 def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own() -> None:
     paced = dataclasses.replace(SCENES, pace={"objects": (0.5, 4.0)})
     usual, mix = (
-        SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.rate) for data in (SCENES, paced)
+        SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.fps) for data in (SCENES, paced)
     )
     paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
     for number in range(60):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from protoformer.errors import InputError, shortened
+from protoformer.errors import InputError, shorten
 
 MAX_PIXELS = 2**27
 """Maximum number of pixels (width x height) of an image or video frame that is decoded."""
@@ -188,7 +188,7 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def staged_folder(temporary: Path, path: Path) -> Path:
+def keep_partial_file(temporary: Path, path: Path) -> Path:
     """Rename the unfinished temporary file of `path` to NAME.partial.SUFFIX, or NAME.partial-2.SUFFIX and so on.
 
     This keeps what was written before an interruption, and leaves an existing file at `path` unchanged.
@@ -257,7 +257,7 @@ class TableWriter:
     Attributes:
         path: File to write.
         rows: Number of rows written, without the header.
-        kept: After Ctrl-C, the file that holds the rows so far.
+        partial_path: After Ctrl-C, the file that holds the rows so far.
     """
 
     def __init__(self, path: str | os.PathLike[str], head: Sequence[str]) -> None:
@@ -265,7 +265,7 @@ class TableWriter:
         if self.path.suffix.lower() != ".csv":
             raise InputError(f"{self.path} does not end in .csv; choose a name with this suffix.")
         self.rows = 0
-        self.kept: Path | None = None
+        self.partial_path: Path | None = None
         self._head = head
         self._file = ExitStack()
 
@@ -285,7 +285,7 @@ class TableWriter:
         if isinstance(error, KeyboardInterrupt) and self.rows:
             with suppress(OSError):
                 self._bytes.flush()
-                self.kept = staged_folder(Path(self._bytes.name), self.path)
+                self.partial_path = keep_partial_file(Path(self._bytes.name), self.path)
         self._file.__exit__(kind, error, trace)
 
     def _line(self, cells: Sequence[str | int]) -> None:
@@ -340,9 +340,9 @@ class _ShortRepr(reprlib.Repr):
 _SHORT_REPR = _ShortRepr()
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return `repr(value)`, shortened to `LONGEST_SHOWN` characters."""
-    return shortened(_SHORT_REPR.repr(value), LONGEST_SHOWN)
+    return shorten(_SHORT_REPR.repr(value), LONGEST_SHOWN)
 
 
 MAX_NAME_BYTES = 200

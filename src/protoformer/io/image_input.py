@@ -1,6 +1,7 @@
 """Conversion of image inputs (paths, arrays, tensors, Pillow images) to tensors."""
 
 import os
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +66,19 @@ def as_frame(source: ImageLike, name: str) -> Tensor:
 def to_float(frame: Tensor) -> Tensor:
     """Convert a frame, uint8 or float in [0, 1], to float32 in [0, 1]."""
     return frame.float() / 255 if frame.dtype == torch.uint8 else frame.float()
+
+
+def split_batch(source: object) -> list[ImageLike] | None:
+    """Return the images of a list, of a B x 3 x H x W tensor or of a B x H x W x C array; None for a single image.
+
+    A 1 x 3 x H x W tensor is a single image.
+    """
+    if isinstance(source, (list, tuple)):
+        return list(source)
+    is_batch = isinstance(source, (Tensor, np.ndarray)) and source.ndim == 4
+    if not is_batch or (isinstance(source, Tensor) and len(source) == 1):
+        return None
+    return list(cast("Tensor | npt.NDArray[np.generic]", source))
 
 
 def image_pair(first: ImageLike, second: ImageLike) -> tuple[Tensor, Tensor]:

@@ -23,8 +23,8 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as tensors_to
 from torch import Tensor
 
-from protoformer.errors import InputError, shortened
-from protoformer.io.files import shown, system_reason
+from protoformer.errors import InputError, shorten
+from protoformer.io.files import short_repr, system_reason
 from protoformer.models.pretrained import read_tensor_header
 
 FORMAT, VERSION = "protoformer checkpoint", 1
@@ -169,7 +169,7 @@ def read_manifest(folder: Path) -> Manifest:
     if kind != FORMAT:
         raise DamagedError(f"{MANIFEST} is not the manifest of a checkpoint")
     if version != VERSION:
-        raise DamagedError(f"it is of version {shown(version)}, and this package reads version {VERSION}")
+        raise DamagedError(f"it is of version {short_repr(version)}, and this package reads version {VERSION}")
     try:
         if content.pop("sha256", None) != _digest(content):
             raise DamagedError(f"{MANIFEST} was changed after it was written")
@@ -215,7 +215,7 @@ def read_tensors(folder: Path, manifest: Manifest) -> dict[str, Tensor]:
             stored = manifest.tensors.get(name)
             index = len(pieces.get(name, ()))
             if stored is None or stored.parts[index : index + 1] != (file.name,):
-                raise DamagedError(f"{file.name} holds {shortened(name)}, which the manifest does not list there")
+                raise DamagedError(f"{file.name} holds {shorten(name)}, which the manifest does not list there")
             pieces[name].append(tensor)
     return {name: _join_pieces(name, pieces.pop(name), stored) for name, stored in manifest.tensors.items()}
 
@@ -228,7 +228,7 @@ def _read_part(folder: Path, file: StoredFile) -> Iterator[tuple[str, Tensor]]:
     except (SafetensorError, ValueError, KeyError, AssertionError, RuntimeError) as error:
         if isinstance(error, DamagedError):
             raise
-        raise DamagedError(f"{file.name} does not hold tensors ({shortened(error)})") from None
+        raise DamagedError(f"{file.name} does not hold tensors ({shorten(error)})") from None
     yield from tensors.items()
 
 
@@ -243,7 +243,7 @@ def _join_pieces(name: str, pieces: list[Tensor], stored: StoredTensor) -> Tenso
     else:
         fits = fits and tuple(whole.shape) == stored.shape
     if not fits:
-        raise DamagedError(f"{shortened(name)} does not have the dtype and shape of the manifest")
+        raise DamagedError(f"{shorten(name)} does not have the dtype and shape of the manifest")
     return torch.cat(pieces).view(stored.shape) if whole is None else whole
 
 

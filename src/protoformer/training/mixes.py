@@ -197,7 +197,7 @@ class SyntheticMix(Generic[Batch]):
         family, family_number = self.locate(number)
         look = "final" if (family_number + 1) * GOLDEN % 1 < self.final else "clean"
         scenes = self._draw_scenes(family, family_number)
-        scenes = dataclasses.replace(scenes, rate=scenes.rate / self._get_pace(family, family_number))
+        scenes = dataclasses.replace(scenes, fps=scenes.fps / self._get_pace(family, family_number))
         generator = self.generators[family]
         draws = SceneRandom(generator.seed, [family_number * self.batch_size + index for index in self.local_indices])
         zoom = self.zooms[family]

@@ -12,20 +12,20 @@ from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS, DepthAu
 from protoformer.datasets.augmentation.flow import AUGMENTATIONS, Augmentation
 from protoformer.datasets.augmentation.light import Light
 from protoformer.datasets.registry import DATASETS
-from protoformer.errors import InputError, nearest, shortened
-from protoformer.io.files import open_input, shown
+from protoformer.errors import InputError, closest_name, shorten
+from protoformer.io.config_reader import (
+    MAX_TEXT,
+    apply_setting,
+    changed_fields,
+    check_names,
+    parse_yaml,
+    read_fields,
+    to_plain,
+)
+from protoformer.io.files import open_input, short_repr
 from protoformer.models.config import ModelConfig, preset
 from protoformer.models.networks import NETWORKS
 from protoformer.synthetic.families import FAMILIES
-from protoformer.training.config_reader import (
-    MAX_NESTING,
-    MAX_TEXT,
-    changed_fields,
-    parse_setting,
-    parse_yaml,
-    read_section,
-    to_plain,
-)
 
 MAX_BYTES = 4 * MAX_TEXT
 """Maximum size of a recipe file; a character takes up to 4 bytes."""
@@ -84,13 +84,15 @@ class DatasetSection:
         """Build the augmentation with a crop of (height, width)."""
         named: Mapping[str, Augmentation | DepthAugmentation] = {**AUGMENTATIONS, **DEPTH_AUGMENTATIONS}
         if self.augmentation not in named:
-            raise InputError(f"there is no augmentation {shown(self.augmentation)}; choose one of {', '.join(named)}.")
+            raise InputError(
+                f"there is no augmentation {short_repr(self.augmentation)}; choose one of {', '.join(named)}."
+            )
         augmentation = named[self.augmentation]
         valid = [each.name for each in dataclasses.fields(augmentation) if each.name != "crop"]
         for name in self.fields:
             if name not in valid:
-                near = nearest(name, valid)
-                raise InputError(f"an augmentation has no field {shown(name)}; the nearest one is {near!r}.")
+                near = closest_name(name, valid)
+                raise InputError(f"an augmentation has no field {short_repr(name)}; the nearest one is {near!r}.")
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in self.fields.items()
         }
@@ -148,10 +150,10 @@ class DataSection:
         _expect(0 <= self.final <= 1, "data.final", self.final, "a share, 0 to 1")
         _expect(self.broken >= 0, "data.broken", self.broken, "0 or more")
         _expect(self.workers >= 0, "data.workers", self.workers, "0 or more")
-        _check_names("family of scenes", self.families, list(FAMILIES))
+        check_names("family of scenes", self.families, list(FAMILIES))
         for name, weight in self.families.items():
             _expect(weight >= 0, f"data.families.{name}", weight, "0 or more")
-        _check_names("family of scenes", {**self.pace, **self.zoom}, list(FAMILIES))
+        check_names("family of scenes", (*self.pace, *self.zoom), list(FAMILIES))
         for name, (low, high) in self.pace.items():
             _expect(0 < low <= high, f"data.pace.{name}", [low, high], "two numbers above 0, the greater one last")
         for name, (low, high) in self.zoom.items():
@@ -318,9 +320,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.task not in NETWORKS:
-            raise InputError(f"there is no task {shown(self.task)}; choose one of {', '.join(NETWORKS)}.")
+            raise InputError(f"there is no task {short_repr(self.task)}; choose one of {', '.join(NETWORKS)}.")
         valid = [each.name for each in DATASETS.values() if each.task == self.task]
-        _check_names(f"dataset of {self.task}", self.data.datasets, valid)
+        check_names(f"dataset of {self.task}", self.data.datasets, valid)
         augmentations = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
         for name, section in self.data.datasets.items():
             wanted = f"one of {self.task}, such as {augmentations[0]}"
@@ -334,7 +336,7 @@ class Recipe:
         """Return a copy with some keys set, each as "optimizer.rate=1e-4" or "data.crop=[368, 496]"."""
         values = self.as_dict()
         for setting in settings:
-            _set(values, setting)
+            apply_setting(values, setting, "optimizer.rate=1e-4")
         return Recipe.from_dict(values)
 
     def differences(self, other: "Recipe") -> tuple[str, ...]:
@@ -349,7 +351,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Build a recipe from the values of `as_dict` or of a yaml file."""
-        return read_section(cls, values)
+        return read_fields(cls, values)
 
 
 def _check_pixels(name: str, varied: Augmentation | DepthAugmentation, model: ModelSection) -> None:
@@ -378,8 +380,8 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
         valid = packaged_recipes()
         if str(name) not in valid:
             raise InputError(
-                f"there is no recipe {shown(str(name))}; the nearest known one is {nearest(str(name), valid)!r}, and a "
-                "file of your own ends in .yaml."
+                f"there is no recipe {short_repr(str(name))}; the nearest known one is "
+                f"{closest_name(str(name), valid)!r}, and a file of your own ends in .yaml."
             )
         path = _folder() / f"{name}.yaml"
     with open_input(path) as file:
@@ -389,7 +391,7 @@ def read_recipe(name: str | os.PathLike[str]) -> Recipe:
     try:
         return Recipe.from_dict(_mapping(data))
     except ValueError as error:  # also an InputError
-        raise InputError(f"{path} is not a recipe: {shortened(error, 400).removesuffix('.')}.") from None
+        raise InputError(f"{path} is not a recipe: {shorten(error, 400).removesuffix('.')}.") from None
 
 
 def _mapping(data: bytes) -> Mapping[str, Any]:
@@ -403,30 +405,6 @@ def _folder() -> Path:
     return Path(str(resources.files("protoformer") / "recipes"))
 
 
-def _set(values: dict[str, Any], setting: str) -> None:
-    """Apply a setting "key=value" to the plain values of a recipe."""
-    key, sign, text = setting.partition("=")
-    if not (key and sign):
-        raise InputError(f"{shown(setting)} sets nothing; write it as key=value, such as optimizer.rate=1e-4.")
-    *above, last = key.strip().split(".")
-    if len(above) >= MAX_NESTING:
-        raise InputError(f"{shown(key)} names a key below {len(above)} others, and a recipe has none so deep.")
-    section: Any = values
-    for depth, name in enumerate(above):
-        section = section.setdefault(name, {})
-        if not isinstance(section, dict):
-            full_key = shortened(key.strip())
-            raise InputError(f"{shortened('.'.join(above[: depth + 1]))} holds no keys, so {full_key} cannot be set.")
-    section[last] = parse_setting(text.strip())
-
-
 def _expect(condition: bool, name: str, value: object, expected: str) -> None:
     if not condition:
-        raise InputError(f"{name} is {shown(value)}, but it must be {expected}.")
-
-
-def _check_names(what: str, names: Mapping[str, Any], valid: list[str]) -> None:
-    for name in names:
-        if name not in valid:
-            near = nearest(name, valid)
-            raise InputError(f"there is no {what} {shown(name)}; the nearest known one is {near!r}.")
+        raise InputError(f"{name} is {short_repr(value)}, but it must be {expected}.")

@@ -10,7 +10,7 @@ import torch
 
 from protoformer import __version__
 from protoformer.errors import InputError
-from protoformer.io.files import make_folder, shown, system_reason
+from protoformer.io.files import make_folder, short_repr, system_reason
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import LoadedCheckpoint
 from protoformer.training.loggers import read_log
@@ -141,11 +141,11 @@ class RunFolder:
             new, old = (_get(each.as_dict(), key) for each in (recipe, previous))
             if key == "task" or (key.startswith("model.") and key not in CHANGEABLE_MODEL_KEYS):
                 raise InputError(
-                    f"the run in {self.path} has {key} {shown(old)}, not {shown(new)}, so its weights are of another "
-                    "network; resume with the same value, choose another folder, or start over with --fresh."
+                    f"the run in {self.path} has {key} {short_repr(old)}, not {short_repr(new)}, so its weights are of "
+                    "another network; resume with the same value, choose another folder, or start over with --fresh."
                 )
             if key not in UNREPORTED_KEYS:
-                report(f"{key} changes from {shown(old)} to {shown(new)}.")
+                report(f"{key} changes from {short_repr(old)} to {short_repr(new)}.")
 
 
 def _get(values: Any, key: str) -> Any:

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from protoformer.errors import InputError, shortened
-from protoformer.io.files import shown, write_atomically
+from protoformer.errors import InputError, shorten
+from protoformer.io.files import short_repr, write_atomically
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import Checkpoint, LoadedCheckpoint
 from protoformer.training.checkpoint_files import check_part_bytes
@@ -236,7 +236,7 @@ class _Session(Generic[Batch]):
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the checkpoint {loaded.path} does not hold the state of a run ({shortened(error)}); use another one, "
+                f"the checkpoint {loaded.path} does not hold the state of a run ({shorten(error)}); use another one, "
                 "or start over with --fresh."
             ) from None
 
@@ -423,7 +423,7 @@ class _Session(Generic[Batch]):
 def _check_seconds(value: Any) -> float:
     """Return a duration of a checkpoint's record, or raise ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{shown(value)} is not a number of seconds")
+        raise ValueError(f"{short_repr(value)} is not a number of seconds")
     return float(value)
 
 
