@@ -61,7 +61,7 @@ def measured(
 ) -> Flicker:
     """One clip of a family."""
     renderer = SyntheticScenes(family, size=size).renderer([number])
-    views = [renderer.view(frame / renderer.scenes.rate) for frame in range(frames)]
+    views = [renderer.view(frame / renderer.scenes.fps) for frame in range(frames)]
     images = torch.cat([renderer.clean(view) for view in views])
     truth = torch.cat([view.depth for view in views]).clamp(max=FARTHEST).log()
     motions = [renderer.motion(one, other) for one, other in itertools.pairwise(views)]

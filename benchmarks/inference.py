@@ -73,7 +73,7 @@ def ours(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)
         model = load(name, device)
-    video = model.flow_video(images(repeats + 6, size), batch=1, precision=precision, tile=tile, zoom=1)
+    video = model.flow_video(images(repeats + 6, size), batch_size=1, precision=precision, tile=tile, zoom=1)
     steps = iter(video)
     spent, mib = timed(lambda: next(steps), device, repeats)
     how = f"{'bf16' if video.half else 'float32'}, {video.plan}"

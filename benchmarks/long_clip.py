@@ -83,41 +83,41 @@ def shaky_pictures(count: int, size: tuple[int, int]) -> Iterator[ImageArray]:
         yield np.asarray(cv2.getRectSubPix(wall, size[::-1], (x, y)), np.uint8)
 
 
-def run_flow(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
+def run_flow(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     """Flow of every pair, written in colors."""
-    video = load("flow").flow_video(movie, zoom=1)
-    with VideoWriter(target, movie) as writer:
+    video = load("flow").flow_video(video, zoom=1)
+    with VideoWriter(target, video) as writer:
         for done, step in enumerate(video, start=2):
             writer.write(draw_flow_frame(step, 8.0), step.time)
             passes["flow"](done)
 
 
-def run_depth(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
+def run_depth(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     """Steady depth of every frame, written in colors."""
-    video = load("depth").depth_video(movie)
-    with VideoWriter(target, movie) as writer:
+    video = load("depth").depth_video(video)
+    with VideoWriter(target, video) as writer:
         for done, step in enumerate(video, start=1):
             writer.write(draw_depth_frame(step, (0.5, 20.0)), step.time)
             passes["depth"](done)
 
 
-def run_track(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
+def run_track(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     """One target in the middle of the first frame, drawn into every frame."""
-    height, width = movie.info.size
+    height, width = video.info.size
     box = (width / 3, height / 3, width / 3, height / 3)
-    with VideoWriter(target, movie) as writer:
-        for done, step in enumerate(track_frames(movie, box, load("track").tracker), start=1):
+    with VideoWriter(target, video) as writer:
+        for done, step in enumerate(track_frames(video, box, load("track").tracker), start=1):
             writer.write(draw_targets(step.image, step.targets), step.time)
             passes["track"](done)
 
 
-def run_stabilize(movie: Video, target: Path, passes: dict[str, Meter]) -> None:
+def run_stabilize(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     """The motion of the camera, and then the steady clip with its scores."""
     model = load("stabilize")
-    result = model.stabilize(movie, progress=lambda done, _: passes["stabilize: analysis"](done))
+    result = model.stabilize(video, progress=lambda done, _: passes["stabilize: analysis"](done))
     before, after, finder = StabilityMeter(), StabilityMeter(), FeatureFinder()
-    with VideoWriter(target, movie) as writer:
-        for done, (moment, shaky, steady) in enumerate(model.frames(movie, result), start=1):
+    with VideoWriter(target, video) as writer:
+        for done, (moment, shaky, steady) in enumerate(model.frames(video, result), start=1):
             writer.write(steady, moment)
             seen = finder.find(shaky)
             before.add(seen, seen)
@@ -140,11 +140,11 @@ def measured(task: str, clip: Path, at: tuple[int, ...]) -> list[Growth]:
     """Run one task in this process."""
     run, names = TASKS[task]
     passes = {name: Meter(at) for name in names}
-    movie = open_video(clip)
-    run(movie, clip.with_name(f"{task}.mp4"), passes)
+    video = open_video(clip)
+    run(video, clip.with_name(f"{task}.mp4"), passes)
     first, last = min(at), max(at)
     return [
-        Growth(name, movie.info.size, meter.mib, 1024 * (meter.mib[last] - meter.mib[first]) / (last - first))
+        Growth(name, video.info.size, meter.mib, 1024 * (meter.mib[last] - meter.mib[first]) / (last - first))
         for name, meter in passes.items()
     ]
 
@@ -193,7 +193,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         clip = Path(folder) / "clip.mp4"
-        with VideoWriter(clip, rate=30) as writer:
+        with VideoWriter(clip, fps=30) as writer:
             for picture in shaky_pictures(at[-1], tuple(arguments.size)):
                 writer.write(picture)
         growths = [each for task in arguments.tasks for each in measured_apart(task, clip, at)]

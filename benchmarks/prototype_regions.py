@@ -77,7 +77,7 @@ class Scene:
 def scene_of(family: str, number: int, size: tuple[int, int], seed: int) -> Scene:
     """One of the world."""
     renderer = SyntheticScenes(family, seed=seed, size=size).renderer([number])
-    views = [renderer.view(frame / renderer.scenes.rate) for frame in range(2)]
+    views = [renderer.view(frame / renderer.scenes.fps) for frame in range(2)]
     flow = renderer.motion(*views).flow[0]
     surfaces = views[0].hits.index[0].view(size)
     images = [renderer.clean(view)[0] for view in views]

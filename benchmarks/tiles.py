@@ -24,9 +24,9 @@ from protoformer.models.kernels import reference as plain
 from protoformer.models.kernels.tiles import TILES, Tile, fits, padded, tile_for
 
 BY_PROTOTYPES = ("sums", "sums_backward", "synchronize", "synchronize_backward")
-BY_CHANNELS = ("project", "perceptron", "perceptron_tokens", "perceptron_weights")
+BY_CHANNELS = ("project", "mlp", "mlp_tokens", "mlp_weights")
 KERNELS = (*BY_PROTOTYPES, *BY_CHANNELS)
-ONE_PROGRAM_A_BLOCK = ("synchronize", "project", "perceptron", "perceptron_tokens")
+ONE_PROGRAM_A_BLOCK = ("synchronize", "project", "mlp", "mlp_tokens")
 Call = Callable[[], tuple[Tensor, ...]]
 
 
@@ -87,17 +87,17 @@ def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
 
 def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
     """One launch of a kernel of a layer without prototypes."""
-    from protoformer.models.kernels import perceptron_kernels, projection_kernels
+    from protoformer.models.kernels import mlp_kernels
 
     layer = [given[name] for name in ("first", "first_bias", "second")]
     if kernel == "project":
         rows, narrowed = given["features"].flatten(0, 1), torch.empty_like(given["rows"])
-        return lambda: (projection_kernels.project(rows, *layer[:2], narrowed),)
-    if kernel == "perceptron":
-        return lambda: (perceptron_kernels.perceptron(given["rows"], *layer, given["second_bias"]),)
-    if kernel == "perceptron_tokens":
-        return lambda: (perceptron_kernels.tokens_gradient(given["d_rows"], given["rows"], *layer),)
-    return lambda: perceptron_kernels.weights_gradient(given["d_rows"], given["rows"], *layer)
+        return lambda: (mlp_kernels.project(rows, *layer[:2], narrowed),)
+    if kernel == "mlp":
+        return lambda: (mlp_kernels.mlp(given["rows"], *layer, given["second_bias"]),)
+    if kernel == "mlp_tokens":
+        return lambda: (mlp_kernels.tokens_gradient(given["d_rows"], given["rows"], *layer),)
+    return lambda: mlp_kernels.weights_gradient(given["d_rows"], given["rows"], *layer)
 
 
 def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
@@ -149,10 +149,10 @@ def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
     layer = [double[name].requires_grad_() for name in ("rows", "first", "first_bias", "second", "second_bias")]
     rows, first, first_bias, second, second_bias = layer
     output = F.gelu(rows @ first.T + first_bias) @ second.T + second_bias
-    if kernel == "perceptron":
+    if kernel == "mlp":
         return (output,)
     found = torch.autograd.grad(output, layer, double["d_rows"])
-    return found[:1] if kernel == "perceptron_tokens" else found[1:]
+    return found[:1] if kernel == "mlp_tokens" else found[1:]
 
 
 def milliseconds(run: Call, calls: int = 5) -> float:

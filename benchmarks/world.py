@@ -95,7 +95,7 @@ def world_motion(family: str, scenes: int, size: tuple[int, int], device: torch.
     pixels = pixel_grid(*size, device=device)[:, 4::8, 4::8].flatten(1)[None]
     for start in range(0, scenes, 8):
         renderer = world.renderer(range(start, min(scenes, start + 8)), device)
-        first, second = (renderer.scenes.frame(number / renderer.scenes.rate, device=device) for number in (0, 1))
+        first, second = (renderer.scenes.frame(number / renderer.scenes.fps, device=device) for number in (0, 1))
         flow, valid, _ = renderer.moved(renderer.meet(first, pixels), pixels, second)
         found.append(flow.norm(dim=1, keepdim=True)[valid].cpu())
     return torch.cat(found)

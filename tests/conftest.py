@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_movie() -> Callable[..., Path]:
+def make_video() -> Callable[..., Path]:
     """Encode a video with ffmpeg itself, so that reading is not tested against our own writing.
 
     images: uint8 HxWx3, or frames of ffmpeg as they are. times: in ticks. sound: codec; a sine of 440 Hz as long as the

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 def test_the_example_of_a_document_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    make_movie: Callable[..., Path],
+    make_video: Callable[..., Path],
     document: str,
     written: set[str],
 ) -> None:
@@ -44,7 +44,7 @@ def test_the_example_of_a_document_runs(
     frames = [np.random.default_rng(n).integers(0, 256, (70, 90, 3), dtype=np.uint8) for n in range(4)]
     for name, frame in zip(("frame1.png", "frame2.png", "room.jpg"), frames, strict=False):
         Image.fromarray(frame).save(name)
-    make_movie(tmp_path / "clip.mp4", frames, rate=1)
+    make_video(tmp_path / "clip.mp4", frames, rate=1)
     before = {path.name for path in tmp_path.iterdir()}
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
     exec(compile(example, document, "exec"), {"pf": protoformer})

@@ -42,14 +42,14 @@ def test_example_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    make_movie: Callable[..., Path],
+    make_video: Callable[..., Path],
     moving_pattern: Callable[..., list[np.ndarray]],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frames = moving_pattern(4)
     for number in range(2):
         Image.fromarray(frames[number]).save(f"frame{number}.png")
-    make_movie(tmp_path / "clip.mp4", frames)
+    make_video(tmp_path / "clip.mp4", frames)
     monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS[name]])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     assert capsys.readouterr().out

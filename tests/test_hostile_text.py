@@ -10,7 +10,7 @@ import pytest
 from protoformer.ablation.summary import read_result
 from protoformer.datasets.published import peer_results
 from protoformer.datasets.registry import open_dataset
-from protoformer.errors import InputError, nearest, shortened
+from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.png import encode_png
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint_files import FORMAT, MANIFEST
@@ -110,12 +110,12 @@ def test_a_recipe_with_odd_values_is_refused_in_a_short_sentence(tmp_path: Path,
 
 def test_the_nearest_name_of_a_very_long_one_is_found_at_once() -> None:
     start = time.process_time()
-    assert nearest("flow" + "x" * 10**6, ["depth", "flow"]) == "flow"
+    assert closest_name("flow" + "x" * 10**6, ["depth", "flow"]) == "flow"
     assert time.process_time() - start < 1
 
 
 def test_text_in_a_message_is_cut_in_its_middle_and_keeps_to_one_line() -> None:
-    assert shortened("a clear reason") == "a clear reason"
-    assert shortened("a\nb\0c") == "a\\nb\\x00c"
-    cut = shortened("begin" + "x" * 10_000 + "end", most=60)
+    assert shorten("a clear reason") == "a clear reason"
+    assert shorten("a\nb\0c") == "a\\nb\\x00c"
+    cut = shorten("begin" + "x" * 10_000 + "end", most=60)
     assert len(cut) <= 60 and cut.startswith("begin") and cut.endswith("end") and " ... " in cut

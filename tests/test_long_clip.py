@@ -40,7 +40,7 @@ def test_a_task_is_measured_and_written(
 ) -> None:
     pytest.importorskip("av")
     clip = tmp_path / "clip.mp4"
-    with VideoWriter(clip, rate=30) as writer:
+    with VideoWriter(clip, fps=30) as writer:
         for picture in benchmark.shaky_pictures(4, (64, 96)):
             writer.write(picture)
     monkeypatch.setattr(sys, "argv", ["long_clip.py", "--only", "track", str(clip), "--frames", "2", "4"])

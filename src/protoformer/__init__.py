@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from protoformer.tracking.result import TrackedBox as TrackedBox
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
+    from protoformer.video.reader import open_video as open_video
 
 _EXPORTS = {
     "BatchResult": "protoformer.batch.running",
@@ -69,6 +70,7 @@ _EXPORTS = {
     "batch_flow": "protoformer.batch.flow",
     "export_model": "protoformer.export.exporter",
     "load": "protoformer.loading",
+    "open_video": "protoformer.video.reader",
     "preset": "protoformer.models.config",
     "save_explanation": "protoformer.explain.page",
     "save_tracks": "protoformer.tracking.result",
@@ -103,6 +105,7 @@ __all__ = [
     "batch_flow",
     "export_model",
     "load",
+    "open_video",
     "preset",
     "save_explanation",
     "save_tracks",

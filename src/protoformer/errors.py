@@ -19,7 +19,7 @@ class UntrainedWarning(UserWarning):
     """A model was loaded whose weights are random."""
 
 
-def shortened(text: object, most: int = 300) -> str:
+def shorten(text: object, most: int = 300) -> str:
     """Format text from a file for an error message: on one line, with the middle cut out of a long text.
 
     Args:
@@ -39,7 +39,7 @@ def shortened(text: object, most: int = 300) -> str:
     return escaped[: most - len(gap) - tail] + gap + escaped[-tail:]
 
 
-def nearest(name: str, choices: Sequence[str]) -> str:
+def closest_name(name: str, choices: Sequence[str]) -> str:
     """Find the valid name that is most similar to a misspelled one.
 
     Args:

@@ -14,7 +14,7 @@ from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError, UntrainedWarning
 from protoformer.explain.result import Explanation
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.io.files import shown
+from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike
 from protoformer.models.config import PRESETS, preset
 from protoformer.models.encoder import Encoder
@@ -192,7 +192,7 @@ def load(
         return Predictor(device)
     on, name = None if device is None else checked_device(device), os.fspath(name)
     if task is not None and task not in TASKS:
-        raise InputError(f"there is no task {shown(task)}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join(TASKS)}.")
     stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if stored is not None:
         if fields:
@@ -204,7 +204,7 @@ def load(
         return PREDICTORS[weights.task](weights.network, weights.trained, on)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
-        raise InputError(f"there is no model {shown(name)}; choose one of {known}, or give a .safetensors file.")
+        raise InputError(f"there is no model {short_repr(name)}; choose one of {known}, or give a .safetensors file.")
     if name in TASKS:
         _expect_task(name, name, task)
     does = name if name in TASKS else task or "flow"
@@ -229,7 +229,7 @@ def checked_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
     except (RuntimeError, AssertionError, ImportError, TypeError):
         raise InputError(
-            f"the device {shown(device)} is not there; choose cpu, or cuda on a machine with a GPU."
+            f"the device {short_repr(device)} is not there; choose cpu, or cuda on a machine with a GPU."
         ) from None
     return chosen
 

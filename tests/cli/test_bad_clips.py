@@ -22,10 +22,10 @@ def images(count: int, size: tuple[int, int] = (32, 48)) -> list[np.ndarray]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path]) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path]) -> Path:
     """The current folder, with clip.mp4, of four frames, in it."""
     monkeypatch.chdir(tmp_path)
-    make_movie(tmp_path / "clip.mp4", images(4))
+    make_video(tmp_path / "clip.mp4", images(4))
     return tmp_path
 
 
@@ -73,13 +73,13 @@ def test_files_that_are_no_videos(place: Path, refuse: Callable[..., str]) -> No
     assert "no file matches none*.png" in refuse("none*.png")
 
 
-def test_clips_without_two_frames(place: Path, refuse: Callable[..., str], make_movie: Callable[..., Path]) -> None:
-    make_movie(place / "one.mp4", images(1))
+def test_clips_without_two_frames(place: Path, refuse: Callable[..., str], make_video: Callable[..., Path]) -> None:
+    make_video(place / "one.mp4", images(1))
     assert "one.mp4 has one frame in this span; flow needs two" in refuse("one.mp4")
     write_image(place / "one.png", images(1)[0])
     assert "one.png is one image, in which nothing moves; give a second one, or a clip." in refuse("one.png")
     assert "clip.mp4 has no frame in this span" in refuse("clip.mp4", "--start", "5")
-    assert "clip.mp4 has one frame in this span" in refuse("clip.mp4", "--every", "9")
+    assert "clip.mp4 has one frame in this span" in refuse("clip.mp4", "--frame-step", "9")
 
 
 def test_frames_that_change_their_size(place: Path, refuse: Callable[..., str]) -> None:
@@ -107,14 +107,14 @@ def test_outputs_that_cannot_be(place: Path, refuse: Callable[..., str], monkeyp
 
 def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
     assert "give an end after the start" in refuse("clip.mp4", "--start", "2", "--end", "1")
-    assert "one frame in 0 cannot be taken" in refuse("clip.mp4", "--every", "0")
+    assert "one frame in 0 cannot be taken" in refuse("clip.mp4", "--frame-step", "0")
     assert "colors cannot be full at -1 pixels" in refuse("clip.mp4", "--scale", "-1")
     assert "there is no precision 'double'" in refuse("clip.mp4", "--precision", "double")
     assert "a tile is auto, none or HEIGHTxWIDTH" in refuse("clip.mp4", "--tile", "10x10")
     assert "such as 4GB, not 'much'" in refuse("clip.mp4", "--memory", "much")
     assert " 0 MiB are left for it" in refuse("clip.mp4", "--memory", "1MB")
     assert "--format is for two images; leave it out" in refuse("clip.mp4", "--format", "flo")
-    assert "--rate is for images, and clip.mp4 is a video" in refuse("clip.mp4", "--rate", "10")
+    assert "--fps is for images, and clip.mp4 is a video" in refuse("clip.mp4", "--fps", "10")
 
 
 @pytest.mark.parametrize("option", [("--arrows",), ("--start", "1"), ("--scale", "2"), ("--precision", "full")])

@@ -19,11 +19,11 @@ Refuse = Callable[..., str]
 
 @pytest.fixture
 def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path], moving_pattern: Callable[..., Any]
 ) -> Path:
     """The current folder, with clip.mp4, of three frames, in it."""
     monkeypatch.chdir(tmp_path)
-    make_movie(tmp_path / "clip.mp4", moving_pattern(3))
+    make_video(tmp_path / "clip.mp4", moving_pattern(3))
     return tmp_path
 
 
@@ -61,17 +61,17 @@ def test_boxes_that_cannot_be(refuse: Refuse) -> None:
     assert "lies outside the frame" in refuse("--box", "-20,5,9,9")
 
 
-def test_clips_that_cannot_be(place: Path, refuse: Refuse, make_movie: Callable[..., Path]) -> None:
+def test_clips_that_cannot_be(place: Path, refuse: Refuse, make_video: Callable[..., Path]) -> None:
     (place / "text.mp4").write_text("this is no video\n" * 50)
     assert "text.mp4 is not a video of a known kind" in refuse(source="text.mp4")
     assert "none.mp4 does not exist" in refuse(source="none.mp4")
     assert "no file matches none*.png" in refuse(source="none*.png")
-    make_movie(place / "one.mp4", [np.zeros((96, 128, 3), np.uint8)])
+    make_video(place / "one.mp4", [np.zeros((96, 128, 3), np.uint8)])
     assert "one.mp4 has one frame in this span; tracking needs two" in refuse(source="one.mp4")
     write_image(place / "one.png", np.zeros((96, 128, 3), np.uint8))
     assert "one.png has one frame in this span" in refuse("--csv", "out.csv", source="one.png")
     assert "clip.mp4 has no frame in this span" in refuse("--start", "5")
-    assert "clip.mp4 has one frame in this span" in refuse("--every", "9")
+    assert "clip.mp4 has one frame in this span" in refuse("--frame-step", "9")
 
 
 def test_outputs_that_cannot_be(place: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +99,8 @@ def test_options_that_cannot_be(refuse: Refuse, monkeypatch: pytest.MonkeyPatch)
     assert "there is no precision 'double'" in refuse("--model", "tiny", "--precision", "double", method="model")
     assert "there is no model 'huge'" in refuse("--model", "huge", method="model")
     assert "give an end after the start" in refuse("--start", "2", "--end", "1")
-    assert "one frame in 0 cannot be taken" in refuse("--every", "0")
-    assert "cannot have 0.0 frames per second" in refuse("--rate", "0")
+    assert "one frame in 0 cannot be taken" in refuse("--frame-step", "0")
+    assert "cannot have 0.0 frames per second" in refuse("--fps", "0")
 
 
 def test_a_window_needs_a_screen_and_an_opencv_that_draws_on_it(

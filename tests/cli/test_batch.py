@@ -31,12 +31,12 @@ def noise(number: int) -> np.ndarray:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Make) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Make) -> Path:
     """The current folder, with videos/clip1, clip2 and clip10.mp4 of 3, 4 and 3 frames of 64x96."""
     monkeypatch.chdir(tmp_path)
     Path("videos").mkdir()
     for number, frames in ((1, 3), (2, 4), (10, 3)):
-        make_movie(tmp_path / f"videos/clip{number}.mp4", [noise(n) for n in range(frames)])
+        make_video(tmp_path / f"videos/clip{number}.mp4", [noise(n) for n in range(frames)])
     return tmp_path
 
 
@@ -74,8 +74,8 @@ def test_every_video_gives_a_video_of_its_motion(place: Path, protoformer: Run) 
     ]
     assert all(float(row["seconds"]) > 0 for row in rows())
     for name, frames in zip(names, (2, 3, 2), strict=True):
-        movie = open_video(f"out/{name}")
-        assert movie.info.size == (64, 96) and len(list(movie.frames())) == frames
+        video = open_video(f"out/{name}")
+        assert video.info.size == (64, 96) and len(list(video.frames())) == frames
     assert sorted(records()) == sorted(f"{name}.json" for name in names)
     assert sorted(path.name for path in Path("out").iterdir()) == sorted([".batch", "summary.csv", *names])
     assert [path.name for path in Path("out/.batch").iterdir()] == ["ledger"]
@@ -92,7 +92,7 @@ def test_what_is_finished_is_not_done_again(place: Path, protoformer: Run, monke
     assert (summary["videos"], summary["skipped"], summary["done"], summary["failures"]) == (3, 3, 0, {})
 
 
-def test_a_broken_video_does_not_stop_the_others(place: Path, protoformer: Run, make_movie: Make) -> None:
+def test_a_broken_video_does_not_stop_the_others(place: Path, protoformer: Run, make_video: Make) -> None:
     Path("videos/clip0.mp4").write_bytes(b"no video" * 100)
     outcome = protoformer("batch", "flow", "videos/*.mp4", "-o", "out", *QUICK)
     assert outcome.code == 1 and outcome.errors == [] and "Traceback" not in outcome.err
@@ -101,12 +101,12 @@ def test_a_broken_video_does_not_stop_the_others(place: Path, protoformer: Run, 
     assert list(statuses().values()) == ["failed", "done", "done", "done"]
     assert rows()[0]["reason"].startswith(f"{place}/videos/clip0.mp4 is not a video") and rows()[0]["frames"] == "0"
     assert not Path("out/clip0.mp4").exists()
-    make_movie(place / "videos/clip0.mp4", [noise(n) for n in range(3)])
+    make_video(place / "videos/clip0.mp4", [noise(n) for n in range(3)])
     done(protoformer("batch", "flow", "videos/*.mp4", "-o", "out", *QUICK))
     assert list(statuses().values()) == ["done", "skipped", "skipped", "skipped"]
 
 
-def test_what_changed_is_done_anew(place: Path, protoformer: Run, make_movie: Make) -> None:
+def test_what_changed_is_done_anew(place: Path, protoformer: Run, make_video: Make) -> None:
     command = ("batch", "flow", "videos/*.mp4", "-o", "out", *QUICK)
     done(protoformer(*command, "--save-flo"))
     assert read_flo("out/clip1.flo/000001.flo").shape == (64, 96, 2)
@@ -136,11 +136,11 @@ def test_other_weights_of_the_same_name_are_another_option(place: Path, protofor
     assert statuses() == {"clip1.mp4": "skipped"}
 
 
-def test_videos_of_one_name_do_not_meet(place: Path, protoformer: Run, make_movie: Make) -> None:
+def test_videos_of_one_name_do_not_meet(place: Path, protoformer: Run, make_video: Make) -> None:
     for folder, frames in (("a", 2), ("b", 3)):
         Path(folder).mkdir()
-        make_movie(place / folder / "clip.mp4", [noise(n) for n in range(frames)])
-    make_movie(place / "b/clip.mkv", [noise(n) for n in range(4)])
+        make_video(place / folder / "clip.mp4", [noise(n) for n in range(frames)])
+    make_video(place / "b/clip.mkv", [noise(n) for n in range(4)])
     done(protoformer("batch", "flow", "a/*.mp4", "b/*", "-o", "out", *QUICK))
     names = {row["video"]: row["output"] for row in rows()}
     assert len(set(names.values())) == 3 and names[f"{place}/a/clip.mp4"] == "clip.mp4"
@@ -153,9 +153,9 @@ def test_videos_of_one_name_do_not_meet(place: Path, protoformer: Run, make_movi
     assert written() == before
 
 
-def test_folders_below_a_pattern_are_kept(place: Path, protoformer: Run, make_movie: Make) -> None:
+def test_folders_below_a_pattern_are_kept(place: Path, protoformer: Run, make_video: Make) -> None:
     Path("videos/deep").mkdir()
-    make_movie(place / "videos/deep/clip1.mp4", [noise(n) for n in range(2)])
+    make_video(place / "videos/deep/clip1.mp4", [noise(n) for n in range(2)])
     done(protoformer("batch", "flow", "videos/**/*clip1.mp4", "videos/clip1.mp4", "-o", "out", *QUICK, "--save-flo"))
     assert statuses() == {"clip1.mp4": "done", "deep/clip1.mp4": "done"}
     assert Path("out/deep/clip1.flo/000000.flo").is_file()
@@ -174,7 +174,7 @@ def test_outputs_are_not_taken_for_videos(place: Path, protoformer: Run) -> None
         (("videos/none.mp4",), "videos/none.mp4 does not exist; check the path."),
         (("videos/*", "--workers", "0"), "0 workers cannot do anything; give 1 or more."),
         (("videos/*", "--max-minutes-per-video", "0"), "no video is done in 0 minutes; give a number over 0, "),
-        (("videos/*", "--every", "0"), "one frame in 0 cannot be taken; "),
+        (("videos/*", "--frame-step", "0"), "one frame in 0 cannot be taken; "),
         (("videos/*", "--scale", "-1"), "colors cannot be full at -1 pixels; "),
         (("videos/*", "--updates", "0"), "0 updates cannot be run; "),
         (("videos/*", "--model", "huge"), "there is no model 'huge'; choose one of "),

@@ -93,12 +93,12 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path]) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path]) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("videos").mkdir()
     for name, count in FRAMES.items():
         frames = np.random.default_rng(int(name)).integers(0, 256, (count, 64, 96, 3), dtype=np.uint8)
-        make_movie(tmp_path / f"videos/{name}.mp4", list(frames))
+        make_video(tmp_path / f"videos/{name}.mp4", list(frames))
     return tmp_path
 
 

@@ -29,13 +29,13 @@ ARGUMENTS = ("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny", "-
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Make) -> Path:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Make) -> Path:
     """The current folder, with videos of 64x96: a short one, two long ones and a short one."""
     monkeypatch.chdir(tmp_path)
     Path("videos").mkdir()
     for name, count in FRAMES.items():
         frames = np.random.default_rng(int(name)).integers(0, 256, (count, 64, 96, 3), dtype=np.uint8)
-        make_movie(tmp_path / f"videos/{name}.mp4", list(frames))
+        make_video(tmp_path / f"videos/{name}.mp4", list(frames))
     return tmp_path
 
 

@@ -34,7 +34,7 @@ def test_an_image_becomes_every_kind_of_file(folder: Path, protoformer: Run) -> 
     outcome = done(protoformer("depth", "a.png", *QUICK, *wanted, "--focal", "25", "--format", "kitti"))
     assert outcome.out.startswith("30x20 pixels, ") and "focal length 25.0 px (given); wrote d.png" in outcome.out
     with pytest.warns(pf.UntrainedWarning):
-        expected = pf.load("tiny", task="depth").depth("a.png", focal=25.0, updates=1, precision="full")
+        expected = pf.load("tiny", task="depth").depth("a.png", focal=25.0, num_updates=1, precision="full")
     assert np.array_equal(np.load("d.npy"), expected.numpy())
     np.testing.assert_allclose(read_kitti_depth("d.png").values, expected.numpy(), atol=1 / 256)
     assert Path("d.ply").read_bytes().startswith(b"ply")
@@ -44,7 +44,7 @@ def test_an_image_becomes_every_kind_of_file(folder: Path, protoformer: Run) -> 
 def test_colors_are_the_default_and_can_be_set(folder: Path, protoformer: Run) -> None:
     done(protoformer("depth", "a.png", *QUICK, "--colors", "0.5,50"))
     with pytest.warns(pf.UntrainedWarning):
-        expected = pf.load("tiny", task="depth").depth("a.png", updates=1, precision="full")
+        expected = pf.load("tiny", task="depth").depth("a.png", num_updates=1, precision="full")
     shown = np.rint(read_image("depth.png") * 255)
     assert np.array_equal(shown, np.asarray(expected.picture((0.5, 50.0))))
 
@@ -117,7 +117,7 @@ def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
         (("a.png", "b.png", "-o", "x", "-o", "y"), "the depths of several images go to one folder"),
         (("a.png", "a.png"), "an image is given twice"),
         (("a.png", "--side-by-side"), "--side-by-side is for a clip; leave it out for images"),
-        (("a.png", "--every", "2"), "--every is for a clip"),
+        (("a.png", "--frame-step", "2"), "--frame-step is for a clip"),
         (("a.png", "--updates", "0"), "0 updates cannot be run"),
         (("a.png", "--precision", "double"), "there is no precision 'double'"),
         (("*.jpg",), "no file matches *.jpg"),

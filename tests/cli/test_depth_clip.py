@@ -28,12 +28,12 @@ def noise(number: int, height: int = 32, width: int = 48) -> np.ndarray:
 
 
 @pytest.fixture
-def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path]) -> Path:
+def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path]) -> Path:
     """clip.mkv in the current folder, alone: 6 frames a second of uneven times, with sound."""
     monkeypatch.chdir(tmp_path)
     ticks = [0, 3, 4, 9, 15, 24]
     frames = [noise(number) for number in range(6)]
-    return make_movie(Path("clip.mkv"), frames, "ffv1", "bgr0", times=ticks, sound="aac", rate=6, tick=Fraction(1, 30))
+    return make_video(Path("clip.mkv"), frames, "ffv1", "bgr0", times=ticks, sound="aac", rate=6, tick=Fraction(1, 30))
 
 
 def done(outcome: Any) -> Any:
@@ -50,7 +50,7 @@ def test_every_frame_has_its_depth_its_time_and_the_sound(clip: Path, protoforme
     assert outcome.out.startswith("6 depths of 48x32 pixels, mean of the medians ")
     assert "steadied" in outcome.out and outcome.out.endswith("wrote out.mp4, n\n")
     assert times("out.mp4") == pytest.approx([tick / 30 for tick in (0, 3, 4, 9, 15, 24)], abs=1e-3)
-    assert open_video("out.mp4").info.size == (32, 96) and open_video("out.mp4").info.sound
+    assert open_video("out.mp4").info.size == (32, 96) and open_video("out.mp4").info.has_audio
     assert [path.name for path in sorted(Path("n").iterdir())] == [f"{number:06d}.npy" for number in range(6)]
 
 
@@ -69,9 +69,9 @@ def test_a_folder_and_a_pattern_are_clips(clip: Path, protoformer: Run) -> None:
     Path("frames").mkdir()
     for number in range(3):
         write_image(Path("frames") / f"{number}.png", noise(number))
-    done(protoformer("depth", "frames", *QUICK, "--rate", "10", "--colors", "0.5,5"))
+    done(protoformer("depth", "frames", *QUICK, "--fps", "10", "--colors", "0.5,5"))
     assert times("depth.mp4") == pytest.approx([0, 0.1, 0.2])
-    outcome = done(protoformer("depth", "frames/*.png", *QUICK, "--every", "2", "--save-npy", "n"))
+    outcome = done(protoformer("depth", "frames/*.png", *QUICK, "--frame-step", "2", "--save-npy", "n"))
     assert sorted(path.name for path in Path("n").iterdir()) == ["000000.npy", "000002.npy"]
     assert "colors" not in outcome.out
 
@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch
         (("-o", "clip.mkv"), "the output clip.mkv is also an input and would be lost"),
         (("-o", "depth.txt"), "depth.txt"),
         (("--start", "9"), "clip.mkv has no frame in this span; choose another"),
-        (("--every", "0"), "one frame in 0 cannot be taken"),
+        (("--frame-step", "0"), "one frame in 0 cannot be taken"),
     ],
 )
 def test_bad_input_is_one_sentence(clip: Path, protoformer: Run, arguments: tuple[str, ...], sentence: str) -> None:

@@ -121,7 +121,7 @@ def test_json_has_every_score_and_null_where_nothing_is_known(sintel: Path, prot
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny")
     folder = sintel / "training/clean/alley_1"
-    expected = expected_scores(model.flow(folder / "frame_0001.png", folder / "frame_0002.png", updates=2).flow)
+    expected = expected_scores(model.flow(folder / "frame_0001.png", folder / "frame_0002.png", num_updates=2).flow)
     for field, value in found["samples"][0]["scores"].items():
         wanted = getattr(expected, field)
         assert value is None if math.isnan(wanted) else value == pytest.approx(wanted, rel=1e-5)
@@ -234,7 +234,7 @@ def test_a_submission_to_sintel_holds_the_flow_of_the_test_split(sintel: Path, p
     assert [path.parent.as_posix() for path in paths] == ["up/load/clean/market_1", "up/load/final/market_1"]
     for path in paths:
         first, second = (sintel / "test/clean/market_1" / f"frame_000{frame}.png" for frame in (1, 2))
-        np.testing.assert_array_equal(read_flo(path), model.flow(first, second, updates=1).numpy())
+        np.testing.assert_array_equal(read_flo(path), model.flow(first, second, num_updates=1).numpy())
 
 
 def test_a_submission_is_of_the_test_split_unless_another_is_named(sintel: Path, protoformer) -> None:

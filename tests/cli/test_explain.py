@@ -38,10 +38,10 @@ def test_depth_is_explained_in_meters_and_for_people(folder: Path, protoformer: 
 def test_a_clip_becomes_a_video_of_its_groups(
     folder: Path,
     protoformer: Callable[..., Any],
-    make_movie: Callable[..., Path],
+    make_video: Callable[..., Path],
     moving_pattern: Callable[..., Any],
 ) -> None:
-    make_movie(folder / "clip.mp4", moving_pattern(4))
+    make_video(folder / "clip.mp4", moving_pattern(4))
     ended = protoformer("explain", "clip.mp4", *MODEL, "-o", "groups.mp4", "--layer", "1.1", "--json")
     assert ended.code == 0, ended.err
     summary = json.loads(ended.out)
@@ -49,8 +49,8 @@ def test_a_clip_becomes_a_video_of_its_groups(
     steps = list(pf.load("tiny", "cpu").explain_video(folder / "clip.mp4", layer="1.1"))
     assert summary["prototypes"] == len(torch.cat([step.identities for step in steps]).unique())
     assert summary["kept"] == pytest.approx(sum(step.kept for step in steps[1:]) / 3, abs=1e-4)
-    movie = open_video(folder / "groups.mp4")
-    assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 4)
+    video = open_video(folder / "groups.mp4")
+    assert (video.info.size, len(list(video.frames()))) == ((96, 128), 4)
     ended = protoformer("explain", "clip.mp4", *MODEL, "-o", "one.mp4", "--end", "0.1", "--families", "0")
     assert ended.code == 0 and "prototypes of layer 2.1 in all" in ended.out
 
@@ -71,7 +71,7 @@ def test_a_clip_becomes_a_video_of_its_groups(
         ),
         (("a.png", "b.png", "--updates", "0"), "0 updates cannot be run; give a whole number, 1 or more."),
         (("a.png", "--task", "depth", "--updates", "-1"), "-1 updates cannot be run; give a whole number, 1 or more."),
-        (("a.png", "--every", "2"), "--every is for a clip; leave it out for images."),
+        (("a.png", "--frame-step", "2"), "--frame-step is for a clip; leave it out for images."),
         (("a.png", "--families", "3"), "--families is for a clip; leave it out for images."),
         *(
             (

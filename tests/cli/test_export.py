@@ -54,7 +54,7 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
     pair = random_scene((70, 84), seed=3).render()
     run = torch.export.load("flow.pt2").module()
     flow, _ = run(torch.cat((pair.first, pair.second)), torch.cat((pair.second, pair.first)))
-    expected = model.flow(pair.first, pair.second, updates=1).flow
+    expected = model.flow(pair.first, pair.second, num_updates=1).flow
     torch.testing.assert_close(flow[0], expected, atol=LARGEST_DIFFERENCE, rtol=0)
 
 

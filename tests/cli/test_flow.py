@@ -51,7 +51,7 @@ def test_kitti_files_hold_the_same_flow(folder: Path, protoformer) -> None:
 def test_the_command_gives_the_flow_of_the_library(folder: Path, protoformer) -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny")
-    expected = model.flow("a.png", "b.png", updates=2).numpy()
+    expected = model.flow("a.png", "b.png", num_updates=2).numpy()
     assert np.array_equal(flow_of(protoformer, "a.png", "b.png"), expected)
 
 

@@ -64,9 +64,9 @@ def done(outcome: Any) -> Any:
     ],
 )
 def test_any_video_gives_a_frame_a_pair(
-    place: Path, protoformer: Run, make_movie: Make, name: str, codec: str, pixels: str, size: tuple[int, int]
+    place: Path, protoformer: Run, make_video: Make, name: str, codec: str, pixels: str, size: tuple[int, int]
 ) -> None:
-    make_movie(place / name, [noise(n, *size) for n in range(5)], codec, pixels)
+    make_video(place / name, [noise(n, *size) for n in range(5)], codec, pixels)
     outcome = done(protoformer("flow", name, *QUICK, "-o", "out.mp4"))
     assert outcome.out.startswith(f"4 flows of {size[1]}x{size[0]} pixels, mean motion ")
     assert "; whole images, one at a time, " in outcome.out and outcome.out.endswith("wrote out.mp4\n")
@@ -76,23 +76,25 @@ def test_any_video_gives_a_frame_a_pair(
     assert sorted(path.name for path in place.iterdir()) == sorted([name, "out.mp4"])
 
 
-def test_a_variable_rate_keeps_its_times_and_its_sound(place: Path, protoformer: Run, make_movie: Make) -> None:
+def test_a_variable_rate_keeps_its_times_and_its_sound(place: Path, protoformer: Run, make_video: Make) -> None:
     ticks = [0, 3, 4, 9, 15, 24]
-    make_movie(place / "clip.mp4", [noise(n) for n in range(6)], times=ticks, sound="aac", rate=6, tick=Fraction(1, 30))
+    make_video(place / "clip.mp4", [noise(n) for n in range(6)], times=ticks, sound="aac", rate=6, tick=Fraction(1, 30))
     done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4"))
     assert times("out.mp4") == [Fraction(tick, 30) for tick in ticks[:-1]]
     assert seconds_of_sound("out.mp4") == pytest.approx(15 / 30 + 1 / 6, abs=0.15)
 
 
-def test_a_part_has_the_sound_of_that_part(place: Path, protoformer: Run, make_movie: Make) -> None:
-    make_movie(place / "clip.mp4", [noise(n) for n in range(50)], sound="aac")
-    done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mkv", "--start", "0.5", "--end", "1.5", "--every", "5"))
+def test_a_part_has_the_sound_of_that_part(place: Path, protoformer: Run, make_video: Make) -> None:
+    make_video(place / "clip.mp4", [noise(n) for n in range(50)], sound="aac")
+    done(
+        protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mkv", "--start", "0.5", "--end", "1.5", "--frame-step", "5")
+    )
     assert times("out.mkv") == [Fraction(n, 5) for n in range(4)]
     assert seconds_of_sound("out.mkv") == pytest.approx(0.8, abs=0.1)
 
 
-def test_a_turned_video_is_upright(place: Path, protoformer: Run, make_movie: Make) -> None:
-    make_movie(place / "clip.mp4", [noise(n) for n in range(3)], turn=(90,))
+def test_a_turned_video_is_upright(place: Path, protoformer: Run, make_video: Make) -> None:
+    make_video(place / "clip.mp4", [noise(n) for n in range(3)], turn=(90,))
     done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--side-by-side"))
     assert open_video("out.mp4").info.size == (48, 64)
 
@@ -102,25 +104,25 @@ def test_a_folder_and_a_pattern_are_clips_at_a_given_rate(place: Path, protoform
     for number in range(3):
         write_image(place / "frames" / f"{number}.png", noise(number))
     for source in ("frames", "frames/*.png"):
-        done(protoformer("flow", source, *QUICK, "-o", "out.mp4", "--rate", "10"))
+        done(protoformer("flow", source, *QUICK, "-o", "out.mp4", "--fps", "10"))
         assert times("out.mp4") == [0, Fraction(1, 10)]
     done(protoformer("flow", "frames", *QUICK))
     assert times("motion.mp4") == [0, Fraction(1, 25)]
 
 
-def test_flo_files_hold_the_flow_of_the_library(place: Path, protoformer: Run, make_movie: Make) -> None:
-    clip = make_movie(place / "clip.mkv", [noise(n) for n in range(4)], "ffv1", "bgr0")
-    outcome = done(protoformer("flow", "clip.mkv", *QUICK, "--save-flo", "flows/all", "--every", "2", "--json"))
+def test_flo_files_hold_the_flow_of_the_library(place: Path, protoformer: Run, make_video: Make) -> None:
+    clip = make_video(place / "clip.mkv", [noise(n) for n in range(4)], "ffv1", "bgr0")
+    outcome = done(protoformer("flow", "clip.mkv", *QUICK, "--save-flo", "flows/all", "--frame-step", "2", "--json"))
     summary = json.loads(outcome.out)
     assert summary["written"] == ["flows/all"] and summary["flows"] == 1 and summary["scale_px"] is None
     assert sorted(path.name for path in place.rglob("*.*")) == ["000000.flo", "clip.mkv"]
     with pytest.warns(pf.UntrainedWarning):
-        (step,) = pf.load("tiny").flow_video(clip, every=2, updates=1)
+        (step,) = pf.load("tiny").flow_video(clip, frame_step=2, num_updates=1)
     assert np.array_equal(read_flo("flows/all/000000.flo"), step.numpy())
 
 
-def test_one_scale_serves_the_whole_clip(place: Path, protoformer: Run, make_movie: Make) -> None:
-    make_movie(place / "clip.mkv", [noise(n) for n in range(4)], "ffv1", "bgr0")
+def test_one_scale_serves_the_whole_clip(place: Path, protoformer: Run, make_video: Make) -> None:
+    make_video(place / "clip.mkv", [noise(n) for n in range(4)], "ffv1", "bgr0")
     arguments = ("flow", "clip.mkv", "--model", "tiny", "-o", "out.mp4", "--save-flo", "flows", "--json")
     summary = json.loads(done(protoformer(*arguments)).out)
     assert summary["scale_px"] >= 1 and summary["tile"] is None and summary["batch"] == 1
@@ -129,8 +131,8 @@ def test_one_scale_serves_the_whole_clip(place: Path, protoformer: Run, make_mov
         assert np.abs(frame.image.astype(int) - colorize_flow(flow, summary["scale_px"])).mean() < 4
 
 
-def test_windows_and_memory_are_told(place: Path, protoformer: Run, make_movie: Make) -> None:
-    make_movie(place / "clip.mp4", [noise(n, 64, 96) for n in range(2)])
+def test_windows_and_memory_are_told(place: Path, protoformer: Run, make_video: Make) -> None:
+    make_video(place / "clip.mp4", [noise(n, 64, 96) for n in range(2)])
     outcome = done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--tile", "40x64", "--warm-start"))
     assert "6 tiles of 40x64 per image, one at a time" in outcome.out
     outcome = done(protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", "--memory", "90 GiB", "--arrows"))
@@ -155,14 +157,14 @@ def test_two_images_may_go_in_windows(folder: Path, protoformer: Run) -> None:
 def test_a_stop_keeps_what_is_finished_under_a_name_of_its_own(
     place: Path,
     protoformer: Run,
-    make_movie: Make,
+    make_video: Make,
     monkeypatch: pytest.MonkeyPatch,
     flo: bool,
     sent: signal.Signals,
     code: int,
 ) -> None:
     before = signal.getsignal(sent)
-    make_movie(place / "clip.mp4", [noise(n) for n in range(9)], sound="aac")
+    make_video(place / "clip.mp4", [noise(n) for n in range(9)], sound="aac")
     (place / "out.mp4").write_bytes(b"old")
     calls = []
 
@@ -184,17 +186,17 @@ def test_a_stop_keeps_what_is_finished_under_a_name_of_its_own(
 
 
 def test_ctrl_c_before_the_first_flow_keeps_nothing(
-    place: Path, protoformer: Run, make_movie: Make, monkeypatch: pytest.MonkeyPatch
+    place: Path, protoformer: Run, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_movie(place / "clip.mp4", [noise(n) for n in range(3)])
+    make_video(place / "clip.mp4", [noise(n) for n in range(3)])
     monkeypatch.setattr(flow_clip, "_scale", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4")
     assert (outcome.code, outcome.errors) == (130, ["protoformer: stopped after 0 flows; kept nothing."])
     assert [path.name for path in place.iterdir()] == ["clip.mp4"]
 
 
-def test_damage_is_noted(place: Path, protoformer: Run, make_movie: Make) -> None:
-    whole = make_movie(place / "clip.mkv", [noise(n) for n in range(20)], "mpeg4", options={"g": "1"}).read_bytes()
+def test_damage_is_noted(place: Path, protoformer: Run, make_video: Make) -> None:
+    whole = make_video(place / "clip.mkv", [noise(n) for n in range(20)], "mpeg4", options={"g": "1"}).read_bytes()
     (place / "clip.mkv").write_bytes(whole[: len(whole) * 2 // 3])
     outcome = done(protoformer("flow", "clip.mkv", *QUICK, "-o", "out.mp4"))
     assert any("clip.mkv is cut short; its whole frames were used" in note for note in outcome.notes)

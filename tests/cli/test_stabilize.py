@@ -26,7 +26,7 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def clip(tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Path]) -> Path:
+def clip(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
     """A shaky clip of 8 frames of 128x96 pixels, with sound, and a small model, in a folder."""
     folder = tmp_path_factory.mktemp("shaky")
     random = np.random.default_rng(1)
@@ -35,7 +35,7 @@ def clip(tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Pat
     images = [cv2.getRectSubPix(wide, (128, 96), (float(x), float(y))) for x, y in places]
     with pytest.warns(pf.UntrainedWarning):
         pf.load("tiny", device="cpu", task="stabilize", stab_window=3).save(folder / "small.safetensors")
-    return make_movie(folder / "clip.mp4", images, sound="aac")
+    return make_video(folder / "clip.mp4", images, sound="aac")
 
 
 def done(outcome: Any) -> Any:
@@ -54,9 +54,9 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out
     too_short = "too short to score: 8 frames, and it takes 101"
     assert outcome.out.count(f", stability {too_short}") == 2
-    movie = open_video("o.mp4")
-    assert (movie.info.size, movie.info.sound, movie.info.rate) == ((96, 256), True, 25)
-    assert [frame.time for frame in movie.frames()] == [Fraction(n, 25) for n in range(8)]
+    video = open_video("o.mp4")
+    assert (video.info.size, video.info.has_audio, video.info.fps) == ((96, 256), True, 25)
+    assert [frame.time for frame in video.frames()] == [Fraction(n, 25) for n in range(8)]
     page = Path("o.html").read_text()
     assert "horizontal camera path" in page and "degrees clockwise" in page and page.count(too_short) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.mp4"]
@@ -105,7 +105,7 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
         (("--crop", "0.99999"), "from 0.5 to 0.999, not 0.99999"),
         (("--online", "5", "--tripod"), "tripod mode needs the whole clip and cannot be combined with a delay"),
         (("--regressor", "spline"), "there is no regressor"),
-        (("--rate", "3"), "--rate is for images"),
+        (("--fps", "3"), "--fps is for images"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -51,13 +51,13 @@ def test_a_request_to_terminate_what_is_stopping_changes_nothing(sent: signal.Si
 def test_a_terminated_command_keeps_its_frames_and_leaves_nothing_hidden(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    make_movie: Callable[..., Path],
+    make_video: Callable[..., Path],
     started: Callable[..., Any],
     until: Callable[..., None],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frames = np.random.default_rng(0).integers(0, 256, (200, 64, 96, 3), dtype=np.uint8)
-    make_movie(tmp_path / "clip.mp4", list(frames))
+    make_video(tmp_path / "clip.mp4", list(frames))
     (tmp_path / "out.mp4").write_bytes(b"old")
     quick = ("--model", "tiny", "--updates", "1", "--scale", "2")
     with started("flow", "clip.mp4", *quick, "-o", "out.mp4") as running:

@@ -29,11 +29,11 @@ FILTER = ("--method", "correlation")
 
 @pytest.fixture
 def place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path], moving_pattern: Callable[..., Any]
 ) -> Path:
     """The current folder, with clip.mp4, of eight frames and sound, in it."""
     monkeypatch.chdir(tmp_path)
-    make_movie(tmp_path / "clip.mp4", moving_pattern(8), sound="aac")
+    make_video(tmp_path / "clip.mp4", moving_pattern(8), sound="aac")
     return tmp_path
 
 
@@ -67,9 +67,9 @@ def test_boxes_are_drawn_and_written_down(place: Path, protoformer: Run) -> None
     )
     assert outcome.out.startswith("8 frames of 128x96 pixels, 2 targets, never lost; correlation, ")
     assert outcome.out.endswith(" frames a second; wrote o.mp4, o.csv\n")
-    movie = open_video("o.mp4")
-    assert (movie.info.size, movie.info.sound, movie.info.rate) == ((96, 128), True, 25)
-    assert [frame.time for frame in movie.frames()] == [Fraction(n, 25) for n in range(8)]
+    video = open_video("o.mp4")
+    assert (video.info.size, video.info.has_audio, video.info.fps) == ((96, 128), True, 25)
+    assert [frame.time for frame in video.frames()] == [Fraction(n, 25) for n in range(8)]
     found = rows("o.csv")
     assert list(found[0]) == ["frame", "time", "target", "x", "y", "w", "h", "score", "lost"]
     assert list(found[0].values()) == ["0", "0.000000", "1", "20.00", "30.00", "24.00", "24.00", "1.0000", "0"]
@@ -109,7 +109,7 @@ def test_a_table_alone_and_a_clip_by_default(place: Path, protoformer: Run) -> N
 
 
 def test_a_part_of_a_clip_keeps_its_numbers_and_times(place: Path, protoformer: Run) -> None:
-    part = ("--start", "0.08", "--end", "0.28", "--every", "2", "--box", "26,30,24,24")
+    part = ("--start", "0.08", "--end", "0.28", "--frame-step", "2", "--box", "26,30,24,24")
     summary = json.loads(done(protoformer("track", "clip.mp4", *part, *FILTER, "--csv", "o.csv", "--json")).out)
     assert summary["frames"] == 3 and summary["written"] == ["o.csv"] and summary["method"] == "correlation"
     assert summary["targets"][0]["lost_frames"] == 0 and 0 < summary["targets"][0]["mean_score"] <= 1
@@ -124,7 +124,7 @@ def test_a_folder_is_a_clip_at_a_given_rate(place: Path, protoformer: Run, movin
     for number, frame in enumerate(moving_pattern(3)):
         write_image(place / "frames" / f"{number}.png", frame)
     for source in ("frames", "frames/*.png"):
-        done(protoformer("track", source, *BOX, *FILTER, "-o", "o.mp4", "--rate", "10"))
+        done(protoformer("track", source, *BOX, *FILTER, "-o", "o.mp4", "--fps", "10"))
         assert [frame.time for frame in open_video("o.mp4").frames()] == [0, Fraction(1, 10), Fraction(2, 10)]
 
 
@@ -161,8 +161,8 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, protoformer: Run, monkeypatc
     assert len(rows("o.partial.csv")) == 4
 
 
-def test_damage_is_noted(place: Path, protoformer: Run, make_movie: Any, moving_pattern: Callable[..., Any]) -> None:
-    whole = make_movie(place / "cut.mkv", moving_pattern(20), "mpeg4", options={"g": "1"}).read_bytes()
+def test_damage_is_noted(place: Path, protoformer: Run, make_video: Any, moving_pattern: Callable[..., Any]) -> None:
+    whole = make_video(place / "cut.mkv", moving_pattern(20), "mpeg4", options={"g": "1"}).read_bytes()
     (place / "cut.mkv").write_bytes(whole[: len(whole) * 2 // 3])
     outcome = done(protoformer("track", "cut.mkv", *BOX, *FILTER, "--csv", "o.csv"))
     assert any("cut.mkv is cut short; its whole frames were used" in note for note in outcome.notes)

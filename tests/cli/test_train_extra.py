@@ -32,14 +32,14 @@ for command in sys.stdin.read().splitlines():
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_movie: Callable[..., Path]) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[..., Path]) -> Path:
     """Two images, a.png and b.png, and a clip of a camera that moves, clip.mp4."""
     noise = np.random.default_rng(0).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     texture = np.asarray(Image.fromarray(noise).resize((120, 72), Image.Resampling.BICUBIC))
     frames = [np.ascontiguousarray(texture[:64, shift : shift + 96]) for shift in range(4)]
     for name, frame in zip(("a.png", "b.png"), frames, strict=False):
         Image.fromarray(frame).save(tmp_path / name)
-    make_movie(tmp_path / "clip.mp4", frames)
+    make_video(tmp_path / "clip.mp4", frames)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

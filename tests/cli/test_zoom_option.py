@@ -37,7 +37,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_two_images_are_looked_at_as_large_as_one_says(place: Path, protoformer) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        expected = pf.load("tiny").flow("frames/0.png", "frames/1.png", updates=1, zoom=1.5)
+        expected = pf.load("tiny").flow("frames/0.png", "frames/1.png", num_updates=1, zoom=1.5)
     pair = ("flow", "frames/0.png", "frames/1.png", *MODEL, "-o", "m.flo", "--zoom", "1.5")
     outcome = protoformer(*pair)
     assert outcome.code == 0 and "whole images resized by 1.5, one at a time" in outcome.out
@@ -51,7 +51,7 @@ def test_so_is_a_clip(place: Path, protoformer) -> None:
     outcome = protoformer(*clip)
     assert outcome.code == 0 and "resized by 2" in outcome.out
     with pytest.warns(pf.UntrainedWarning):
-        steps = list(pf.load("tiny").flow_video("frames", updates=1, zoom=2, precision="full"))
+        steps = list(pf.load("tiny").flow_video("frames", num_updates=1, zoom=2, precision="full"))
     for step in steps:
         assert np.array_equal(read_flo(f"flows/{step.number:06d}.flo"), step.numpy())
     assert json.loads(protoformer(*clip, "--json").out)["zoom"] == 2
@@ -82,9 +82,9 @@ def test_so_is_a_benchmark_and_its_row_says_it(place: Path, protoformer) -> None
     assert own["samples"][0]["scores"]["epe"] != enlarged["samples"][0]["scores"]["epe"]
 
 
-def test_so_are_many_videos(place: Path, protoformer, make_movie: Callable[..., Path]) -> None:
+def test_so_are_many_videos(place: Path, protoformer, make_video: Callable[..., Path]) -> None:
     images = [RNG.integers(0, 256, (32, 48, 3), dtype=np.uint8) for _ in range(3)]
-    make_movie(place / "clip.mkv", images, "ffv1", "bgr0")
+    make_video(place / "clip.mkv", images, "ffv1", "bgr0")
     many = ("batch", "flow", "clip.mkv", "-o", "motion", *MODEL, "--scale", "2", "--workers", "1", "--json")
     done = [json.loads(protoformer(*many, "--zoom", zoom).out) for zoom in ("2", "2", "1")]
     assert [(each["done"], each["skipped"]) for each in done] == [(1, 0), (0, 1), (1, 0)]

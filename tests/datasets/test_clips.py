@@ -112,7 +112,7 @@ class TestSintel:
         assert torch.equal(mask | ~stays, made.occlusion[0, 0])
 
     def test_the_way_back_is_named_by_the_later_frame(self, film: Path, renderer: Renderer) -> None:
-        rate = renderer.scenes.rate
+        rate = renderer.scenes.fps
         with torch.no_grad():
             motion = renderer.motion(renderer.view(1 / rate), renderer.view(0.0))
         stored = torch.from_numpy(read_flo(film / "training/flow_backward/objects_0_000017/frame_0002.flo"))
@@ -177,7 +177,7 @@ class TestOtb:
         sequence, renderer = clips[0], scenes.renderer([2])
         assert [path.name for path in sequence.frames] == ["0001.jpg", "0002.jpg", "0003.jpg", "0004.jpg"]
         for number in range(self.FRAMES):
-            view = renderer.view((start + number) / renderer.scenes.rate)
+            view = renderer.view((start + number) / renderer.scenes.fps)
             mask = renderer.whole(view.frame, 1)[:, :, SIZE[0] // 2 :, SIZE[1] // 2 :][:, :, : SIZE[0], : SIZE[1]]
             (expected,) = extents(mask.long(), 1)[0]
             assert sequence.boxes[number].tolist() == expected.tolist()
@@ -245,10 +245,10 @@ class TestDeepStab:
         renderer = scenes.renderer([4])
         for video, steady in ((pairs[0].unstable, False), (pairs[0].stable, True)):
             for number, frame in enumerate(read_frames(video, range(2))):
-                view = renderer.view(number / renderer.scenes.rate, steady=steady)
+                view = renderer.view(number / renderer.scenes.fps, steady=steady)
                 off = (torch.from_numpy(frame).permute(2, 0, 1) / 255 - renderer.final(view)[0]).abs().mean()
                 assert off < 0.03
-                other = renderer.final(renderer.view(number / renderer.scenes.rate, steady=not steady))[0]
+                other = renderer.final(renderer.view(number / renderer.scenes.fps, steady=not steady))[0]
                 assert off < (torch.from_numpy(frame).permute(2, 0, 1) / 255 - other).abs().mean()
 
     def test_paths_are_the_poses_of_both_cameras(self, bank: TextureBank, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ class TestDeepStab:
             rows = list(csv.DictReader(file))
         batch = scenes.scenes([0])
         assert [row["frame"] for row in rows] == ["0", "1"]
-        time = torch.tensor([1 / batch.rate], dtype=torch.float64)
+        time = torch.tensor([1 / batch.fps], dtype=torch.float64)
         assert float(rows[1]["time"]) == pytest.approx(float(time), rel=1e-8)
         for which, steady in (("shaky", False), ("steady", True)):
             turn, position = batch.camera.pose(time, steady)
@@ -355,7 +355,7 @@ class TestFolder:
             "shake": 0.0,
             "layout": "sintel",
             "frames": 2,
-            "rate": scenes.scenes([0]).rate,
+            "rate": scenes.scenes([0]).fps,
             "version": "0.1.0",
             "without_target": [],
         }

@@ -87,7 +87,11 @@ def test_any_size_goes(tiny_depth: pf.DepthPredictor, height: int, width: int) -
 def test_images_in_a_batch_do_not_change_one_another(tiny_depth: pf.DepthPredictor) -> None:
     frames, camera = [smooth(48, 64, seed) for seed in range(3)], resolve_camera((48, 64), CameraHint())
     alone, together = (
-        list(DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), camera, batch=batch).predict_frames(frames))
+        list(
+            DepthEngine(tiny_depth.network, tiny_depth.device, (48, 64), camera, batch_size=batch).predict_frames(
+                frames
+            )
+        )
         for batch in (1, 3)
     )
     for one, other in zip(alone, together, strict=True):
@@ -132,7 +136,7 @@ def test_a_range_bounds_the_depth(tiny_depth: pf.DepthPredictor) -> None:
 
 def test_prototypes_come_where_they_are_asked_for(tiny_depth: pf.DepthPredictor) -> None:
     told: list[tuple[int, int]] = []
-    result = tiny_depth.depth(smooth(48, 64), prototypes=True, progress=lambda *done: told.append(done))
+    result = tiny_depth.depth(smooth(48, 64), return_prototypes=True, progress=lambda *done: told.append(done))
     assert [len(stage) for stage in result.prototypes] == list(tiny_depth.network.config.depths)
     assert told[-1][0] == told[-1][1] > 0
     assert tiny_depth.depth(smooth(48, 64)).prototypes == ()
@@ -189,7 +193,7 @@ def test_images_too_large_for_the_memory_are_refused(
         ({"fov": [60]}, r"a field of view is between 0 and 180 degrees, not \[60\]; give one, or none"),
         ({"focal": -1.0}, "a focal length is a number of pixels over 0, not -1"),
         ({"intrinsics": torch.full((3, 3), torch.nan)}, "the intrinsics contain NaN"),
-        ({"updates": 0}, "0 updates cannot be run"),
+        ({"num_updates": 0}, "0 updates cannot be run"),
         ({"precision": "double"}, "there is no precision 'double'"),
     ],
 )

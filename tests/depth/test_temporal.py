@@ -33,7 +33,7 @@ class Truth:
 
 def clip(family: str, frames: int) -> Truth:
     renderer = SyntheticScenes(family, size=SIZE, bank=procedural_bank(64, 2)).renderer([1])
-    views = [renderer.view(frame / renderer.scenes.rate) for frame in range(frames)]
+    views = [renderer.view(frame / renderer.scenes.fps) for frame in range(frames)]
     motions = [renderer.motion(one, other) for one, other in itertools.pairwise(views)]
     return Truth(
         images=torch.cat([renderer.clean(view) for view in views]),

@@ -53,7 +53,7 @@ def test_frame_by_frame_is_the_depth_of_each_image(
 def test_a_folder_gives_what_its_frames_give(
     tiny_depth: pf.DepthPredictor, frames: list[np.ndarray], folder: Path
 ) -> None:
-    video = tiny_depth.depth_video(folder, rate=10, precision="full")
+    video = tiny_depth.depth_video(folder, fps=10, precision="full")
     torch.testing.assert_close(depths(video), depths(tiny_depth.depth_video(frames, precision="full")), **CLOSE)
     steps = list(video)
     assert [step.time for step in steps] == [Fraction(number, 10) for number in range(4)]
@@ -64,7 +64,8 @@ def test_a_folder_gives_what_its_frames_give(
 def test_the_batch_does_not_change_the_depth(tiny_depth: pf.DepthPredictor, frames: list[np.ndarray]) -> None:
     for steady in (False, True):
         one, three = (
-            depths(tiny_depth.depth_video(frames, steady=steady, batch=batch, precision="full")) for batch in (1, 3)
+            depths(tiny_depth.depth_video(frames, steady=steady, batch_size=batch, precision="full"))
+            for batch in (1, 3)
         )
         torch.testing.assert_close(one, three, **CLOSE)
 
@@ -78,7 +79,7 @@ def test_the_motion_may_come_from_a_flow_model(
 
 
 def test_a_clip_can_be_read_twice_and_a_part_of_it(tiny_depth: pf.DepthPredictor, folder: Path) -> None:
-    video = tiny_depth.depth_video(folder, rate=1, start=1, every=2, precision="full")
+    video = tiny_depth.depth_video(folder, fps=1, start=1, frame_step=2, precision="full")
     assert [(step.number, step.time) for step in video] == [(1, 1), (3, 3)]
     assert torch.equal(depths(video), depths(video))
 
@@ -95,24 +96,24 @@ def test_frames_are_forgotten(tiny_depth: pf.DepthPredictor) -> None:
         for number in range(12):
             yield torch.rand(3, 16, 24, generator=torch.Generator().manual_seed(number))
 
-    for step in tiny_depth.depth_video(endless(), updates=1):
+    for step in tiny_depth.depth_video(endless(), num_updates=1):
         assert step.image is not None
         alive = [each for each in alive if each() is not None] + [weakref.ref(step.image)]
         assert len(alive) <= 3
 
 
 def test_times_of_a_variable_rate_are_exact(
-    tiny_depth: pf.DepthPredictor, tmp_path: Path, make_movie: Callable[..., Path]
+    tiny_depth: pf.DepthPredictor, tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
     ticks = [0, 1, 4, 9]
     images = [np.full((32, 32, 3), 40 * number, np.uint8) for number in range(4)]
-    path = make_movie(tmp_path / "clip.mp4", images, times=ticks, tick=Fraction(1, 30000))
-    steps = list(tiny_depth.depth_video(path, updates=1))
+    path = make_video(tmp_path / "clip.mp4", images, times=ticks, tick=Fraction(1, 30000))
+    steps = list(tiny_depth.depth_video(path, num_updates=1))
     assert [step.time for step in steps] == [Fraction(tick, 30000) for tick in ticks]
 
 
 def test_the_typical_range_holds_most_depths_of_the_clip(tiny_depth: pf.DepthPredictor, folder: Path) -> None:
-    video = tiny_depth.depth_video(folder, precision="full", steady=False, rate=1)
+    video = tiny_depth.depth_video(folder, precision="full", steady=False, fps=1)
     told: list[tuple[int, int]] = []
     near, far = video.typical_range(lambda done, total: told.append((done, total)))
     found = depths(video)
@@ -130,8 +131,8 @@ def test_what_cannot_be_a_clip_is_one_sentence(
     with pytest.raises(InputError, match="frame 1 is 40x24 where those before it are 64x48"):
         list(tiny_depth.depth_video([frames[0], frames[0][:24, :40]]))
     with pytest.raises(InputError, match="one frame in 0 cannot be taken"):
-        tiny_depth.depth_video(frames, every=0)
+        tiny_depth.depth_video(frames, frame_step=0)
     with pytest.raises(InputError, match="a batch size of 0 is not possible"):
-        tiny_depth.depth_video(folder, batch=0)
+        tiny_depth.depth_video(folder, batch_size=0)
     with pytest.raises(InputError, match="open it as a video, or give a range"):
         tiny_depth.depth_video(frames).typical_range()

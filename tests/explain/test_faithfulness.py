@@ -16,7 +16,7 @@ from region_baselines import k_means_regions, slic_regions
 
 def test_without_a_prototype_the_flow_changes_most_where_it_was() -> None:
     renderer = SyntheticScenes("room", seed=9, size=(64, 96), bank=procedural_bank(64, 2)).renderer([0])
-    first, second = (renderer.clean(renderer.view(frame / renderer.scenes.rate))[0] for frame in range(2))
+    first, second = (renderer.clean(renderer.view(frame / renderer.scenes.fps))[0] for frame in range(2))
     told: list[int] = []
     found = removals(
         pf.load("flow", "cpu"),

@@ -30,7 +30,7 @@ def test_every_map_is_a_partition(explanation: Explanation) -> None:
 
 
 def test_maps_are_those_of_the_result(tiny: pf.FlowPredictor, scene: FlowSample, explanation: Explanation) -> None:
-    found = tiny.flow(scene.first, scene.second, prototypes=True).prototypes
+    found = tiny.flow(scene.first, scene.second, return_prototypes=True).prototypes
     for layer, (used,) in zip(explanation.first.layers, found, strict=True):
         rows, columns = layer.assignment.shape
         assert torch.equal(layer.assignment, used.owners[0].view(used.size)[:rows, :columns])
@@ -160,10 +160,10 @@ def test_updates_are_those_of_every_estimate(
 ) -> None:
     for model, expected in ((tiny, [(1, 2), (2, 2)]), (tiny_depth, 2 * [(1, 2), (2, 2)])):
         told: list[tuple[int, int]] = []
-        model.explain(scene.first, scene.second, updates=2, progress=lambda *each, told=told: told.append(each))
+        model.explain(scene.first, scene.second, num_updates=2, progress=lambda *each, told=told: told.append(each))
         assert told == expected
         with pytest.raises(pf.InputError, match="0 updates cannot be run"):
-            model.explain(scene.first, updates=0)
+            model.explain(scene.first, num_updates=0)
 
 
 def test_large_images_are_shrunk_for_the_groups_alone(tiny: pf.FlowPredictor) -> None:

@@ -124,7 +124,7 @@ def test_identities_roll_with_a_map_that_rolls_by_whole_cells() -> None:
 def test_identities_move_with_what_they_stand_for() -> None:
     texture = torch.rand(3, 64, 96, generator=torch.Generator().manual_seed(0))
     trained = pf.load("flow", "cpu")  # whose flow leads somewhere
-    first, second = trained.explain_video([texture, texture.roll(16, 2)], layer="2.1", families=None, updates=4)
+    first, second = trained.explain_video([texture, texture.roll(16, 2)], layer="2.1", families=None, num_updates=4)
     assert torch.equal(first.families, first.identities) and torch.equal(second.families, second.identities)
     rolled = (second.identities == first.identities.roll(16, 1)).float().mean()
     stayed = (second.identities == first.identities).float().mean()

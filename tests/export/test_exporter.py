@@ -38,7 +38,7 @@ def assert_agrees(
     """A graph gives every pair of a batch what the model gives it alone."""
     flow, confidence = run(first, second)
     for index in range(len(first)):
-        expected = model.flow(first[index], second[index], updates=1)
+        expected = model.flow(first[index], second[index], num_updates=1)
         torch.testing.assert_close(flow[index], expected.flow, atol=LARGEST_DIFFERENCE, rtol=0)
         torch.testing.assert_close(confidence[index], expected.confidence, atol=LARGEST_DIFFERENCE, rtol=0)
 
@@ -101,7 +101,7 @@ def onnx_file(exported: Path) -> Path:
 
 @pytest.mark.long
 def test_onnx_runtime_finds_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, onnx_file: Path) -> None:
-    assert moving.flow(*rendered(SIZES[0]), updates=1).flow.abs().max() > 1
+    assert moving.flow(*rendered(SIZES[0]), num_updates=1).flow.abs().max() > 1
     run = export_module._onnx_runner(onnx_file.read_bytes())
     assert_agrees_at_any_size(run, moving)
 
@@ -171,10 +171,10 @@ def test_a_cost_memory_written_in_one_part_is_that_of_many(monkeypatch: pytest.M
         model = pf.load("tiny", device="cpu", decoder="memory", aggregation="pixels")
     pair = rendered((64, 72))
     monkeypatch.setattr(cost_memory, "MAPS_AT_ONCE", 7)
-    in_parts = model.flow(*pair, updates=1).flow
+    in_parts = model.flow(*pair, num_updates=1).flow
     for module in (cost_memory, attention):
-        monkeypatch.setattr(module, "is_written", lambda: True)
-    torch.testing.assert_close(model.flow(*pair, updates=1).flow, in_parts, atol=1e-4, rtol=0)
+        monkeypatch.setattr(module, "is_exporting", lambda: True)
+    torch.testing.assert_close(model.flow(*pair, num_updates=1).flow, in_parts, atol=1e-4, rtol=0)
 
 
 class TestRefusals:

@@ -327,16 +327,16 @@ class Mirror:
         self.asked: list[tuple[tuple[int, ...], int | None]] = []
 
     def flow(
-        self, first: torch.Tensor, second: torch.Tensor, updates: int | None = None, zoom: float | None = None
+        self, first: torch.Tensor, second: torch.Tensor, num_updates: int | None = None, zoom: float | None = None
     ) -> SimpleNamespace:
-        self.asked.append((tuple(first.shape), updates))
+        self.asked.append((tuple(first.shape), num_updates))
         return SimpleNamespace(flow=torch.stack((first[0], second[1])))
 
 
 def test_tiles_show_the_model_the_same_window_of_both_images() -> None:
     first, second = torch.rand(2, 3, 50, 70, generator=torch.Generator().manual_seed(0))
     mirror = Mirror()
-    flow = predictor_method(mirror, updates=3, tile=(32, 48))(first, second)  # type: ignore[arg-type]
+    flow = predictor_method(mirror, num_updates=3, tile=(32, 48))(first, second)  # type: ignore[arg-type]
     assert torch.equal(flow, torch.stack((first[0], second[1])))
     assert mirror.asked == [((3, 32, 48), 3)] * 6
 
@@ -344,8 +344,8 @@ def test_tiles_show_the_model_the_same_window_of_both_images() -> None:
 def test_tiles_are_of_images_as_the_network_sees_them(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
     first, second = scene.first[0], scene.second[0]
     enlarged = (resize(scene.first, (74, 122))[0], resize(scene.second, (74, 122))[0])
-    flow = predictor_method(tiny, updates=1, tile=(48, 64), zoom=2)(first, second)
-    expected = predictor_method(tiny, updates=1, tile=(48, 64))(*enlarged)
+    flow = predictor_method(tiny, num_updates=1, tile=(48, 64), zoom=2)(first, second)
+    expected = predictor_method(tiny, num_updates=1, tile=(48, 64))(*enlarged)
     assert torch.equal(flow, resize_flow(expected[None], (37, 61))[0])
 
 
@@ -353,7 +353,7 @@ def test_without_tiles_the_model_sees_whole_images() -> None:
     first, second = torch.rand(2, 3, 50, 70, generator=torch.Generator().manual_seed(0))
     mirror = Mirror()
     assert torch.equal(
-        predictor_method(mirror, updates=2)(first, second),  # type: ignore[arg-type]
+        predictor_method(mirror, num_updates=2)(first, second),  # type: ignore[arg-type]
         torch.stack((first[0], second[1])),
     )
     assert mirror.asked == [((3, 50, 70), 2)]
@@ -361,19 +361,19 @@ def test_without_tiles_the_model_sees_whole_images() -> None:
 
 def test_an_image_that_fits_in_one_tile_has_the_flow_of_the_whole(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
     first, second = scene.first[0], scene.second[0]
-    whole = predictor_method(tiny, updates=2)(first, second)
-    assert torch.equal(whole, tiny.flow(first, second, updates=2).flow)
-    assert torch.equal(predictor_method(tiny, updates=2, tile=(37, 61))(first, second), whole)
-    assert torch.equal(predictor_method(tiny, updates=2, tile=(432, 960))(first, second), whole)
+    whole = predictor_method(tiny, num_updates=2)(first, second)
+    assert torch.equal(whole, tiny.flow(first, second, num_updates=2).flow)
+    assert torch.equal(predictor_method(tiny, num_updates=2, tile=(37, 61))(first, second), whole)
+    assert torch.equal(predictor_method(tiny, num_updates=2, tile=(432, 960))(first, second), whole)
 
 
 def test_tiles_of_a_model_give_its_own_flow_where_only_one_window_looks(
     tiny: pf.FlowPredictor, scene: FlowSample
 ) -> None:
     first, second = scene.first[0], scene.second[0]
-    flow = predictor_method(tiny, updates=2, tile=(37, 45))(first, second)
-    left = tiny.flow(first[..., :45], second[..., :45], updates=2).flow
-    right = tiny.flow(first[..., 16:], second[..., 16:], updates=2).flow
+    flow = predictor_method(tiny, num_updates=2, tile=(37, 45))(first, second)
+    left = tiny.flow(first[..., :45], second[..., :45], num_updates=2).flow
+    right = tiny.flow(first[..., 16:], second[..., 16:], num_updates=2).flow
     assert torch.equal(flow[..., :16], left[..., :16])
     assert torch.equal(flow[..., 45:], right[..., 29:])
 

@@ -12,7 +12,7 @@ from protoformer.errors import InputError
 from protoformer.flow import tiling as planning
 from protoformer.flow.tiling import FRAME_BYTES, FlowPlan, plan_flow
 from protoformer.io.memory import BYTES_PER_PIXEL
-from protoformer.models.kernels import operators
+from protoformer.models.kernels import dispatch
 from protoformer.synthetic.layers import random_scene
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ GB = 10**9
 
 
 def whole_images(size: tuple[int, int]) -> FlowPlan:
-    return FlowPlan(size, size, tile=None, batch=1, low_memory=False)
+    return FlowPlan(size, size, tile=None, batch_size=1, low_memory=False)
 
 
 @pytest.fixture
@@ -66,14 +66,14 @@ class TestPlans:
         assert counts == sorted(counts, reverse=True) and counts[0] > 3 * counts[-1]
 
     def test_a_gpu_takes_several_at_a_time(self) -> None:
-        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch == planning.MAX_BATCH_SIZE
-        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=2 * GB).batch == 2
+        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=60 * GB).batch_size == planning.MAX_BATCH_SIZE
+        assert plan_flow((440, 1024), FAST, torch.device("cuda"), memory=2 * GB).batch_size == 2
 
     def test_kernels_in_half_precision_have_room_for_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
         gpu = torch.device("cuda")
-        monkeypatch.setattr(operators, "TRITON_IS_THERE", False)
+        monkeypatch.setattr(dispatch, "TRITON_AVAILABLE", False)
         assert plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=True).tile is not None
-        monkeypatch.setattr(operators, "TRITON_IS_THERE", True)
+        monkeypatch.setattr(dispatch, "TRITON_AVAILABLE", True)
         plans = [plan_flow((1080, 1920), FAST, gpu, memory=6 * GB, half=half) for half in (True, False)]
         assert plans[0].tile is None and plans[1].tile is not None
 
@@ -116,7 +116,7 @@ class TestPlans:
 
     def test_a_batch_of_none_is_refused(self) -> None:
         with pytest.raises(InputError, match="a batch size of 0 is not possible"):
-            plan_flow((64, 64), FAST, CPU, batch=0)
+            plan_flow((64, 64), FAST, CPU, batch_size=0)
 
 
 def test_what_the_process_holds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,20 +147,20 @@ class TestSeams:
 
     def test_one_window_is_the_whole(self, tiny: pf.FlowPredictor) -> None:
         first, second = torch.rand(2, 3, 40, 56, generator=torch.Generator().manual_seed(0))
-        whole = tiny.flow(first, second, updates=2)
-        one = tiny.flow(first, second, updates=2, tile=(64, 64))
+        whole = tiny.flow(first, second, num_updates=2)
+        one = tiny.flow(first, second, num_updates=2, tile=(64, 64))
         torch.testing.assert_close(one.flow, whole.flow, atol=1e-4, rtol=0)
 
     @pytest.mark.parametrize("tile", ["auto", (40, 48)])
     def test_occlusion_and_a_start_go_with_windows(self, tiny: pf.FlowPredictor, tile: planning.TileSize) -> None:
         first, second = torch.rand(2, 3, 56, 72, generator=torch.Generator().manual_seed(0))
-        before = tiny.flow(first, second, updates=1)
-        found = tiny.flow(first, second, updates=1, tile=tile, occlusion=True, previous=before)
-        whole = tiny.flow(first, second, updates=1, occlusion=True, previous=before)
+        before = tiny.flow(first, second, num_updates=1)
+        found = tiny.flow(first, second, num_updates=1, tile=tile, occlusion=True, previous=before)
+        whole = tiny.flow(first, second, num_updates=1, occlusion=True, previous=before)
         assert found.occlusion is not None and found.occlusion.shape == (1, 56, 72)
         assert float((found.flow - whole.flow).norm(dim=0).mean()) < 0.5
         assert float((found.occlusion != whole.occlusion).float().mean()) < 0.2
 
     def test_windows_have_no_prototypes(self, tiny: pf.FlowPredictor) -> None:
         with pytest.raises(InputError, match="prototypes are not available for tiled images"):
-            tiny.flow(torch.rand(3, 64, 96), torch.rand(3, 64, 96), tile=(40, 48), prototypes=True)
+            tiny.flow(torch.rand(3, 64, 96), torch.rand(3, 64, 96), tile=(40, 48), return_prototypes=True)

@@ -19,7 +19,7 @@ from protoformer.viz.images import to_uint8
 @pytest.mark.parametrize("size", [(1, 1), (15, 15), (64, 64), (37, 61), (61, 37), (2, 90), (8, 2000), (300, 1)])
 def test_flow_has_the_size_of_the_images(tiny: pf.FlowPredictor, size: tuple[int, int]) -> None:
     first, second = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
-    result = tiny.flow(first, second, updates=2)
+    result = tiny.flow(first, second, num_updates=2)
     assert result.flow.shape == (2, *size) and result.flow.dtype == torch.float32
     assert result.confidence.shape == (1, *size)
     assert result.flow.isfinite().all()
@@ -43,13 +43,13 @@ def test_paths_arrays_and_tensors_give_one_flow(tiny: pf.FlowPredictor, scene: F
         Image.fromarray(array).save(path)
     tensors = [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]
     pairs = (arrays, paths, map(str, paths), tensors, (paths[0], tensors[1]))
-    flows = [tiny.flow(first, second, updates=2).flow for first, second in pairs]
+    flows = [tiny.flow(first, second, num_updates=2).flow for first, second in pairs]
     for flow in flows[1:]:
         torch.testing.assert_close(flow, flows[0], atol=1e-4, rtol=0)
 
 
 def test_a_result_can_be_changed_and_learned_from(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-    flow = tiny.flow(scene.first, scene.second, updates=1).flow
+    flow = tiny.flow(scene.first, scene.second, num_updates=1).flow
     gain = torch.ones((), requires_grad=True)
     (gain * flow.mul_(2)).sum().backward()
     assert gain.grad is not None
@@ -93,16 +93,16 @@ class TestOcclusion:
 
 class TestPrototypes:
     def test_they_are_those_of_the_first_image(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-        found = tiny.flow(scene.first, scene.second, prototypes=True, updates=1).prototypes
-        with_another = tiny.flow(scene.first, 1 - scene.second, prototypes=True, updates=1).prototypes
-        swapped = tiny.flow(scene.second, scene.first, prototypes=True, updates=1).prototypes
+        found = tiny.flow(scene.first, scene.second, return_prototypes=True, num_updates=1).prototypes
+        with_another = tiny.flow(scene.first, 1 - scene.second, return_prototypes=True, num_updates=1).prototypes
+        swapped = tiny.flow(scene.second, scene.first, return_prototypes=True, num_updates=1).prototypes
         for stage, other_stage, swapped_stage in zip(found, with_another, swapped, strict=True):
             for one, same, different in zip(stage, other_stage, swapped_stage, strict=True):
                 torch.testing.assert_close(one.centers, same.centers, atol=1e-4, rtol=0)
                 assert not torch.allclose(one.centers, different.centers, atol=1e-4)
 
     def test_every_stage_and_block_has_some(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-        found = tiny.flow(scene.first, scene.second, prototypes=True, occlusion=True, updates=1).prototypes
+        found = tiny.flow(scene.first, scene.second, return_prototypes=True, occlusion=True, num_updates=1).prototypes
         assert [len(stage) for stage in found] == list(tiny.network.config.depths)
         # 61x37 pixels are padded to 64x64, of which the stages see 1/4 and 1/8.
         for stage, side, width in zip(found, (16, 8), tiny.network.config.widths, strict=True):
@@ -111,7 +111,7 @@ class TestPrototypes:
             assert stage[0].memberships.shape == (1, width // 32, 16, side**2)
 
     def test_a_pixel_belongs_wholly_to_its_prototypes(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-        for stage in tiny.flow(scene.first, scene.second, prototypes=True, updates=1).prototypes:
+        for stage in tiny.flow(scene.first, scene.second, return_prototypes=True, num_updates=1).prototypes:
             for one in stage:
                 shares = one.memberships.sum(dim=2)
                 torch.testing.assert_close(shares, torch.ones_like(shares))
@@ -125,8 +125,8 @@ class TestPrevious:
 
     def test_a_start_is_taken_up(self, tiny: pf.FlowPredictor, clip: list[torch.Tensor]) -> None:
         pan = pf.FlowResult(torch.tensor([16.0, 0.0]).view(2, 1, 1).expand(2, 24, 40), torch.ones(1, 24, 40))
-        cold = tiny.flow(clip[0], clip[1], updates=1)
-        warm = tiny.flow(clip[0], clip[1], updates=1, previous=pan)
+        cold = tiny.flow(clip[0], clip[1], num_updates=1)
+        warm = tiny.flow(clip[0], clip[1], num_updates=1, previous=pan)
         # An untrained update moves the estimate little, so a start 16 px to the right shows.
         assert float((warm.flow[0] - cold.flow[0]).mean()) == pytest.approx(16, abs=4)
 
@@ -146,7 +146,7 @@ class TestUpdates:
     @pytest.mark.parametrize("updates", [0, -1, 2.5, "3"])
     def test_fewer_than_one_are_refused(self, tiny: pf.FlowPredictor, clip: list[torch.Tensor], updates: int) -> None:
         with pytest.raises(InputError, match=f"{updates!r} updates cannot be run; give a whole number, 1 or more"):
-            tiny.flow(clip[0], clip[1], updates=updates)
+            tiny.flow(clip[0], clip[1], num_updates=updates)
 
     @pytest.mark.parametrize("occlusion", [False, True])
     @pytest.mark.parametrize("updates", [1, 4, None])
@@ -157,7 +157,7 @@ class TestUpdates:
         tiny.flow(
             clip[0],
             clip[1],
-            updates=updates,
+            num_updates=updates,
             occlusion=occlusion,
             progress=lambda done, total: told.append((done, total)),
         )
@@ -166,8 +166,8 @@ class TestUpdates:
 
     def test_nobody_is_told_of_the_next_pair(self, tiny: pf.FlowPredictor, clip: list[torch.Tensor]) -> None:
         told: list[int] = []
-        tiny.flow(clip[0], clip[1], updates=2, progress=lambda done, _: told.append(done))
-        tiny.flow(clip[1], clip[2], updates=2)
+        tiny.flow(clip[0], clip[1], num_updates=2, progress=lambda done, _: told.append(done))
+        tiny.flow(clip[1], clip[2], num_updates=2)
         assert told == [1, 2]
 
     def test_an_interrupted_pair_leaves_the_model_as_it_was(
@@ -176,10 +176,10 @@ class TestUpdates:
         def interrupt(*_: int) -> None:
             raise KeyboardInterrupt
 
-        before = tiny.flow(clip[0], clip[1], updates=2).flow
+        before = tiny.flow(clip[0], clip[1], num_updates=2).flow
         with pytest.raises(KeyboardInterrupt):
-            tiny.flow(clip[0], clip[1], updates=2, progress=interrupt)
-        assert torch.equal(tiny.flow(clip[0], clip[1], updates=2).flow, before)
+            tiny.flow(clip[0], clip[1], num_updates=2, progress=interrupt)
+        assert torch.equal(tiny.flow(clip[0], clip[1], num_updates=2).flow, before)
 
 
 class TestMemory:
@@ -194,9 +194,9 @@ class TestMemory:
     def test_flow_both_ways_takes_twice_as_much(self, tiny: pf.FlowPredictor, monkeypatch: pytest.MonkeyPatch) -> None:
         first, second = torch.rand(2, 3, 64, 64)
         monkeypatch.setattr(flow_module, "free_bytes", lambda _: BYTES_PER_PIXEL["recurrent"] * 64 * 64)
-        tiny.flow(first, second, updates=1)
+        tiny.flow(first, second, num_updates=1)
         with pytest.raises(InputError, match="make the images smaller"):
-            tiny.flow(first, second, updates=1, occlusion=True)
+            tiny.flow(first, second, num_updates=1, occlusion=True)
 
     def test_a_thin_pair_takes_what_its_padding_takes(
         self, tiny: pf.FlowPredictor, monkeypatch: pytest.MonkeyPatch
@@ -210,7 +210,7 @@ class TestMemory:
         self, tiny: pf.FlowPredictor, clip: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(flow_module, "free_bytes", lambda _: None)
-        assert tiny.flow(clip[0], clip[1], updates=1).flow.shape == (2, 24, 40)
+        assert tiny.flow(clip[0], clip[1], num_updates=1).flow.shape == (2, 24, 40)
 
     def test_free_memory_is_known_where_the_system_says_it(self) -> None:
         free = free_bytes(torch.device("cpu"))

@@ -44,7 +44,7 @@ def test_a_zoom_of_one_is_the_network_as_it_is(tiny: pf.FlowPredictor, scene: Fl
     found = tiny.network(normalize_images(scene.first), normalize_images(scene.second))
     for zoom in (1, 1.0, None):  # the smallest network enlarges nothing by itself
         result = tiny.flow(scene.first, scene.second, zoom=zoom)
-        assert torch.equal(result.flow, found.flows[-1][0]) and result.seen is None
+        assert torch.equal(result.flow, found.flows[-1][0]) and result.input_size is None
         assert torch.equal(result.confidence, flow_confidence(found.log_scales[-1][0]))
 
 
@@ -55,7 +55,7 @@ def test_a_zoom_is_what_one_would_do_by_hand(
 ) -> None:
     expected = by_hand(tiny, scene.first, scene.second, seen)
     result = tiny.flow(scene.first, scene.second, zoom=zoom)
-    assert result.flow.shape == (2, 37, 61) and result.confidence.shape == (1, 37, 61) and result.seen == seen
+    assert result.flow.shape == (2, 37, 61) and result.confidence.shape == (1, 37, 61) and result.input_size == seen
     torch.testing.assert_close(result.flow, expected.flow, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(result.confidence, expected.confidence, atol=1e-6, rtol=1e-6)
 
@@ -65,30 +65,30 @@ def test_a_network_enlarges_small_images_by_itself(tiny: pf.FlowPredictor, scene
         model = pf.load("tiny", device="cpu", flow_pixels=4 * 37 * 61)
     model.network.load_state_dict(tiny.network.state_dict())
     own = model.flow(scene.first, scene.second)
-    assert own.seen == (74, 122)
+    assert own.input_size == (74, 122)
     assert torch.equal(own.flow, tiny.flow(scene.first, scene.second, zoom=2).flow)
     assert torch.equal(model.flow(scene.first, scene.second, zoom=1).flow, tiny.flow(scene.first, scene.second).flow)
     (step,) = model.flow_video([scene.first[0], scene.second[0]], precision="full")
-    assert step.seen == (74, 122)
+    assert step.input_size == (74, 122)
     torch.testing.assert_close(step.flow, own.flow, **CLOSE)
 
 
 def test_the_confidence_is_that_in_a_pixel_of_the_image(tiny: pf.FlowPredictor) -> None:
     """Of gray, which is the same enlarged: an error of a pixel as the network sees it is half a pixel of the image."""
     gray = torch.full((3, 64, 64), 0.5)
-    large = tiny.flow(torch.full((3, 128, 128), 0.5), torch.full((3, 128, 128), 0.5), updates=1).confidence
-    zoomed = tiny.flow(gray, gray, updates=1, zoom=2).confidence
+    large = tiny.flow(torch.full((3, 128, 128), 0.5), torch.full((3, 128, 128), 0.5), num_updates=1).confidence
+    zoomed = tiny.flow(gray, gray, num_updates=1, zoom=2).confidence
     torch.testing.assert_close(1 - zoomed[:, 8:-8, 8:-8].mean(), (1 - large[:, 16:-16, 16:-16].mean()) ** 2, **CLOSE)
 
 
 def test_occlusion_and_prototypes_come_along(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-    both = tiny.flow(scene.first, scene.second, zoom=2, occlusion=True, prototypes=True)
+    both = tiny.flow(scene.first, scene.second, zoom=2, occlusion=True, return_prototypes=True)
     back = tiny.flow(scene.second, scene.first, zoom=2)
     assert both.occlusion is not None and both.occlusion.shape == (1, 37, 61)
     expected = occlusion_by_consistency(both.flow[None], back.flow[None])[0]
     assert (both.occlusion != expected).float().mean() < 0.01
     enlarged = resize(scene.first, (74, 122)), resize(scene.second, (74, 122))
-    own = tiny.flow(*enlarged, zoom=1, prototypes=True).prototypes
+    own = tiny.flow(*enlarged, zoom=1, return_prototypes=True).prototypes
     for stage, of_enlarged in zip(both.prototypes, own, strict=True):
         for each, expected in zip(stage, of_enlarged, strict=True):
             assert each.size == expected.size
@@ -101,23 +101,23 @@ def test_a_clip_gives_what_its_pairs_give_whatever_the_batch(
     tiny: pf.FlowPredictor, frames: list[np.ndarray], tile: tuple[int, int] | None, zoom: float
 ) -> None:
     frames = [frame[:45, :51] for frame in frames[:4]]
-    pairs = [tiny.flow(*pair, updates=2, tile=tile, zoom=zoom) for pair in itertools.pairwise(frames)]
+    pairs = [tiny.flow(*pair, num_updates=2, tile=tile, zoom=zoom) for pair in itertools.pairwise(frames)]
     for batch in (1, 2, 16):
-        options = {"tile": tile, "batch": batch, "updates": 2, "precision": "full", "zoom": zoom}
+        options = {"tile": tile, "batch_size": batch, "num_updates": 2, "precision": "full", "zoom": zoom}
         steps = list(tiny.flow_video(frames, **options))
         assert [step.flow.shape for step in steps] == [(2, 45, 51)] * 3
         for step, pair in zip(steps, pairs, strict=True):
-            assert step.seen == pair.seen == (round(zoom * 45), round(zoom * 51))
+            assert step.input_size == pair.input_size == (round(zoom * 45), round(zoom * 51))
             torch.testing.assert_close(step.flow, pair.flow, **CLOSE)
             torch.testing.assert_close(step.confidence, pair.confidence, **CLOSE)
 
 
 def test_a_warm_start_is_that_of_the_pair_before(tiny: pf.FlowPredictor, frames: list[np.ndarray]) -> None:
-    steps = list(tiny.flow_video(frames[:3], updates=2, warm_start=True, precision="full", zoom=2))
-    before = tiny.flow(frames[0], frames[1], updates=2, zoom=2)
-    after = tiny.flow(frames[1], frames[2], updates=2, zoom=2, previous=before)
+    steps = list(tiny.flow_video(frames[:3], num_updates=2, warm_start=True, precision="full", zoom=2))
+    before = tiny.flow(frames[0], frames[1], num_updates=2, zoom=2)
+    after = tiny.flow(frames[1], frames[2], num_updates=2, zoom=2, previous=before)
     torch.testing.assert_close(steps[1].flow, after.flow, **CLOSE)
-    cold = tiny.flow(frames[1], frames[2], updates=2, zoom=2)
+    cold = tiny.flow(frames[1], frames[2], num_updates=2, zoom=2)
     assert (after.flow - cold.flow).abs().max() > 1e-3
 
 
@@ -135,16 +135,16 @@ class TestPlans:
 
     def test_the_memory_is_that_of_the_enlarged_images(self) -> None:
         plan = plan_flow(SMALL, FAST, CPU, memory=400 * 10**6, zoom=2)
-        assert plan.seen == (480, 640)
+        assert plan.working == (480, 640)
         assert plan.tile is not None and [side.stop for side in plan.tiles[-1]] == [480, 640]
         window = planning._required_bytes(FAST, CPU, False, 1, plan.tile, not plan.low_memory)
         assert window + FRAME_BYTES * 480 * 640 <= 400 * 10**6
 
     def test_images_are_enlarged_by_themselves_only_where_they_fit_as_a_whole(self) -> None:
-        assert plan_flow(SMALL, FAST, CPU).seen == (480, 640)
+        assert plan_flow(SMALL, FAST, CPU).working == (480, 640)
         own = plan_flow(SMALL, FAST, CPU, memory=400 * 10**6)
         assert own == plan_flow(SMALL, FAST, CPU, memory=400 * 10**6, zoom=1)
-        assert own.seen == SMALL and own.tile is None and not own.low_memory
+        assert own.working == SMALL and own.tile is None and not own.low_memory
 
     @given(
         size=st.tuples(st.integers(1, 600), st.integers(1, 600)),
@@ -166,18 +166,18 @@ class TestPlans:
         chosen, own = planned(None), planned(1)
         if chosen != own:
             assert chosen is not None and chosen.tile is None and not chosen.low_memory
-            assert chosen.seen == planning.enlarged_size(size, FAST.flow_pixels, 16) != size
+            assert chosen.working == planning.enlarged_size(size, FAST.flow_pixels, 16) != size
 
     def test_several_at_once_need_as_much_more(self) -> None:
         gpu, memory = torch.device("cuda"), 700 * 10**6
-        assert plan_flow(SMALL, FAST, gpu, memory=memory).seen == (480, 640)
-        assert plan_flow(SMALL, FAST, gpu, memory=memory, pairs=2).seen == SMALL
-        assert plan_flow(SMALL, FAST, gpu, memory=memory, batch=2).seen == SMALL
+        assert plan_flow(SMALL, FAST, gpu, memory=memory).working == (480, 640)
+        assert plan_flow(SMALL, FAST, gpu, memory=memory, pairs=2).working == SMALL
+        assert plan_flow(SMALL, FAST, gpu, memory=memory, batch_size=2).working == SMALL
 
     def test_windows_that_are_asked_for_are_of_images_as_they_are(self) -> None:
-        assert plan_flow(SMALL, FAST, CPU, tile=(480, 640)).seen == (480, 640)
+        assert plan_flow(SMALL, FAST, CPU, tile=(480, 640)).working == (480, 640)
         plan = plan_flow(SMALL, FAST, CPU, tile=(479, 640))
-        assert plan.seen == SMALL and plan.tile is None
+        assert plan.working == SMALL and plan.tile is None
         assert working_size(SMALL, FAST, CPU, tile=(480, 640)) == (480, 640)
         assert working_size(SMALL, FAST, CPU, tile=(480, 639)) == SMALL
 
@@ -217,38 +217,43 @@ class TestScarceMemory:
         self, eager: pf.FlowPredictor, tiny: pf.FlowPredictor, scene: FlowSample, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pair = (scene.first, scene.second)
-        own = tiny.flow(*pair, updates=1)
+        own = tiny.flow(*pair, num_updates=1)
         self.leave(monkeypatch, 16 * 10**6)
         for limits in ({}, {"tile": "auto"}, {"memory": 12 * 10**6}):
-            found = eager.flow(*pair, updates=1, **limits)
-            assert found.seen is None and torch.equal(found.flow, own.flow)
-        (step,) = eager.flow_video([scene.first[0], scene.second[0]], updates=1, precision="full")
-        assert step.seen is None
+            found = eager.flow(*pair, num_updates=1, **limits)
+            assert found.input_size is None and torch.equal(found.flow, own.flow)
+        (step,) = eager.flow_video([scene.first[0], scene.second[0]], num_updates=1, precision="full")
+        assert step.input_size is None
         torch.testing.assert_close(step.flow, own.flow, **CLOSE)
         with pytest.raises(pf.InputError, match=r"122x74 pixels \(images of 61x37, with a zoom of 2\) takes"):
-            eager.flow(*pair, updates=1, zoom=2)
+            eager.flow(*pair, num_updates=1, zoom=2)
 
     def test_the_flow_back_at_the_same_time_takes_twice_as_much(
         self, eager: pf.FlowPredictor, scene: FlowSample, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pair = (scene.first, scene.second)
         self.leave(monkeypatch, 34 * 10**6)
-        assert eager.flow(*pair, updates=1).seen == (74, 122)
-        assert eager.flow(*pair, updates=1, occlusion=True).seen is None
-        assert eager.flow(*pair, updates=1, occlusion=True, tile="auto").seen == (74, 122)  # one after the other
-        assert eager.flow(*pair, updates=1, occlusion=True, prototypes=True, tile="auto").seen is None
+        assert eager.flow(*pair, num_updates=1).input_size == (74, 122)
+        assert eager.flow(*pair, num_updates=1, occlusion=True).input_size is None
+        assert eager.flow(*pair, num_updates=1, occlusion=True, tile="auto").input_size == (
+            74,
+            122,
+        )  # one after the other
+        assert eager.flow(*pair, num_updates=1, occlusion=True, return_prototypes=True, tile="auto").input_size is None
 
     def test_a_pair_of_240x320_takes_400_mib(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = pf.load("flow", device="cpu")
         self.leave(monkeypatch, 400 * 2**20)
         pair = torch.rand(2, 3, *SMALL, generator=torch.Generator().manual_seed(0))
-        assert model.flow(*pair, updates=1).seen is None
+        assert model.flow(*pair, num_updates=1).input_size is None
 
 
 @pytest.mark.parametrize("zoom", [np.float32(2), np.float64(2), np.int64(2), Fraction(2)])
 def test_a_zoom_is_any_real_number(tiny: pf.FlowPredictor, clip: list[torch.Tensor], zoom: Any) -> None:
-    found = tiny.flow(clip[0], clip[1], updates=1, zoom=zoom)
-    assert found.seen == (48, 80) and torch.equal(found.flow, tiny.flow(clip[0], clip[1], updates=1, zoom=2).flow)
+    found = tiny.flow(clip[0], clip[1], num_updates=1, zoom=zoom)
+    assert found.input_size == (48, 80) and torch.equal(
+        found.flow, tiny.flow(clip[0], clip[1], num_updates=1, zoom=2).flow
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +269,7 @@ def test_a_zoom_that_cannot_be_is_one_sentence(tiny: pf.FlowPredictor, clip: lis
 
 def test_the_smallest_images_can_be_looked_at_in_any_way(tiny: pf.FlowPredictor) -> None:
     for zoom in (0.25, 4):
-        assert tiny.flow(torch.rand(3, 1, 3), torch.rand(3, 1, 3), updates=1, zoom=zoom).flow.shape == (2, 1, 3)
+        assert tiny.flow(torch.rand(3, 1, 3), torch.rand(3, 1, 3), num_updates=1, zoom=zoom).flow.shape == (2, 1, 3)
 
 
 @pytest.mark.parametrize("name", list(pf.PRESETS))

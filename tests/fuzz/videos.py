@@ -49,19 +49,19 @@ def encoded_video(
 
 def read_video(path: Path) -> None:
     """Open a video, read it from its beginning and from the middle."""
-    movie = open_video(path)
-    for frame in islice(movie.frames(), MOST_FRAMES):
-        assert frame.image.shape == (*movie.info.size, 3)
-    for _ in islice(movie.frames(start=0.1, every=2), 3):
+    video = open_video(path)
+    for frame in islice(video.frames(), MOST_FRAMES):
+        assert frame.image.shape == (*video.info.size, 3)
+    for _ in islice(video.frames(start=0.1, frame_step=2), 3):
         pass
 
 
 def _carry_sound(suffix: str) -> Callable[[Path], None]:
     def carry(path: Path) -> None:
         """Write a new video with the sound of this one, as every command does whose output is a video."""
-        movie = open_video(path)
+        video = open_video(path)
         image = np.zeros((16, 16, 3), np.uint8)
-        with VideoWriter(path.with_name(f"new{suffix}"), like=movie, rate=RATE) as writer:
+        with VideoWriter(path.with_name(f"new{suffix}"), like=video, fps=RATE) as writer:
             for number in range(3):
                 writer.write(image, Fraction(number, RATE))
 

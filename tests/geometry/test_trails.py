@@ -43,9 +43,13 @@ def test_a_steady_pan_is_a_straight_trail(now: int) -> None:
     motion = torch.tensor([2.0, -1.0]).view(1, 1, 2, 1, 1).expand(1, 4, 2, 8, 12)
     found = chain_flows(motion, -motion, sure(motion), sure(motion), now)
     steps = torch.arange(5) - now
-    known = found.trust > 0
+    known = found.confidence > 0
     expected = (steps.view(1, 5, 1, 1, 1) * motion[:, :1]).where(known, torch.tensor(0.0))
-    assert torch.allclose(found.places, expected) and found.trust[:, now].min() == 1 and known.float().mean() > 0.7
+    assert (
+        torch.allclose(found.displacements, expected)
+        and found.confidence[:, now].min() == 1
+        and known.float().mean() > 0.7
+    )
 
 
 def test_chains_of_affine_motions_are_their_products() -> None:
@@ -57,7 +61,7 @@ def test_chains_of_affine_motions_are_their_products() -> None:
     for number in range(6):
         there = (matrices[number] @ matrices[now].inverse() @ homogeneous)[:2].float().unflatten(1, (8, 12)) - CENTERS
         # Beyond the outermost centers motions are held as they are there.
-        assert (found.places[0, number] - there)[:, 1:-1, 1:-1].abs().max() < 0.02
+        assert (found.displacements[0, number] - there)[:, 1:-1, 1:-1].abs().max() < 0.02
 
 
 def test_what_leaves_the_frame_is_not_followed_even_if_it_would_come_back() -> None:
@@ -65,9 +69,9 @@ def test_what_leaves_the_frame_is_not_followed_even_if_it_would_come_back() -> N
     away[:, 0, 0], away[:, 1, 0] = 20.0, -20.0
     found = chain_flows(away, -away, sure(away), sure(away), 0)
     left = CENTERS[0] + 20 > 95.5
-    assert torch.equal(found.trust[0, 1, 0] == 0, left) and torch.equal(found.trust[0, 2, 0] == 0, left)
-    assert found.places[0, :, :, left].abs().max() == 0 and left.any()
-    assert found.places[0, 2, :, ~left].abs().max() < 1e-4
+    assert torch.equal(found.confidence[0, 1, 0] == 0, left) and torch.equal(found.confidence[0, 2, 0] == 0, left)
+    assert found.displacements[0, :, :, left].abs().max() == 0 and left.any()
+    assert found.displacements[0, 2, :, ~left].abs().max() < 1e-4
 
 
 def test_trust_is_a_product_and_ends_with_the_clip() -> None:
@@ -75,18 +79,18 @@ def test_trust_is_a_product_and_ends_with_the_clip() -> None:
     known = sure(still) * 0.5
     known[1, 3] = 0  # the second clip has one frame less
     found = chain_flows(still, still, known, known, 1)
-    assert found.trust[0, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0.125]
-    assert found.trust[1, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0]
+    assert found.confidence[0, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0.125]
+    assert found.confidence[1, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0]
 
 
 def test_windows_of_a_batch_do_not_see_one_another() -> None:
     generator = torch.Generator().manual_seed(0)
     forward, backward = torch.randn(2, 3, 4, 2, 8, 12, generator=generator).unbind(0)
-    trusts = torch.rand(2, 3, 4, 1, 8, 12, generator=generator).unbind(0)
-    whole = chain_flows(forward, backward, *trusts, 2)
-    alone = chain_flows(forward[1:2], backward[1:2], *(trust[1:2] for trust in trusts), 2)
-    assert torch.allclose(whole.places[1:2], alone.places, atol=1e-5)
-    assert torch.allclose(whole.trust[1:2], alone.trust, atol=1e-6)
+    confidences = torch.rand(2, 3, 4, 1, 8, 12, generator=generator).unbind(0)
+    whole = chain_flows(forward, backward, *confidences, 2)
+    alone = chain_flows(forward[1:2], backward[1:2], *(confidence[1:2] for confidence in confidences), 2)
+    assert torch.allclose(whole.displacements[1:2], alone.displacements, atol=1e-5)
+    assert torch.allclose(whole.confidence[1:2], alone.confidence, atol=1e-6)
 
 
 def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places() -> None:
@@ -96,17 +100,19 @@ def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places(
     warp = torch.full((1, 2, 8, 12), float(CELL))
     moved = seen_from(trails, warp)
     inner = slice(1, -1)
-    assert torch.allclose(moved.places[:, 1, :, inner, inner], warp[:, :, inner, inner])
+    assert torch.allclose(moved.displacements[:, 1, :, inner, inner], warp[:, :, inner, inner])
     expected = (CENTERS[0] + CELL) / 10 + CELL
-    assert torch.allclose(moved.places[0, 0, 0, inner, inner], expected[inner, inner], atol=1e-4)
-    assert moved.trust[0, 0, 0, :, -1].max() == 0 and moved.trust[0, 0, 0, -1].max() == 0  # from beyond the frame
+    assert torch.allclose(moved.displacements[0, 0, 0, inner, inner], expected[inner, inner], atol=1e-4)
+    assert (
+        moved.confidence[0, 0, 0, :, -1].max() == 0 and moved.confidence[0, 0, 0, -1].max() == 0
+    )  # from beyond the frame
 
 
 def test_places_that_are_not_known_do_not_draw_others_towards_them() -> None:
-    trust = torch.ones(1, 2, 1, 8, 12)
-    trust[..., 5] = 0
-    trails = Trajectories(torch.where(trust > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), trust)
+    confidence = torch.ones(1, 2, 1, 8, 12)
+    confidence[..., 5] = 0
+    trails = Trajectories(torch.where(confidence > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), confidence)
     moved = seen_from(trails, torch.full((1, 2, 8, 12), 4.0))
-    known = moved.trust.expand_as(moved.places) > 0
-    assert torch.allclose(moved.places[known], torch.tensor(10.0))
-    assert moved.trust[0, 0, 0, 0, 3:6].tolist() == [1, 0.5, 0.5]
+    known = moved.confidence.expand_as(moved.displacements) > 0
+    assert torch.allclose(moved.displacements[known], torch.tensor(10.0))
+    assert moved.confidence[0, 0, 0, 0, 3:6].tolist() == [1, 0.5, 0.5]

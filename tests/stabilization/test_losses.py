@@ -21,8 +21,8 @@ def windows(warp: Tensor | None = None, count: int = 1) -> StabilityWindows:
     return StabilityWindows(
         unstable=torch.full((count, 2, 3, 32, 48), 0.5),
         stable=torch.full((count, 3, 32, 48), 0.5),
-        places=torch.zeros(count, 2, 1, 2, *CELLS),
-        trust=torch.ones(count, 2, 1, 1, *CELLS),
+        displacements=torch.zeros(count, 2, 1, 2, *CELLS),
+        confidence=torch.ones(count, 2, 1, 1, *CELLS),
         warp=warp,
         valid=torch.ones(count, 2, 1, *CELLS, dtype=torch.bool),
     )

@@ -31,7 +31,7 @@ def steady_walk() -> list[np.ndarray]:
     world = SyntheticScenes("handheld", UNSEEN, SIZE, shake=0.0, bank=procedural_bank(side=64, each=2))
     renderer = world.renderer([2])
     with torch.no_grad():
-        views = (renderer.view(number / renderer.scenes.rate) for number in range(8))
+        views = (renderer.view(number / renderer.scenes.fps) for number in range(8))
         return [np.ascontiguousarray(to_uint8(renderer.clean(view)[0])) for view in views]
 
 

@@ -17,14 +17,14 @@ SIDE, FRAMES = 160, 24
 
 
 @pytest.fixture(scope="module")
-def shaky(tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Path]) -> Path:
+def shaky(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path]) -> Path:
     """A pattern of squares, seen by a camera that jumps up and down by 6 px."""
     random = np.random.default_rng(0)
     cells = random.integers(0, 255, (40, 40, 3), dtype=np.uint8)
     wide = np.kron(cells, np.ones((8, 8, 1), dtype=np.uint8))
     tops = [40 + 6 * (number % 2) for number in range(FRAMES)]
     frames = [np.ascontiguousarray(wide[top : top + SIDE, 40 : 40 + SIDE]) for top in tops]
-    return make_movie(tmp_path_factory.mktemp("shaky") / "shaky.mkv", frames, codec="ffv1")
+    return make_video(tmp_path_factory.mktemp("shaky") / "shaky.mkv", frames, codec="ffv1")
 
 
 def test_a_missing_ffmpeg_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ def test_the_number_of_frames_is_limited(shaky: Path) -> None:
 
 @needs_vidstab
 def test_an_unreadable_file_is_an_input_error(shaky: Path, tmp_path: Path) -> None:
-    movie = open_video(shaky)
+    video = open_video(shaky)
     shaky.rename(tmp_path / "gone.mkv")
     try:
         with pytest.raises(InputError, match=r"vid\.stab could not be run on .*; leave it out\."):
-            next(run_vidstab(movie, None))
+            next(run_vidstab(video, None))
     finally:
         (tmp_path / "gone.mkv").rename(shaky)

@@ -92,14 +92,14 @@ def compose(bank: TextureBank) -> Compose:
                 shake=path(shake),
                 shake_turn=path(shake_turn),
             ),
-            air=Atmosphere(
+            atmosphere=Atmosphere(
                 sun=numbers(*sun) / numbers(*sun).norm(),
                 ambient=ambient * one,
                 sunlight=numbers(1.0, 1.0, 1.0),
                 fog=zero,
                 fog_color=numbers(0.5, 0.5, 0.5),
             ),
-            film=Sensor(
+            sensor=Sensor(
                 shutter=zero,
                 aperture=zero,
                 focus=5 * one,
@@ -113,7 +113,7 @@ def compose(bank: TextureBank) -> Compose:
                 key=torch.zeros(1, dtype=torch.int64),
             ),
             size=size,
-            rate=1.0,
+            fps=1.0,
             names=("by hand",),
         )
 

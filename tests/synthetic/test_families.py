@@ -33,7 +33,7 @@ def many(family: str) -> Many:
     """Rendered once for all tests."""
     size = (32, 96) if family == "drive" else (32, 48)
     renderer = SyntheticScenes(family, SEED, size, bank=procedural_bank(side=64, each=3)).renderer(range(COUNT))
-    first, second = renderer.view(0.0), renderer.view(1 / renderer.scenes.rate)
+    first, second = renderer.view(0.0), renderer.view(1 / renderer.scenes.fps)
     return Many(renderer, first, renderer.motion(first, second), renderer.clean(first))
 
 
@@ -83,7 +83,7 @@ def test_objects_move_by_less_than_half_a_pixel_and_by_more_than_a_hundred(bank:
     speeds = []
     for start in range(0, 30, 10):
         renderer = SyntheticScenes("objects", SEED, bank=bank).renderer(range(start, start + 10))
-        first, second = renderer.scenes.frame(0.0), renderer.scenes.frame(1 / renderer.scenes.rate)
+        first, second = renderer.scenes.frame(0.0), renderer.scenes.frame(1 / renderer.scenes.fps)
         some = pixel_grid(*renderer.scenes.size)[:, 4::8, 4::8].flatten(1)[None]
         flow, _, _ = renderer.moved(renderer.meet(first, some), some, second)
         speeds.append(flow.norm(dim=1))

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from protoformer.synthetic.assembly import Assembly, yaw_rotation
 from protoformer.synthetic.families.furniture import LEGS, Part, add_boxes, add_chairs, place_at_wall
-from protoformer.synthetic.families.objects import CHAIRS, RATE, THINGS
+from protoformer.synthetic.families.objects import CHAIRS, FPS, THINGS
 from protoformer.synthetic.families.room import KINDS, PIECES, add_walls
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.rng import SceneRandom
-from protoformer.synthetic.scene import FORWARD, PLACE
+from protoformer.synthetic.scene import CENTER, FORWARD
 from protoformer.synthetic.texture_bank import TextureBank
 
 SCENES, FLYING = 24, sum(THINGS.values())
@@ -41,7 +41,7 @@ def test_the_parts_of_a_flying_chair_stay_together_as_it_turns(bank: TextureBank
     world = SyntheticScenes("objects", 5, bank=bank)
 
     def gaps(time: float) -> Tensor:
-        place = flying_chairs(world, time, PLACE).double()
+        place = flying_chairs(world, time, CENTER).double()
         return (place[:, :, :, None] - place[:, :, None]).norm(dim=0)
 
     before, after = gaps(0.0), gaps(0.7)
@@ -54,7 +54,7 @@ def test_the_parts_of_a_flying_chair_stay_together_as_it_turns(bank: TextureBank
 def test_the_legs_of_a_flying_chair_are_two_to_six_pixels_wide(bank: TextureBank) -> None:
     scenes = SyntheticScenes("objects", 5, (352, 640), bank=bank).scenes(range(SCENES))
     parts = scenes.primitives
-    start = parts.position.at(torch.full((SCENES,), 0.5 / RATE))  # when each thing is where it was put
+    start = parts.position.at(torch.full((SCENES,), 0.5 / FPS))  # when each thing is where it was put
     for chair in range(FLYING + 1, FLYING + CHAIRS + 1):
         own = (parts.instance == chair).nonzero()[:, 1].view(SCENES, PARTS)[:, :4, None].expand(-1, -1, 3)
         wide = 2 * parts.extent.gather(1, own)[..., 0] * scenes.camera.focal[:, :1] / start.gather(1, own)[..., 2]

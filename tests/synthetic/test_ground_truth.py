@@ -36,11 +36,11 @@ def test_frames_made_at_once_are_those_made_one_by_one(renderer: Renderer, frame
 
 def test_a_trail_is_where_the_motion_leads(renderer: Renderer, frames: list[Frame]) -> None:
     trails = true_trajectories(renderer, frames, 3)
-    assert trails.places.shape == (2, 6, 2, 6, 8) and trails.places[:, 3].abs().max() < 1e-3
+    assert trails.displacements.shape == (2, 6, 2, 6, 8) and trails.displacements[:, 3].abs().max() < 1e-3
     motion = renderer.motion_to(renderer.view(1.0), frames[5])
     near = motion.flow[:, :, 3::CELL, 3::CELL], motion.flow[:, :, 4::CELL, 4::CELL]
-    smooth = ((near[0] - near[1]).norm(dim=1, keepdim=True) < 0.05) & (trails.trust[:, 5] > 0)
-    off = (trails.places[:, 5] - (near[0] + near[1]) / 2).norm(dim=1, keepdim=True)
+    smooth = ((near[0] - near[1]).norm(dim=1, keepdim=True) < 0.05) & (trails.confidence[:, 5] > 0)
+    off = (trails.displacements[:, 5] - (near[0] + near[1]) / 2).norm(dim=1, keepdim=True)
     assert smooth.float().mean() > 0.5 and off[smooth].max() < 0.1
 
 
@@ -50,7 +50,7 @@ def test_frames_are_taken_in_groups_that_nobody_sees(
     whole = true_trajectories(renderer, frames, 3)
     monkeypatch.setattr(trails_module, "TOGETHER", 4)
     parts = true_trajectories(renderer, frames, 3)
-    assert torch.equal(parts.places, whole.places) and torch.equal(parts.trust, whole.trust)
+    assert torch.equal(parts.displacements, whole.displacements) and torch.equal(parts.confidence, whole.confidence)
 
 
 def test_motions_chained_are_true_trails(renderer: Renderer, frames: list[Frame]) -> None:
@@ -58,8 +58,8 @@ def test_motions_chained_are_true_trails(renderer: Renderer, frames: list[Frame]
     motions = (torch.stack([step.flow for step in way], dim=1) for way in steps)
     trusts = (torch.stack([(~step.occlusion).float() for step in way], dim=1) for way in steps)
     chained, true = chain_flows(*motions, *trusts, 3), true_trajectories(renderer, frames, 3)
-    both = (chained.trust > 0.5) & (true.trust > 0)
-    off = (chained.places - true.places).norm(dim=2, keepdim=True)[both]
+    both = (chained.confidence > 0.5) & (true.confidence > 0)
+    off = (chained.displacements - true.displacements).norm(dim=2, keepdim=True)[both]
     assert both.float().mean() > 0.7 and off.median() < 0.02 and off.quantile(0.9) < 0.3
 
 

@@ -30,7 +30,7 @@ def colors(renderer: Renderer, time: float = 0.0, subframes: int = 1) -> Tensor:
 
 
 def with_film(scenes: Scenes, **changes: Tensor | MotionPath) -> Scenes:
-    return dataclasses.replace(scenes, film=dataclasses.replace(scenes.film, **changes))
+    return dataclasses.replace(scenes, sensor=dataclasses.replace(scenes.sensor, **changes))
 
 
 def test_without_effects_the_final_pass_is_the_clean_one(compose: Compose, bank: TextureBank, dilated: Dilated) -> None:
@@ -60,12 +60,12 @@ def test_without_effects_the_final_pass_is_the_clean_one(compose: Compose, bank:
 
 def test_fog_takes_the_light_away_with_distance(compose: Compose, bank: TextureBank) -> None:
     scenes = compose({**WALL, "material": EVEN, "base": [[1.0, 0, 0], [0, 0.5, -0.866], [0, 0.866, 0.5]]})
-    air = dataclasses.replace(
-        scenes.air,
+    atmosphere = dataclasses.replace(
+        scenes.atmosphere,
         fog=torch.tensor([0.1], dtype=torch.float64),
         fog_color=torch.tensor([[0.9, 0.9, 0.9]], dtype=torch.float64),
     )
-    renderer = Renderer(dataclasses.replace(scenes, air=air), bank)
+    renderer = Renderer(dataclasses.replace(scenes, atmosphere=atmosphere), bank)
     depth = renderer.view(0.0).depth[0]
     assert depth.max() > 1.5 * depth.min()
     clear = torch.exp(-0.1 * depth)
@@ -158,7 +158,7 @@ def test_the_clean_pass_keeps_its_light_as_things_turn_and_the_final_one_does_no
         "instance": 1,
     }
     renderer = Renderer(compose(turning, {**WALL, "material": EVEN}, sun=(0.6, 0, -1.0), ambient=0.0), bank)
-    first, second = renderer.view(0.0), renderer.view(1 / renderer.scenes.rate)
+    first, second = renderer.view(0.0), renderer.view(1 / renderer.scenes.fps)
     motion = renderer.motion(first, second)
     middle = (0, 0, 24, 30)
     assert not motion.occlusion[middle]

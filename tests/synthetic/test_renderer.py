@@ -119,7 +119,7 @@ def flow_errors(renderer: Renderer, view: View, other: View, motion: Motion) -> 
 
 
 def two_views(renderer: Renderer) -> tuple[View, View]:
-    return renderer.view(0.0), renderer.view(1 / renderer.scenes.rate)
+    return renderer.view(0.0), renderer.view(1 / renderer.scenes.fps)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

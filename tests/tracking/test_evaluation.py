@@ -237,7 +237,7 @@ def test_the_table_the_page_and_the_csv_say_the_same(otb: Path) -> None:
     shown = [str(cell) for cell in table.columns[2].cells]
     assert shown[2] == "64.8" and len(shown) == 3
     html = track_page(found).html()
-    assert html.count("<svg") == 2 and html.count("<polyline") == 4
+    assert html.count("<svg") == 2 and html.count('class="plot-curve"') == 4
     for cell in (*shown, "ProtoFormer, published (with UTT)"):
         assert cell in html
     rows = tracks_csv(found).splitlines()

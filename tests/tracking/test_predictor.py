@@ -62,7 +62,7 @@ def test_a_folder_is_a_clip_and_one_frame_in_several_may_be_taken(
         Image.fromarray(frame).save(tmp_path / f"{number}.png")
     told: list[tuple[int, int]] = []
     (result,) = model.track(
-        tmp_path, BOXES[0], every=2, rate=10, start=0.1, progress=lambda *figures: told.append(figures)
+        tmp_path, BOXES[0], frame_step=2, fps=10, start=0.1, progress=lambda *figures: told.append(figures)
     )
     assert result.numbers == (1, 3, 5) and result.times == (Fraction(1, 10), Fraction(3, 10), Fraction(5, 10))
     tracker = model.tracker(frames[1], BOXES[0])

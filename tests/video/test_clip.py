@@ -28,9 +28,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def looked_at(folder: Path, span: Span, together: int) -> list[list[int]]:
     """Numbers of the frames that a look at each instant begins with, as many as it takes together."""
-    movie = open_video(folder, span.rate)
-    clip = ClipFrames(movie, span)
-    looks = [clip.read(movie, instant) for instant in clip.instants(movie, MOST, together)]
+    video = open_video(folder, span.fps)
+    clip = ClipFrames(video, span)
+    looks = [clip.read(video, instant) for instant in clip.instants(video, MOST, together)]
     return [[frame.number for frame, _ in zip(look, range(together), strict=False)] for look in looks]
 
 
@@ -38,25 +38,25 @@ def looked_at(folder: Path, span: Span, together: int) -> list[list[int]]:
 def test_each_pair_of_a_short_clip_is_looked_at(folder: Path, rate: float) -> None:
     for frames in range(2, 10):
         pairs = [[number, number + 1] for number in range(10, 9 + frames)]
-        assert looked_at(folder, Span(9.95 / rate, (9.7 + frames) / rate, rate=rate), together=2) == pairs
+        assert looked_at(folder, Span(9.95 / rate, (9.7 + frames) / rate, fps=rate), together=2) == pairs
 
 
 def test_each_frame_of_a_short_clip_is_looked_at(folder: Path) -> None:
-    assert looked_at(folder, Span(3.8, rate=25), together=1) == [[95], [96], [97], [98], [99]]
-    assert looked_at(folder, Span(3.78, rate=25), together=1)[:-1] == [[95], [96], [97], [98], [99]]
+    assert looked_at(folder, Span(3.8, fps=25), together=1) == [[95], [96], [97], [98], [99]]
+    assert looked_at(folder, Span(3.78, fps=25), together=1)[:-1] == [[95], [96], [97], [98], [99]]
 
 
 def test_frames_left_out_are_not_looked_at(folder: Path) -> None:
-    assert looked_at(folder, Span(end=0.4, every=3, rate=25), together=2) == [[0, 3], [3, 6], [6, 9]]
+    assert looked_at(folder, Span(end=0.4, frame_step=3, fps=25), together=2) == [[0, 3], [3, 6], [6, 9]]
 
 
 def test_looks_at_a_long_clip_are_few_and_spread_evenly(folder: Path) -> None:
-    starts = [look[0] for look in looked_at(folder, Span(rate=25), together=2)]
+    starts = [look[0] for look in looked_at(folder, Span(fps=25), together=2)]
     assert starts == [6, 18, 30, 43, 55, 68, 80, 92]
 
 
 def test_a_clip_of_one_frame_is_looked_at_once(folder: Path) -> None:
-    assert looked_at(folder, Span(0, 0.02, rate=25), together=2) == [[0]]
+    assert looked_at(folder, Span(0, 0.02, fps=25), together=2) == [[0]]
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,13 @@ def noise(number: int) -> np.ndarray:
 
 
 @pytest.fixture
-def clips(tmp_path: Path, make_movie: Make) -> Callable[[str, str], Path]:
+def clips(tmp_path: Path, make_video: Make) -> Callable[[str, str], Path]:
     """A clip of 50 frames, its index in front."""
 
     def make(name: str, codec: str) -> Path:
         pixels = {"mjpeg": "yuvj420p", "gif": "rgb8"}.get(codec, "yuv420p")
         front = {"movflags": "faststart"} if name.endswith((".mp4", ".mov")) else {}
-        return make_movie(tmp_path / name, [noise(n) for n in range(50)], codec, pixels, container=front)
+        return make_video(tmp_path / name, [noise(n) for n in range(50)], codec, pixels, container=front)
 
     return make
 
@@ -50,32 +50,32 @@ def test_a_clip_that_is_cut_short_gives_its_whole_frames(
     clips: Callable[[str, str], Path], name: str, codec: str
 ) -> None:
     path = clips(name, codec)
-    movie = open_video(path)
-    whole = list(movie.frames())
-    assert (len(whole), movie.torn, movie.skipped) == (50, False, 0)
+    video = open_video(path)
+    whole = list(video.frames())
+    assert (len(whole), video.truncated, video.skipped) == (50, False, 0)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * 0.6)])
-    movie = open_video(path)
-    rest = list(movie.frames())
+    video = open_video(path)
+    rest = list(video.frames())
     assert 10 <= len(rest) < 35
-    assert movie.torn
-    # The last one of a gif may be torn as well: its format tells nobody.
+    assert video.truncated
+    # The last one of a gif may be truncated as well: its format tells nobody.
     sure = len(rest) - (name == "clip.gif")
     assert all(np.array_equal(one.image, other.image) for one, other in zip(rest[:sure], whole[:sure], strict=True))
     assert [frame.time for frame in rest] == [frame.time for frame in whole[: len(rest)]]
-    list(movie.frames(end=0.2))
-    assert not movie.torn  # the end was not reached
+    list(video.frames(end=0.2))
+    assert not video.truncated  # the end was not reached
 
 
-def test_a_sound_that_goes_on_does_not_tear_a_clip(tmp_path: Path, make_movie: Make) -> None:
+def test_a_sound_that_goes_on_does_not_tear_a_clip(tmp_path: Path, make_video: Make) -> None:
     pictures, quick = [noise(n) for n in range(25)], Fraction(1, 25)
-    movie = open_video(make_movie(tmp_path / "clip.mkv", pictures, sound="aac", rate=5, tick=quick))
-    assert (len(list(movie.frames())), movie.torn) == (25, False)
-    assert movie.info.seconds == pytest.approx(5, abs=0.03)
+    video = open_video(make_video(tmp_path / "clip.mkv", pictures, sound="aac", rate=5, tick=quick))
+    assert (len(list(video.frames())), video.truncated) == (25, False)
+    assert video.info.duration == pytest.approx(5, abs=0.03)
     late = [2500 + 40 * number for number in range(25)]
-    path = make_movie(tmp_path / "late.mkv", [noise(n) for n in range(25)], times=late, tick=Fraction(1, 1000))
-    movie = open_video(path)
-    assert (len(list(movie.frames())), movie.torn) == (25, False)
+    path = make_video(tmp_path / "late.mkv", [noise(n) for n in range(25)], times=late, tick=Fraction(1, 1000))
+    video = open_video(path)
+    assert (len(list(video.frames())), video.truncated) == (25, False)
 
 
 @pytest.mark.parametrize(("name", "codec"), [("clip.mp4", "libx264"), ("clip.mp4", "mpeg4"), ("clip.mov", "mjpeg")])
@@ -84,11 +84,11 @@ def test_damage_in_the_middle_is_left_out_and_counted(clips: Callable[[str, str]
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 3000] = bytes(3000)
     path.write_bytes(data)
-    movie = open_video(path)
-    frames = list(movie.frames())
-    assert movie.skipped >= 2
-    assert len(frames) + movie.skipped == 50
-    assert not movie.torn
+    video = open_video(path)
+    frames = list(video.frames())
+    assert video.skipped >= 2
+    assert len(frames) + video.skipped == 50
+    assert not video.truncated
     assert (frames[-1].number, frames[-1].time) == (49, Fraction(49, 25))
     assert all(one.time < other.time and one.number < other.number for one, other in pairwise(frames))
 
@@ -99,21 +99,21 @@ def test_a_frame_that_the_decoder_made_up_is_left_out(clips: Callable[[str, str]
     random = np.random.default_rng(0).integers(0, 256, 600, dtype=np.uint8)
     data[len(data) // 2 : len(data) // 2 + 600] = random.tobytes()
     path.write_bytes(data)
-    movie = open_video(path)
-    assert len(list(movie.frames())) + movie.skipped == 50
-    assert movie.skipped >= 1
+    video = open_video(path)
+    assert len(list(video.frames())) + video.skipped == 50
+    assert video.skipped >= 1
 
 
 def test_a_clip_without_its_last_bytes_is_torn(clips: Callable[[str, str], Path]) -> None:
     path = clips("clip.mov", "mjpeg")
     path.write_bytes(path.read_bytes()[:-50])
-    movie = open_video(path)
-    assert (len(list(movie.frames())), movie.skipped, movie.torn) == (49, 1, True)
+    video = open_video(path)
+    assert (len(list(video.frames())), video.skipped, video.truncated) == (49, 1, True)
 
 
-def test_a_stream_that_changes_its_size_gives_its_frames_until_then(tmp_path: Path, make_movie: Make) -> None:
-    small = make_movie(tmp_path / "small.ts", [noise(n) for n in range(10)]).read_bytes()
-    large = make_movie(tmp_path / "large.ts", [np.zeros((96, 128, 3), np.uint8)] * 10).read_bytes()
+def test_a_stream_that_changes_its_size_gives_its_frames_until_then(tmp_path: Path, make_video: Make) -> None:
+    small = make_video(tmp_path / "small.ts", [noise(n) for n in range(10)]).read_bytes()
+    large = make_video(tmp_path / "large.ts", [np.zeros((96, 128, 3), np.uint8)] * 10).read_bytes()
     (tmp_path / "clip.ts").write_bytes(small + large)
     frames = open_video(tmp_path / "clip.ts").frames()
     numbers = []
@@ -123,8 +123,8 @@ def test_a_stream_that_changes_its_size_gives_its_frames_until_then(tmp_path: Pa
     assert [frame.number for frame in frames] == list(range(10))
 
 
-def test_a_file_that_is_no_video_is_one_sentence(tmp_path: Path, make_movie: Make) -> None:
-    whole = make_movie(tmp_path / "whole.mp4", [noise(n) for n in range(10)]).read_bytes()
+def test_a_file_that_is_no_video_is_one_sentence(tmp_path: Path, make_video: Make) -> None:
+    whole = make_video(tmp_path / "whole.mp4", [noise(n) for n in range(10)]).read_bytes()
     random = np.random.default_rng(0).integers(0, 256, 60000, dtype=np.uint8).tobytes()
     for name, data, said in [
         ("empty.mp4", b"", "is an empty file"),
@@ -153,8 +153,8 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
         open_video(tmp_path / "song.wav")
 
 
-def test_a_video_without_a_single_good_frame_is_refused(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [noise(n) for n in range(3)], container={"movflags": "faststart"})
+def test_a_video_without_a_single_good_frame_is_refused(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "clip.mp4", [noise(n) for n in range(3)], container={"movflags": "faststart"})
     data = bytearray(path.read_bytes())
     start = data.index(b"mdat") + 4
     data[start:] = bytes(len(data) - start)
@@ -177,7 +177,7 @@ def test_a_playlist_opens_no_address(tmp_path: Path) -> None:
             server.accept()
 
 
-def test_an_animated_webp_is_refused_and_a_still_one_read(tmp_path: Path, make_movie: Make) -> None:
+def test_an_animated_webp_is_refused_and_a_still_one_read(tmp_path: Path, make_video: Make) -> None:
     pytest.importorskip("PIL.WebPImagePlugin")
     from PIL import Image
 

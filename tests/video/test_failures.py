@@ -1,4 +1,4 @@
-"""Whatever ends the writing of a movie, the old file is whole, and what was written is either there or gone."""
+"""Whatever ends the writing of a video, the old file is whole, and what was written is either there or gone."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(
 ) -> None:
     path = tmp_path / f"clip{suffix}"
     path.write_bytes(b"old")
-    with pytest.raises((end, InputError)), VideoWriter(path, rate=25) as writer:
+    with pytest.raises((end, InputError)), VideoWriter(path, fps=25) as writer:
         for number in range(10):
             writer.write(noise(number))
         raise end
@@ -53,8 +53,8 @@ def test_an_exception_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_ctrl_c_leaves_what_was_written_as_a_video_of_its_own(tmp_path: Path, make_movie: Make, suffix: str) -> None:
-    like = open_video(make_movie(tmp_path / "old.mkv", [noise(0)] * 50, sound="aac"))
+def test_ctrl_c_leaves_what_was_written_as_a_video_of_its_own(tmp_path: Path, make_video: Make, suffix: str) -> None:
+    like = open_video(make_video(tmp_path / "old.mkv", [noise(0)] * 50, sound="aac"))
     path = tmp_path / f"clip{suffix}"
     path.write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt), VideoWriter(path, like) as writer:
@@ -64,12 +64,12 @@ def test_ctrl_c_leaves_what_was_written_as_a_video_of_its_own(tmp_path: Path, ma
     assert path.read_bytes() == b"old"
     assert {each.name for each in tmp_path.iterdir()} == {path.name, f"clip.partial{suffix}", "old.mkv"}
     partial = open_video(tmp_path / f"clip.partial{suffix}")
-    assert (len(list(partial.frames())), partial.torn) == (20, False)
-    assert partial.info.sound == (suffix != ".gif")
+    assert (len(list(partial.frames())), partial.truncated) == (20, False)
+    assert partial.info.has_audio == (suffix != ".gif")
 
 
 def test_ctrl_c_before_the_first_frame_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), VideoWriter(tmp_path / "clip.mp4", rate=25):
+    with pytest.raises(KeyboardInterrupt), VideoWriter(tmp_path / "clip.mp4", fps=25):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_ctrl_c_while_the_file_is_finished_leaves_it_beside(tmp_path: Path, monk
 
     finish = VideoEncoder.finish
     monkeypatch.setattr(VideoEncoder, "finish", lambda self: (finish(self), signal.raise_signal(signal.SIGINT)))
-    with pytest.raises(KeyboardInterrupt), VideoWriter(tmp_path / "clip.mp4", rate=25) as writer:
+    with pytest.raises(KeyboardInterrupt), VideoWriter(tmp_path / "clip.mp4", fps=25) as writer:
         for number in range(5):
             writer.write(noise(number))
     assert [each.name for each in tmp_path.iterdir()] == ["clip.partial.mp4"]
@@ -92,7 +92,7 @@ import sys
 import numpy as np
 from protoformer.video.writer import VideoWriter
 random = np.random.default_rng(0)
-with VideoWriter(sys.argv[1], rate=25) as writer:
+with VideoWriter(sys.argv[1], fps=25) as writer:
     while True:
         writer.write(random.integers(0, 256, (48, 64, 3), dtype=np.uint8))
         if writer.frames == 100:
@@ -122,7 +122,7 @@ from protoformer.video.writer import VideoWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 random = np.random.default_rng(0)
 try:
-    with VideoWriter(sys.argv[1], rate=25) as writer:
+    with VideoWriter(sys.argv[1], fps=25) as writer:
         for _ in range(400):
             writer.write(random.integers(0, 256, (48, 64, 3), dtype=np.uint8))
 except InputError as error:
@@ -145,7 +145,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "clip.mp4").write_bytes(b"old")
     with (
         pytest.raises(InputError, match=r"clip\.mp4 could not be written \(No space left on device\)"),
-        VideoWriter(tmp_path / "clip.mp4", rate=25) as writer,
+        VideoWriter(tmp_path / "clip.mp4", fps=25) as writer,
     ):
         writer.write(noise(0))
     assert (tmp_path / "clip.mp4").read_bytes() == b"old"
@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_written_file_has_the_usual_permissions_and_a_replaced_one_its_own(tmp_path: Path) -> None:
     def write(path: Path) -> None:
-        with VideoWriter(path, rate=25) as writer:
+        with VideoWriter(path, fps=25) as writer:
             writer.write(noise(0))
 
     old = os.umask(0o027)
@@ -185,10 +185,10 @@ def growth(steps: Iterator[object]) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell how much memory there is")
-def test_memory_does_not_grow_with_length(tmp_path: Path, make_movie: Make) -> None:
+def test_memory_does_not_grow_with_length(tmp_path: Path, make_video: Make) -> None:
     """2000 frames of 64x64 are 25 MB."""
     like = open_video(
-        make_movie(tmp_path / "like.mkv", [noise(n % 3, 64, 64) for n in range(2500)], "mpeg4", sound="aac")
+        make_video(tmp_path / "like.mkv", [noise(n % 3, 64, 64) for n in range(2500)], "mpeg4", sound="aac")
     )
 
     def written() -> Iterator[None]:

@@ -8,7 +8,7 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.video.reader import open_video
-from protoformer.video.types import exact_rate
+from protoformer.video.types import exact_fps
 from protoformer.video.writer import VideoWriter, write_video
 
 av = pytest.importorskip("av")
@@ -23,13 +23,13 @@ def gray(value: int) -> np.ndarray:
 def written(path: Path, times: list[Fraction], rate: float | None = 25) -> list[tuple[Fraction, int]]:
     """The time and the brightness of every frame that a video of 40, 90, 140, ... at some times has."""
     picture = np.empty((32, 48, 3), np.uint8)
-    with VideoWriter(path, rate=rate) as writer:
+    with VideoWriter(path, fps=rate) as writer:
         for number, time in enumerate(times):
             picture[:] = 40 + 50 * number  # one array for all, as a reader of frames may have it
             writer.write(picture, time)
-    movie = open_video(path)
-    found = [(frame.time, int(frame.image.mean())) for frame in movie.frames()]
-    assert not movie.torn
+    video = open_video(path)
+    found = [(frame.time, int(frame.image.mean())) for frame in video.frames()]
+    assert not video.truncated
     return found
 
 
@@ -65,16 +65,16 @@ def test_a_time_beyond_all_clips_is_refused(tmp_path: Path, suffix: str) -> None
 @pytest.mark.parametrize("suffix", [".mp4", ".mov", ".mkv", ".webm", ".avi", ".gif"])
 @pytest.mark.parametrize("rate", [0.0003, 0.0005, 0.01])
 def test_slow_clips_have_their_rate(tmp_path: Path, suffix: str, rate: float) -> None:
-    with VideoWriter(tmp_path / f"clip{suffix}", rate=rate) as writer:
+    with VideoWriter(tmp_path / f"clip{suffix}", fps=rate) as writer:
         for number in range(3):
             writer.write(gray(40 + 50 * number))
-    movie = open_video(tmp_path / f"clip{suffix}")
-    frames = [(float(frame.time), int(frame.image.mean())) for frame in movie.frames()]
+    video = open_video(tmp_path / f"clip{suffix}")
+    frames = [(float(frame.time), int(frame.image.mean())) for frame in video.frames()]
     for number in range(3):
         begin = next(time for time, value in frames if abs(value - 40 - 50 * number) < 5)
         assert begin == pytest.approx(number / rate, abs=0.006)
-    assert movie.info.seconds is not None
-    assert float(movie.info.seconds) == pytest.approx(3 / rate, rel=1e-3)
+    assert video.info.duration is not None
+    assert float(video.info.duration) == pytest.approx(3 / rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_slow_clips_have_their_rate(tmp_path: Path, suffix: str, rate: float) ->
     ],
 )
 def test_rates_are_exact(rate: float | Fraction, exact: Fraction) -> None:
-    assert exact_rate(rate, "clip") == exact
+    assert exact_fps(rate, "clip") == exact
 
 
 @pytest.mark.parametrize("rate", [0, 1e-9, Fraction(1, 10**9), 1e-300, -1.0, 1e5, float("nan"), float("inf")])
 def test_other_rates_are_refused(rate: float | Fraction, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="frames per second"):
-        exact_rate(rate, "clip")
+        exact_fps(rate, "clip")
     with pytest.raises(InputError, match="frames per second"):
         write_video(tmp_path / "clip.avi", [gray(1)], float(rate))
 
 
 @pytest.mark.parametrize("rate", [0.0003, 0.0005, 30000 / 1001])
-def test_a_motion_jpeg_has_its_exact_rate(tmp_path: Path, rate: float) -> None:
+def test_a_motion_jpeg_has_its_exact_fps(tmp_path: Path, rate: float) -> None:
     write_video(tmp_path / "clip.avi", [gray(10), gray(200)], rate)
     frames = list(open_video(tmp_path / "clip.avi").frames())
-    assert [frame.time for frame in frames] == [0, 1 / exact_rate(rate, "clip")]
+    assert [frame.time for frame in frames] == [0, 1 / exact_fps(rate, "clip")]

@@ -1,4 +1,4 @@
-"""A folder of images, or a pattern of their names, is a movie in natural order."""
+"""A folder of images, or a pattern of their names, is a video in natural order."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -29,25 +29,25 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("pattern", ["", "/*.png", "/f_*"])
 def test_two_comes_before_ten(folder: Path, pattern: str) -> None:
-    movie = open_video(f"{folder}{pattern}")
-    frames = list(movie.frames())
+    video = open_video(f"{folder}{pattern}")
+    frames = list(video.frames())
     assert [frame.image[0, 0].tolist() for frame in frames] == [[number, 255 - number, 7] for number in range(12)]
     assert [frame.number for frame in frames] == list(range(12))
     assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(12)]
     assert all(frame.image.dtype == np.uint8 and frame.image.shape == (5, 7, 3) for frame in frames)
-    info = movie.info
-    assert (info.size, info.frames, info.rate, info.seconds) == ((5, 7), 12, 25, Fraction(12, 25))
-    assert (info.sound, info.codec, info.paths[10].name) == (False, "png", "f_10.png")
+    info = video.info
+    assert (info.size, info.num_frames, info.fps, info.duration) == ((5, 7), 12, 25, Fraction(12, 25))
+    assert (info.has_audio, info.codec, info.paths[10].name) == (False, "png", "f_10.png")
 
 
 def test_the_rate_of_images_is_given(folder: Path) -> None:
-    movie = open_video(folder, rate=10)
-    assert [frame.time for frame in movie.frames(0.3, 0.6)] == [Fraction(3, 10), Fraction(4, 10), Fraction(5, 10)]
-    assert [frame.number for frame in movie.frames(start=0.25, every=4)] == [3, 7, 11]
-    assert open_video(folder, rate=29.97).info.rate == Fraction(2997, 100)
+    video = open_video(folder, fps=10)
+    assert [frame.time for frame in video.frames(0.3, 0.6)] == [Fraction(3, 10), Fraction(4, 10), Fraction(5, 10)]
+    assert [frame.number for frame in video.frames(start=0.25, frame_step=4)] == [3, 7, 11]
+    assert open_video(folder, fps=29.97).info.fps == Fraction(2997, 100)
     for rate in (0, -1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="frames per second"):
-            open_video(folder, rate=rate)
+            open_video(folder, fps=rate)
 
 
 def test_a_file_whose_name_is_a_pattern_is_that_file(folder: Path) -> None:

@@ -96,9 +96,9 @@ LATE = {
 }
 
 
-def copied(movie: Video, path: Path, start: float | None = None) -> None:
-    with VideoWriter(path, like=movie) as writer:
-        for frame in movie.frames(start):
+def copied(video: Video, path: Path, start: float | None = None) -> None:
+    with VideoWriter(path, like=video) as writer:
+        for frame in video.frames(start):
             writer.write(frame.image, frame.time)
 
 
@@ -114,36 +114,36 @@ def loud_seconds(path: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("name", LATE)
 def test_every_frame_is_read(tmp_path: Path, name: str) -> None:
-    movie = open_video(LATE[name](tmp_path))
-    whole = [(frame.number, frame.time) for frame in movie.frames()]
+    video = open_video(LATE[name](tmp_path))
+    whole = [(frame.number, frame.time) for frame in video.frames()]
     assert [number for number, _ in whole] == list(range(500))
-    assert (movie.torn, movie.skipped) == (False, 0)
-    tail = [(frame.number, frame.time) for frame in movie.frames(start=18.0)]
+    assert (video.truncated, video.skipped) == (False, 0)
+    tail = [(frame.number, frame.time) for frame in video.frames(start=18.0)]
     assert tail == [(number, time) for number, time in whole if time >= 18]
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm", ".avi"])
 @pytest.mark.parametrize("name", ["padded.vob", "clip.ts", "clip.vob", "clip.flv"])
 def test_sound_in_the_middle_comes_along_in_its_place(tmp_path: Path, name: str, suffix: str) -> None:
-    movie = open_video(LATE[name](tmp_path))
-    assert movie.info.sound
-    copied(movie, tmp_path / f"copy{suffix}", start=10.0)
+    video = open_video(LATE[name](tmp_path))
+    assert video.info.has_audio
+    copied(video, tmp_path / f"copy{suffix}", start=10.0)
     assert len(list(open_video(tmp_path / f"copy{suffix}").frames())) == 250
     assert loud_seconds(tmp_path / f"copy{suffix}") == pytest.approx((2.0, 4.0), abs=0.06)
 
 
 def test_a_stream_that_no_opening_finds_is_left_out(tmp_path: Path) -> None:
-    movie = open_video(joined_ts(tmp_path))
-    copied(movie, tmp_path / "copy.mp4")
+    video = open_video(joined_ts(tmp_path))
+    copied(video, tmp_path / "copy.mp4")
     assert len(list(open_video(tmp_path / "copy.mp4").frames())) == 500
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm", ".avi"])
 def test_sound_that_is_listed_but_never_comes_is_none(tmp_path: Path, suffix: str) -> None:
     write_clip(tmp_path / "clip.ts", "mpegts", 0, 100, (1000, 1000))
-    movie = open_video(tmp_path / "clip.ts")
-    assert not movie.info.sound
-    copied(movie, tmp_path / f"copy{suffix}")
+    video = open_video(tmp_path / "clip.ts")
+    assert not video.info.has_audio
+    copied(video, tmp_path / f"copy{suffix}")
     assert len(list(open_video(tmp_path / f"copy{suffix}").frames())) == 100
 
 
@@ -152,9 +152,9 @@ def test_a_flash_video_that_hides_its_sound_is_read(tmp_path: Path) -> None:
     data = bytearray(write_clip(path, "flv", 0, 500, (BEGIN, END)))
     data[4] = 1  # its head lists video alone
     path.write_bytes(data)
-    movie = open_video(path)
-    assert len(list(movie.frames())) == 500
-    assert movie.info.sound
+    video = open_video(path)
+    assert len(list(video.frames())) == 500
+    assert video.info.has_audio
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm", ".avi"])
@@ -175,8 +175,8 @@ def test_sound_may_change_its_channels(tmp_path: Path, suffix: str) -> None:
 def test_sound_whose_times_go_back_costs_nothing_else(tmp_path: Path, suffix: str, codec: str) -> None:
     parts = [write_clip(tmp_path / "part.ts", "mpegts", first, first + 50, (0, 500), codec) for first in (0, 25, 50)]
     (tmp_path / "clip.ts").write_bytes(b"".join(parts))
-    movie = open_video(tmp_path / "clip.ts")
-    copied(movie, tmp_path / f"copy{suffix}")
-    assert len(list(open_video(tmp_path / f"copy{suffix}").frames())) == len(list(movie.frames())) >= 100
+    video = open_video(tmp_path / "clip.ts")
+    copied(video, tmp_path / f"copy{suffix}")
+    assert len(list(open_video(tmp_path / f"copy{suffix}").frames())) == len(list(video.frames())) >= 100
     begin, end = loud_seconds(tmp_path / f"copy{suffix}")
     assert begin < 0.2 and end == pytest.approx(4.0, abs=0.2)

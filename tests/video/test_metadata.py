@@ -65,8 +65,8 @@ def test_frames_with_exif_are_turned_upright(tmp_path: Path, suffix: str) -> Non
         buffer = io.BytesIO()
         gradient().save(buffer, "JPEG", exif=exif, quality=95)
         motion_jpeg(path, [buffer.getvalue()] * 2)
-    movie = open_video(path)
-    assert movie.info.size == (48, 32)
-    image = next(movie.frames()).image.astype(int)
+    video = open_video(path)
+    assert video.info.size == (48, 32)
+    image = next(video.frames()).image.astype(int)
     upright = np.rot90(np.asarray(gradient()).astype(int), -1)
     assert abs(image - upright).mean() < 4

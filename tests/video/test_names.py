@@ -30,7 +30,7 @@ def levels(path: Path | str) -> list[int]:
 
 
 def write_clip(path: Path | str, *values: int) -> None:
-    with VideoWriter(path, rate=25) as writer:
+    with VideoWriter(path, fps=25) as writer:
         for value in values:
             writer.write(gray(value))
 
@@ -54,10 +54,10 @@ def test_an_image_whose_name_is_a_pattern_is_that_file(tmp_path: Path, name: str
     assert levels(tmp_path / name) == [50]
 
 
-def test_an_animated_png_whose_name_is_a_pattern_is_that_file(tmp_path: Path, make_movie: Make) -> None:
+def test_an_animated_png_whose_name_is_a_pattern_is_that_file(tmp_path: Path, make_video: Make) -> None:
     for number in range(3):
         write_image(tmp_path / f"a{number}.png", gray(200))
-    moving = make_movie(tmp_path / "moving.apng", [gray(10), gray(60)], "apng", "rgb24", container={"plays": "1"})
+    moving = make_video(tmp_path / "moving.apng", [gray(10), gray(60)], "apng", "rgb24", container={"plays": "1"})
     shutil.move(moving, tmp_path / "a%d.png")
     assert levels(tmp_path / "a%d.png") == [10, 60]
 
@@ -100,8 +100,8 @@ PLAYLISTS = {
 
 @pytest.mark.parametrize("suffix", [".m3u8", ".ffconcat", ".mp4", ".ts"])
 @pytest.mark.parametrize("kind", PLAYLISTS)
-def test_a_playlist_opens_no_other_file(tmp_path: Path, make_movie: Make, kind: str, suffix: str) -> None:
-    make_movie(tmp_path / "other.ts", [gray(60)] * 50, "mpeg2video")
+def test_a_playlist_opens_no_other_file(tmp_path: Path, make_video: Make, kind: str, suffix: str) -> None:
+    make_video(tmp_path / "other.ts", [gray(60)] * 50, "mpeg2video")
     assert levels(tmp_path / "other.ts") == [60] * 50
     path = tmp_path / f"list{suffix}"
     path.write_text(PLAYLISTS[kind].format(name="other.ts"))

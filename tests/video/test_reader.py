@@ -1,4 +1,4 @@
-"""A movie gives every frame upright, once, at its exact time, whatever it is stored in."""
+"""A video gives every frame upright, once, at its exact time, whatever it is stored in."""
 
 import sys
 from collections.abc import Callable
@@ -41,8 +41,8 @@ def off(found: np.ndarray, given: np.ndarray) -> int:
     return int(np.abs(found.astype(int) - given).max())
 
 
-def times(movie: Video) -> list[Fraction]:
-    return [frame.time for frame in movie.frames()]
+def times(video: Video) -> list[Fraction]:
+    return [frame.time for frame in video.frames()]
 
 
 @pytest.mark.parametrize(
@@ -65,68 +65,68 @@ def times(movie: Video) -> list[Fraction]:
     ],
 )
 def test_every_frame_comes_in_its_place(
-    tmp_path: Path, make_movie: Make, name: str, codec: str, pixels: str, worst: float
+    tmp_path: Path, make_video: Make, name: str, codec: str, pixels: str, worst: float
 ) -> None:
     given = [smooth(number) for number in range(12)]
     if codec not in av.codecs_available:
         pytest.skip(f"this ffmpeg has no {codec}")
     fine = {"flags": "+qscale", "global_quality": "236"} if codec in ("mjpeg", "mpeg2video", "mpeg4") else {}
     fine |= {"threads": "1"}  # with several, ProRes comes out differently each time, and worse on busy cores
-    frames = list((movie := open_video(make_movie(tmp_path / name, given, codec, pixels, options=fine))).frames())
+    frames = list((video := open_video(make_video(tmp_path / name, given, codec, pixels, options=fine))).frames())
     assert [frame.number for frame in frames] == list(range(12))
     assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(12)]
     assert all(frame.image.shape == (32, 48, 3) and frame.image.dtype == np.uint8 for frame in frames)
     assert all(frame.image.flags.c_contiguous and frame.image.flags.writeable for frame in frames)
     # Two frames in a row differ by 20 in blue, which is over 6 on average.
     assert max(np.abs(one.image.astype(int) - image).mean() for one, image in zip(frames, given, strict=True)) <= worst
-    assert (movie.info.size, movie.info.rate, movie.skipped, movie.torn) == ((32, 48), 25, 0, False)
+    assert (video.info.size, video.info.fps, video.skipped, video.truncated) == ((32, 48), 25, 0, False)
 
 
-def test_the_head_says_what_is_known(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(50)], sound="aac")
+def test_the_head_says_what_is_known(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "clip.mp4", [smooth(number) for number in range(50)], sound="aac")
     info = open_video(path).info
-    assert (info.paths, info.codec, info.sound) == ((path,), "h264", True)
-    assert (info.frames, info.seconds, info.rate, info.start) == (50, 2, 25, 0)
-    silent = open_video(make_movie(tmp_path / "clip.mkv", [smooth(number) for number in range(50)]))
-    assert (silent.info.frames, silent.info.seconds, silent.info.sound) == (None, 2, False)
+    assert (info.paths, info.codec, info.has_audio) == ((path,), "h264", True)
+    assert (info.num_frames, info.duration, info.fps, info.start) == (50, 2, 25, 0)
+    silent = open_video(make_video(tmp_path / "clip.mkv", [smooth(number) for number in range(50)]))
+    assert (silent.info.num_frames, silent.info.duration, silent.info.has_audio) == (None, 2, False)
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_a_variable_rate_keeps_its_times(tmp_path: Path, make_movie: Make, suffix: str) -> None:
+def test_a_variable_rate_keeps_its_times(tmp_path: Path, make_video: Make, suffix: str) -> None:
     given = [0, 40, 41, 333, 500, 1999, 2000]
-    path = make_movie(tmp_path / f"clip{suffix}", [smooth(n) for n in range(7)], times=given, tick=Fraction(1, 1000))
+    path = make_video(tmp_path / f"clip{suffix}", [smooth(n) for n in range(7)], times=given, tick=Fraction(1, 1000))
     assert times(open_video(path)) == [Fraction(time, 1000) for time in given]
 
 
-def test_a_rate_of_thousandths_is_exact(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(n) for n in range(5)], tick=Fraction(1001, 30000), rate=30)
+def test_a_rate_of_thousandths_is_exact(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "clip.mp4", [smooth(n) for n in range(5)], tick=Fraction(1001, 30000), rate=30)
     assert times(open_video(path)) == [Fraction(1001 * n, 30000) for n in range(5)]
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
-def test_times_count_from_the_first_frame(tmp_path: Path, make_movie: Make, suffix: str) -> None:
+def test_times_count_from_the_first_frame(tmp_path: Path, make_video: Make, suffix: str) -> None:
     late = [500 + 40 * number for number in range(5)]
-    path = make_movie(
+    path = make_video(
         tmp_path / f"clip{suffix}", [smooth(n) for n in range(5)], times=late, tick=Fraction(1, 1000), sound="aac"
     )
-    movie = open_video(path)
-    assert times(movie) == [Fraction(number, 25) for number in range(5)]
+    video = open_video(path)
+    assert times(video) == [Fraction(number, 25) for number in range(5)]
     with av.open(str(path)) as container:
-        assert float(movie.info.start) == next(container.decode(video=0)).time
-    assert movie.info.start >= Fraction(1, 2)
+        assert float(video.info.start) == next(container.decode(video=0)).time
+    assert video.info.start >= Fraction(1, 2)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 180, 270])
 @pytest.mark.parametrize("mirrored", [(False, False), (True, False), (False, True)])
 def test_turned_and_mirrored_pictures_are_upright(
-    tmp_path: Path, make_movie: Make, degrees: int, mirrored: tuple[bool, bool]
+    tmp_path: Path, make_video: Make, degrees: int, mirrored: tuple[bool, bool]
 ) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [quarters()] * 2, options={"crf": "5"}, turn=(degrees, *mirrored))
+    path = make_video(tmp_path / "clip.mp4", [quarters()] * 2, options={"crf": "5"}, turn=(degrees, *mirrored))
     upright = np.rot90(quarters(), degrees // 90)
     upright = upright[:: -1 if mirrored[1] else 1, :: -1 if mirrored[0] else 1]
-    movie = open_video(path)
-    image = next(movie.frames()).image
-    assert movie.info.size == image.shape[:2] == upright.shape[:2]
+    video = open_video(path)
+    image = next(video.frames()).image
+    assert video.info.size == image.shape[:2] == upright.shape[:2]
     centers = (
         slice(upright.shape[0] // 4, None, upright.shape[0] // 2),
         slice(upright.shape[1] // 4, None, upright.shape[1] // 2),
@@ -136,29 +136,29 @@ def test_turned_and_mirrored_pictures_are_upright(
 
 @pytest.mark.parametrize(("aspect", "size"), [((4, 3), (32, 64)), ((1, 2), (64, 48)), ((1, 1), (32, 48))])
 def test_pixels_become_square_and_none_is_lost(
-    tmp_path: Path, make_movie: Make, aspect: tuple[int, int], size: tuple[int, int]
+    tmp_path: Path, make_video: Make, aspect: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    path = make_movie(
+    path = make_video(
         tmp_path / "clip.mp4", [quarters()] * 2, options={"crf": "5"}, sample_aspect_ratio=Fraction(*aspect)
     )
-    movie = open_video(path)
-    image = next(movie.frames()).image
-    assert movie.info.size == image.shape[:2] == size
+    video = open_video(path)
+    image = next(video.frames()).image
+    assert video.info.size == image.shape[:2] == size
     expected = quarters(*size)
     edge = np.ones(size, bool)
     edge[size[0] // 2 - 4 : size[0] // 2 + 4] = edge[:, size[1] // 2 - 4 : size[1] // 2 + 4] = False
     assert off(image[edge], expected[edge]) < 16
 
 
-def test_a_stretched_and_turned_picture_is_as_it_is_shown(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(
+def test_a_stretched_and_turned_picture_is_as_it_is_shown(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(
         tmp_path / "clip.mp4", [quarters()] * 2, options={"crf": "5"}, sample_aspect_ratio=Fraction(2), turn=(90,)
     )
-    movie = open_video(path)
-    assert movie.info.size == (96, 32)
+    video = open_video(path)
+    assert video.info.size == (96, 32)
     assert (
         off(
-            next(movie.frames()).image[[4, 4, -4, -4], [4, -4, 4, -4]],
+            next(video.frames()).image[[4, 4, -4, -4], [4, -4, 4, -4]],
             np.rot90(quarters(32, 96))[[4, 4, -4, -4], [4, -4, 4, -4]],
         )
         < 10
@@ -166,10 +166,10 @@ def test_a_stretched_and_turned_picture_is_as_it_is_shown(tmp_path: Path, make_m
 
 
 @pytest.mark.parametrize("size", [(33, 47), (2, 2), (1, 1)])
-def test_odd_sizes_are_kept(tmp_path: Path, make_movie: Make, size: tuple[int, int]) -> None:
-    path = make_movie(tmp_path / "clip.mkv", [smooth(0, *size)] * 3, "ffv1", "yuv420p")
-    movie = open_video(path)
-    assert [frame.image.shape for frame in movie.frames()] == [(*size, 3)] * 3
+def test_odd_sizes_are_kept(tmp_path: Path, make_video: Make, size: tuple[int, int]) -> None:
+    path = make_video(tmp_path / "clip.mkv", [smooth(0, *size)] * 3, "ffv1", "yuv420p")
+    video = open_video(path)
+    assert [frame.image.shape for frame in video.frames()] == [(*size, 3)] * 3
 
 
 @pytest.mark.parametrize(
@@ -184,37 +184,37 @@ def test_odd_sizes_are_kept(tmp_path: Path, make_movie: Make, size: tuple[int, i
         ("c.apng", "apng"),
     ],
 )
-def test_a_part_is_what_the_whole_has_there(tmp_path: Path, make_movie: Make, name: str, codec: str) -> None:
+def test_a_part_is_what_the_whole_has_there(tmp_path: Path, make_video: Make, name: str, codec: str) -> None:
     pixels = {"gif": "rgb8", "apng": "rgb24"}.get(codec, "yuv420p")
     options = {"libx264": {"bf": "2"}, "libvpx": {"auto-alt-ref": "1", "lag-in-frames": "16"}}.get(codec, {})
-    path = make_movie(
+    path = make_video(
         tmp_path / name, [smooth(number) for number in range(60)], codec, pixels, options={"g": "10", **options}
     )
-    movie = open_video(path)
-    whole = list(movie.frames())
+    video = open_video(path)
+    whole = list(video.frames())
     for start, end in [(0, 0.5), (0.4, 0.8), (0.79, 1.21), (1.52, 1.6), (2.0, None), (Fraction(33, 25), 1.4)]:
         expected = [frame for frame in whole if float(start) <= float(frame.time) < (end or 99)]
-        part = list(movie.frames(start, end))
+        part = list(video.frames(start, end))
         assert [(frame.number, frame.time) for frame in part] == [(frame.number, frame.time) for frame in expected]
         assert all(np.array_equal(one.image, other.image) for one, other in zip(part, expected, strict=True))
-    assert list(movie.frames(99)) == []
+    assert list(video.frames(99)) == []
 
 
 def test_a_later_part_is_found_without_decoding_what_comes_before(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(100)], options={"g": "10"})
-    movie = open_video(path)
+    path = make_video(tmp_path / "clip.mp4", [smooth(number) for number in range(100)], options={"g": "10"})
+    video = open_video(path)
     decoded: list[int] = []
-    original = movie._timed_frames  # type: ignore[attr-defined]
+    original = video._timed_frames  # type: ignore[attr-defined]
 
     def counted(decoding: object, *rest: object) -> object:
         frames = decoding.frames  # type: ignore[attr-defined]
         monkeypatch.setattr(decoding, "frames", lambda: (decoded.append(frame.pts) or frame for frame in frames()))
         return original(decoding, *rest)
 
-    monkeypatch.setattr(movie, "_timed_frames", counted)
-    assert [frame.number for frame in movie.frames(3, 3.1)] == [75, 76, 77]
+    monkeypatch.setattr(video, "_timed_frames", counted)
+    assert [frame.number for frame in video.frames(3, 3.1)] == [75, 76, 77]
     assert len(decoded) <= 23  # a group of ten, the one before it, and those that are wanted
 
 
@@ -222,26 +222,26 @@ def test_a_later_part_is_found_without_decoding_what_comes_before(
     "place", [SeekPoint(1024 * 50, 512 * 75, 75), SeekPoint(0, 512 * 75 - 1, 75), SeekPoint(0, 512 * 999, 75)]
 )
 def test_a_place_that_seeking_does_not_find_is_reached_from_the_beginning(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch, place: SeekPoint
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch, place: SeekPoint
 ) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(100)], options={"g": "10"})
+    path = make_video(tmp_path / "clip.mp4", [smooth(number) for number in range(100)], options={"g": "10"})
     monkeypatch.setattr("protoformer.video.reader.find_seek_point", lambda *_: place)
     frames = list(open_video(path).frames(3, 3.1))
     assert [(frame.number, frame.time) for frame in frames] == [(n, Fraction(n, 25)) for n in (75, 76, 77)]
 
 
-def test_one_frame_in_so_many_begins_with_the_first(tmp_path: Path, make_movie: Make) -> None:
-    movie = open_video(make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(20)]))
-    assert [frame.number for frame in movie.frames(every=7)] == [0, 7, 14]
-    assert [frame.number for frame in movie.frames(start=0.2, end=0.6, every=4)] == [5, 9, 13]
+def test_one_frame_in_so_many_begins_with_the_first(tmp_path: Path, make_video: Make) -> None:
+    video = open_video(make_video(tmp_path / "clip.mp4", [smooth(number) for number in range(20)]))
+    assert [frame.number for frame in video.frames(frame_step=7)] == [0, 7, 14]
+    assert [frame.number for frame in video.frames(start=0.2, end=0.6, frame_step=4)] == [5, 9, 13]
 
 
-def test_a_frame_is_found_by_its_own_time(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(n) for n in range(40)], tick=Fraction(1001, 30000), rate=30)
-    movie = open_video(path)
-    for frame in list(movie.frames())[1:]:
-        assert next(movie.frames(start=float(frame.time))).number == frame.number
-        assert next(movie.frames(start=frame.time)).number == frame.number
+def test_a_frame_is_found_by_its_own_time(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "clip.mp4", [smooth(n) for n in range(40)], tick=Fraction(1001, 30000), rate=30)
+    video = open_video(path)
+    for frame in list(video.frames())[1:]:
+        assert next(video.frames(start=float(frame.time))).number == frame.number
+        assert next(video.frames(start=frame.time)).number == frame.number
 
 
 @pytest.mark.parametrize(
@@ -254,64 +254,64 @@ def test_a_frame_is_found_by_its_own_time(tmp_path: Path, make_movie: Make) -> N
     ],
 )
 def test_bounds_without_a_span_are_refused_at_once(
-    tmp_path: Path, make_movie: Make, bounds: tuple[float, float], message: str
+    tmp_path: Path, make_video: Make, bounds: tuple[float, float], message: str
 ) -> None:
-    movie = open_video(make_movie(tmp_path / "clip.mp4", [smooth(0)]))
+    video = open_video(make_video(tmp_path / "clip.mp4", [smooth(0)]))
     with pytest.raises(InputError, match=message):
-        movie.frames(*bounds)
+        video.frames(*bounds)
     with pytest.raises(InputError, match="1 or more"):
-        movie.frames(every=0)
+        video.frames(frame_step=0)
 
 
-def test_two_readings_at_once_do_not_disturb_each_other(tmp_path: Path, make_movie: Make) -> None:
-    movie = open_video(make_movie(tmp_path / "clip.mp4", [smooth(number) for number in range(10)]))
-    numbers = [(one.number, other.number) for one, other in zip(movie.frames(), movie.frames(start=0.2), strict=False)]
+def test_two_readings_at_once_do_not_disturb_each_other(tmp_path: Path, make_video: Make) -> None:
+    video = open_video(make_video(tmp_path / "clip.mp4", [smooth(number) for number in range(10)]))
+    numbers = [(one.number, other.number) for one, other in zip(video.frames(), video.frames(start=0.2), strict=False)]
     assert numbers == [(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)]
 
 
-def test_times_that_begin_again_go_on(tmp_path: Path, make_movie: Make) -> None:
+def test_times_that_begin_again_go_on(tmp_path: Path, make_video: Make) -> None:
     """Two recordings one after the other in a stream, as cameras leave them."""
-    part = make_movie(tmp_path / "part.ts", [smooth(number) for number in range(10)]).read_bytes()
+    part = make_video(tmp_path / "part.ts", [smooth(number) for number in range(10)]).read_bytes()
     (tmp_path / "clip.ts").write_bytes(part + part)
-    movie = open_video(tmp_path / "clip.ts")
-    assert times(movie) == [Fraction(number, 25) for number in range(20)]
-    assert [frame.number for frame in movie.frames(start=0.6)] == [15, 16, 17, 18, 19]
+    video = open_video(tmp_path / "clip.ts")
+    assert times(video) == [Fraction(number, 25) for number in range(20)]
+    assert [frame.number for frame in video.frames(start=0.6)] == [15, 16, 17, 18, 19]
 
 
-def test_times_that_come_twice_are_set_apart(tmp_path: Path, make_movie: Make) -> None:
-    make_movie(tmp_path / "old.mkv", [smooth(number) for number in range(5)], "ffv1", "yuv444p")
+def test_times_that_come_twice_are_set_apart(tmp_path: Path, make_video: Make) -> None:
+    make_video(tmp_path / "old.mkv", [smooth(number) for number in range(5)], "ffv1", "yuv444p")
     with av.open(str(tmp_path / "old.mkv")) as source, av.open(str(tmp_path / "clip.mkv"), "w") as target:
         stream = target.add_stream_from_template(source.streams.video[0])
         for packet, time in zip(source.demux(video=0), (0, 40, 40, 80, 200), strict=False):
             packet.pts = packet.dts = time
             packet.stream = stream
             target.mux(packet)
-    movie = open_video(tmp_path / "clip.mkv")
-    assert times(movie) == [Fraction(time, 1000) for time in (0, 40, 80, 120, 200)]
-    assert [frame.number for frame in movie.frames(start=0.08)] == [2, 3, 4]
+    video = open_video(tmp_path / "clip.mkv")
+    assert times(video) == [Fraction(time, 1000) for time in (0, 40, 80, 120, 200)]
+    assert [frame.number for frame in video.frames(start=0.08)] == [2, 3, 4]
 
 
 def test_a_recording_that_begins_in_the_middle_begins_with_its_first_whole_frame(
-    tmp_path: Path, make_movie: Make
+    tmp_path: Path, make_video: Make
 ) -> None:
-    path = make_movie(tmp_path / "clip.ts", [smooth(number) for number in range(60)], options={"g": "10", "bf": "2"})
+    path = make_video(tmp_path / "clip.ts", [smooth(number) for number in range(60)], options={"g": "10", "bf": "2"})
     data = path.read_bytes()
     path.write_bytes(data[len(data) // 3 // 188 * 188 :])
-    movie = open_video(path)
-    whole = list(movie.frames())
+    video = open_video(path)
+    whole = list(video.frames())
     assert (whole[0].number, whole[0].time) == (0, 0)
     assert 30 <= len(whole) < 45
-    assert [frame.number for frame in movie.frames(start=0.4)] == [frame.number for frame in whole[10:]]
+    assert [frame.number for frame in video.frames(start=0.4)] == [frame.number for frame in whole[10:]]
 
 
-def test_a_stream_without_times_has_those_of_its_rate(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "clip.h264", [smooth(number) for number in range(10)], options={"bf": "0"})
-    movie = open_video(path)
-    assert times(movie) == [Fraction(number, 25) for number in range(10)]
+def test_a_stream_without_times_has_those_of_its_rate(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "clip.h264", [smooth(number) for number in range(10)], options={"bf": "0"})
+    video = open_video(path)
+    assert times(video) == [Fraction(number, 25) for number in range(10)]
 
 
-def test_what_a_list_of_edits_cuts_away_is_not_shown(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(
+def test_what_a_list_of_edits_cuts_away_is_not_shown(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(
         tmp_path / "clip.mp4",
         [smooth(number) for number in range(20)],
         options={"bf": "0"},
@@ -324,12 +324,12 @@ def test_what_a_list_of_edits_cuts_away_is_not_shown(tmp_path: Path, make_movie:
     data[entry : entry + 4] = (600).to_bytes(4, "big")  # thousandths of a second
     data[entry + 4 : entry + 8] = (5 * 512).to_bytes(4, "big")
     path.write_bytes(data)
-    movie = open_video(path)
-    frames = list(movie.frames())
+    video = open_video(path)
+    frames = list(video.frames())
     assert [frame.time for frame in frames] == [Fraction(number, 25) for number in range(15)]
     assert off(frames[0].image, smooth(5)) < 20
-    assert movie.info.frames == 15
-    assert [frame.number for frame in movie.frames(start=0.4)] == [10, 11, 12, 13, 14]
+    assert video.info.num_frames == 15
+    assert [frame.number for frame in video.frames(start=0.4)] == [10, 11, 12, 13, 14]
 
 
 def test_the_default_stream_is_read(tmp_path: Path) -> None:
@@ -366,16 +366,16 @@ def with_cover(path: Path, video: bool) -> Path:
 
 
 def test_a_cover_is_not_a_video(tmp_path: Path) -> None:
-    movie = open_video(with_cover(tmp_path / "film.mp4", video=True))
-    assert (movie.info.size, len(list(movie.frames()))) == ((32, 48), 3)
+    video = open_video(with_cover(tmp_path / "film.mp4", video=True))
+    assert (video.info.size, len(list(video.frames()))) == ((32, 48), 3)
     with pytest.raises(InputError, match="sound but no video"):
         open_video(with_cover(tmp_path / "song.mp4", video=False))
 
 
 def test_names_that_look_like_addresses_are_files(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = make_movie(tmp_path / "clip.mp4", [smooth(0)] * 2)
+    plain = make_video(tmp_path / "clip.mp4", [smooth(0)] * 2)
     monkeypatch.chdir(tmp_path)
     for name in ("http:clip.mp4", "a b%03d.mp4", "[1] was?.mp4", "-.mp4"):
         Path(name).write_bytes(plain.read_bytes())
@@ -384,9 +384,9 @@ def test_names_that_look_like_addresses_are_files(
 
 @pytest.mark.parametrize("aspect", [(1, 1), (4, 1), (1, 4)])
 def test_too_many_pixels_are_refused(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch, aspect: tuple[int, int]
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch, aspect: tuple[int, int]
 ) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(0)], sample_aspect_ratio=Fraction(*aspect))
+    path = make_video(tmp_path / "clip.mp4", [smooth(0)], sample_aspect_ratio=Fraction(*aspect))
     monkeypatch.setattr("protoformer.io.files.MAX_PIXELS", 1000 if aspect == (1, 1) else 2000)
     said = {(1, 1): "48x32", (4, 1): "192x32", (1, 4): "48x128"}[aspect]
     with pytest.raises(InputError, match=f"is {said}, over the limit"):
@@ -395,15 +395,15 @@ def test_too_many_pixels_are_refused(
 
 def test_the_videos_of_old_are_read(tmp_path: Path) -> None:
     write_video(tmp_path / "clip.avi", (smooth(number, 25, 33) for number in range(5)), 10.0)
-    movie = open_video(tmp_path / "clip.avi")
-    assert times(movie) == [Fraction(number, 10) for number in range(5)]
-    assert movie.info.size == (25, 33)
+    video = open_video(tmp_path / "clip.avi")
+    assert times(video) == [Fraction(number, 10) for number in range(5)]
+    assert video.info.size == (25, 33)
 
 
 def test_without_pyav_the_sentence_says_what_to_install(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_movie(tmp_path / "clip.mp4", [smooth(0)])
+    path = make_video(tmp_path / "clip.mp4", [smooth(0)])
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(InputError, match=r"pip install av\.$"):
         open_video(path)

@@ -52,13 +52,13 @@ def test_the_index_leads_to_the_frames(tmp_path: Path) -> None:
     write_video(tmp_path / "clip.avi", (smooth(number) for number in range(6)), 25.0)
     data = (tmp_path / "clip.avi").read_bytes()
     assert int.from_bytes(data[4:8], "little") == len(data) - 8
-    movie, index = data.index(b"movi"), data.rindex(b"idx1")
+    video, index = data.index(b"movi"), data.rindex(b"idx1")
     for number in range(6):
         entry = data[index + 8 + 16 * number :][:16]
         place, size = (int.from_bytes(entry[start : start + 4], "little") for start in (8, 12))
-        assert entry[:4] == b"00dc" == data[movie + place :][:4]
-        assert data[movie + place + 8 :][:2] == b"\xff\xd8"
-        assert data[movie + place + 8 : movie + place + 8 + size].endswith(b"\xff\xd9")
+        assert entry[:4] == b"00dc" == data[video + place :][:4]
+        assert data[video + place + 8 :][:2] == b"\xff\xd8"
+        assert data[video + place + 8 : video + place + 8 + size].endswith(b"\xff\xd9")
 
 
 def test_frames_are_taken_one_at_a_time(tmp_path: Path) -> None:

@@ -64,13 +64,13 @@ def uploaded(server: Any, path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def secrets(
-    tmp_path_factory: pytest.TempPathFactory, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Path], moving_pattern: Callable[..., Any]
 ) -> dict[str, Path]:
     """An image and a clip of this machine that every tab could open."""
     folder = tmp_path_factory.mktemp("private")
     pixels = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(folder / "secret.png")
-    return {"image": folder / "secret.png", "video": make_movie(folder / "secret.mp4", moving_pattern(3))}
+    return {"image": folder / "secret.png", "video": make_video(folder / "secret.mp4", moving_pattern(3))}
 
 
 @pytest.fixture

@@ -79,9 +79,9 @@ def wait_for(fact: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def clip(make_movie: Callable[..., Path], tmp_path: Path) -> Path:
+def clip(make_video: Callable[..., Path], tmp_path: Path) -> Path:
     noise = np.random.default_rng(1).integers(0, 256, (240, 320, 3), dtype=np.uint8)
-    return make_movie(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(6)])
+    return make_video(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(6)])
 
 
 @pytest.mark.parametrize("way", ["disconnect", "cancel"])

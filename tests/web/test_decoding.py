@@ -109,13 +109,13 @@ def test_the_program_starts_quickly_and_without_torch() -> None:
 
 
 @pytest.mark.parametrize("sound", [None, "aac"])
-def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_movie: Make, sound: str | None) -> None:
+def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_video: Make, sound: str | None) -> None:
     times, tick = [0, 10, 15, 30, 31], Fraction(1, 100)
-    path = make_movie(tmp_path / "a.mp4", [noise(n) for n in range(5)], times=times, tick=tick, sound=sound)
+    path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(5)], times=times, tick=tick, sound=sound)
     expected = open_video(path)
     with decode_clip(ROOM, path, Deadline(60)) as clip:
-        assert len(clip) == 5 and clip.has_sound == expected.info.sound and not clip.info.sound
-        for name in ("paths", "size", "rate", "tick", "start", "frames", "seconds", "codec"):
+        assert len(clip) == 5 and clip.has_audio == expected.info.has_audio and not clip.info.has_audio
+        for name in ("paths", "size", "fps", "time_base", "start", "num_frames", "duration", "codec"):
             assert getattr(clip.info, name) == getattr(expected.info, name)
         for span in ((), (0.1, None, 1), (0.05, 0.31, 2), (None, 0.1)):
             for one, other in zip(clip.frames(*span), expected.frames(*span), strict=True):
@@ -149,10 +149,10 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("codec", ["aac", "libopus"])
-def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_movie: Make, codec: str) -> None:
-    path = make_movie(tmp_path / "a.mkv", [noise(n) for n in range(6)], sound=codec)
+def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_video: Make, codec: str) -> None:
+    path = make_video(tmp_path / "a.mkv", [noise(n) for n in range(6)], sound=codec)
     like = open_video(path)
-    with VideoWriter(tmp_path / "expected.mp4", like, like.info.rate) as writer:
+    with VideoWriter(tmp_path / "expected.mp4", like, like.info.fps) as writer:
         for frame in like.frames(0.05):
             writer.write(frame.image, frame.time)
     with (
@@ -162,15 +162,15 @@ def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_movie: Make,
         for frame in clip.frames(0.05):
             kept.write(frame.image, frame.time)
     assert kept.frames == writer.frames == 4
-    assert open_video(tmp_path / "found.mp4").info.sound
+    assert open_video(tmp_path / "found.mp4").info.has_audio
     assert (tmp_path / "found.mp4").read_bytes() == (tmp_path / "expected.mp4").read_bytes()
     assert not decoders()
 
 
 def test_an_error_while_a_clip_with_sound_is_written_leaves_no_process_and_no_clip(
-    tmp_path: Path, make_movie: Make
+    tmp_path: Path, make_video: Make
 ) -> None:
-    path = make_movie(tmp_path / "a.mp4", [noise(n) for n in range(4)], sound="aac")
+    path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(4)], sound="aac")
     with decode_clip(ROOM, path, Deadline(60)) as clip:
         with pytest.raises(ZeroDivisionError), clip_writer(tmp_path / "b.mp4", clip, ROOM, Deadline(60)) as writer:
             writer.write(noise(0), Fraction(0))
@@ -209,8 +209,8 @@ def test_a_decoder_over_its_memory_is_a_sentence(tmp_path: Path, flat_gif: Calla
     assert max(image[2], clip[2]) < 250
 
 
-def test_a_decoder_that_crashes_is_a_sentence(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "a.mp4", [noise(n % 3, 480, 640) for n in range(100)], options={"preset": "ultrafast"})
+def test_a_decoder_that_crashes_is_a_sentence(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "a.mp4", [noise(n % 3, 480, 640) for n in range(100)], options={"preset": "ultrafast"})
     if not list(Path("/proc/self/task").glob("*/children")):
         pytest.skip("this system does not tell which processes were started")
 
@@ -230,8 +230,8 @@ def test_a_decoder_that_crashes_is_a_sentence(tmp_path: Path, make_movie: Make) 
     assert not decoders()
 
 
-def test_the_deadline_covers_decoding(tmp_path: Path, make_movie: Make) -> None:
-    path = make_movie(tmp_path / "a.mp4", [noise(n % 3, 480, 640) for n in range(100)], options={"preset": "ultrafast"})
+def test_the_deadline_covers_decoding(tmp_path: Path, make_video: Make) -> None:
+    path = make_video(tmp_path / "a.mp4", [noise(n % 3, 480, 640) for n in range(100)], options={"preset": "ultrafast"})
     begin = time.monotonic()
     with pytest.raises(InputError, match=r"stopped after 0\.5 seconds"), decode_clip(PAGE, path, Deadline(0.5)):
         pass
@@ -239,9 +239,9 @@ def test_the_deadline_covers_decoding(tmp_path: Path, make_movie: Make) -> None:
     assert not decoders()
 
 
-def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, make_movie: Make) -> None:
+def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, make_video: Make) -> None:
     # The header of a stream of this kind does not say how many there are.
-    path = make_movie(tmp_path / "a.ts", [noise(n) for n in range(30)], "mpeg2video")
+    path = make_video(tmp_path / "a.ts", [noise(n) for n in range(30)], "mpeg2video")
     with (
         pytest.raises(InputError, match="has more than 8 frames, the limit of this page; cut it shorter"),
         decode_clip(ROOM, path, Deadline(60)),
@@ -250,9 +250,9 @@ def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, mak
 
 
 def test_no_work_of_the_page_decodes_an_upload_in_the_server(
-    tmp_path: Path, make_movie: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image, clip = tmp_path / "a.png", make_movie(tmp_path / "a.mp4", [noise(n) for n in range(3)], sound="aac")
+    image, clip = tmp_path / "a.png", make_video(tmp_path / "a.mp4", [noise(n) for n in range(3)], sound="aac")
     Image.fromarray(noise(0)).save(image)
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -279,4 +279,4 @@ def test_no_work_of_the_page_decodes_an_upload_in_the_server(
     stabilize_upload(steady, ROOM, clip, StabilizeOptions(), tmp_path)
     monkeypatch.undo()
     for name in ("motion.mp4", "depth.mp4", "groups.mp4", "track.mp4", "stable.mp4", "beside.mp4"):
-        assert open_video(tmp_path / name).info.sound, name
+        assert open_video(tmp_path / name).info.has_audio, name

@@ -50,13 +50,13 @@ def test_the_files_of_an_image_hold_what_the_model_says(
 
 
 def test_every_frame_of_a_clip_is_kept_for_the_slider(
-    tmp_path: Path, model: protoformer.DepthPredictor, make_movie: Callable[..., Path]
+    tmp_path: Path, model: protoformer.DepthPredictor, make_video: Callable[..., Path]
 ) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
+    clip = make_video(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
     answer = depth_clip(model, ROOM, clip, tmp_path, DepthRequest())
     assert answer.frames == 4 and answer.view == load_view(tmp_path, 0) and load_view(tmp_path, 3)
-    movie = open_video(answer.downloads[".mp4"])
-    assert (movie.info.size, len(list(movie.frames()))) == ((64, 144), 4)
+    video = open_video(answer.downloads[".mp4"])
+    assert (video.info.size, len(list(video.frames()))) == ((64, 144), 4)
     with pytest.raises(InputError, match="more than 3 frames"):
         depth_clip(model, Limits(10, 10_000, 3, 60, 1), clip, tmp_path, DepthRequest())
 
@@ -98,9 +98,9 @@ def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path
 
 
 @pytest.mark.web
-def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_clip_has_a_slider_and_a_video(page: Any, make_video: Callable[..., Path], tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
-    clip = make_movie(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(3)])
+    clip = make_video(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(3)])
     page.get_by_role("tab", name="Depth").click()
     page.get_by_role("tab", name="A clip").locator("visible=true").click()
     page.set_input_files("#depth-clip input[type=file]", str(clip))

@@ -63,11 +63,11 @@ def test_the_tabs_share_models_and_examples(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_clip_gives_a_video(
     model: protoformer.FlowPredictor,
-    make_movie: Callable[..., Path],
+    make_video: Callable[..., Path],
     moving_pattern: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", moving_pattern(3))
+    clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
     answer = explain_clip(model, ROOM, clip, tmp_path)
     steps = list(model.explain_video(clip))
     kept = sum(step.kept for step in steps[1:]) / 2

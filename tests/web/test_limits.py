@@ -48,8 +48,8 @@ def test_pixels_are_counted_before_they_are_decoded(tmp_path: Path) -> None:
         ROOM.check_image(path)
 
 
-def test_every_pair_of_a_clip_is_kept_for_the_slider(tmp_path: Path, make_movie: Callable[..., Path]) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
+def test_every_pair_of_a_clip_is_kept_for_the_slider(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    clip = make_video(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
     answer = flow_clip(load("tiny", "cpu"), ROOM, clip, tmp_path)
     assert answer.pairs == 3
     assert answer.view == load_view(tmp_path, 0) != load_view(tmp_path, 2)

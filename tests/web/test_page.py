@@ -80,9 +80,9 @@ def test_another_example_changes_the_picture(page: Any) -> None:
     assert len(seen) == 2
 
 
-def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_clip_has_a_slider_and_a_video(page: Any, make_video: Callable[..., Path], tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
-    clip = make_movie(tmp_path / "clip.mp4", [np.roll(noise, 2 * n * n, axis=1) for n in range(4)])
+    clip = make_video(tmp_path / "clip.mp4", [np.roll(noise, 2 * n * n, axis=1) for n in range(4)])
     page.get_by_role("tab", name="A clip").click()
     page.set_input_files("#flow-clip input[type=file]", str(clip))
     page.wait_for_selector("#flow-clip video")
@@ -97,12 +97,12 @@ def test_a_clip_has_a_slider_and_a_video(page: Any, make_movie: Callable[..., Pa
     with page.expect_download() as downloading:
         page.click("#flow-download")
     downloading.value.save_as(tmp_path / "motion.mp4")
-    movie = open_video(tmp_path / "motion.mp4")
-    assert (movie.info.size, len(list(movie.frames()))) == ((64, 192), 3)
+    video = open_video(tmp_path / "motion.mp4")
+    assert (video.info.size, len(list(video.frames()))) == ((64, 192), 3)
 
 
 def test_what_is_over_a_limit_is_refused_in_a_sentence(
-    page: Any, two_images: tuple[Path, Path], make_movie: Callable[..., Path], tmp_path: Path
+    page: Any, two_images: tuple[Path, Path], make_video: Callable[..., Path], tmp_path: Path
 ) -> None:
     page.click("#flow-compute-pair")
     page.wait_for_selector("#flow-message .pf-error")
@@ -117,7 +117,7 @@ def test_what_is_over_a_limit_is_refused_in_a_sentence(
     upload_pair(page, (wide, wide))
     page.click("#flow-compute-pair")
     page.get_by_text("wide.png is 300x300, 90000 pixels, and the limit is 80000; scale it down.").wait_for()
-    long = make_movie(tmp_path / "long.mp4", [np.full((64, 64, 3), 9 * n, np.uint8) for n in range(8)])
+    long = make_video(tmp_path / "long.mp4", [np.full((64, 64, 3), 9 * n, np.uint8) for n in range(8)])
     page.get_by_role("tab", name="A clip").click()
     page.set_input_files("#flow-clip input[type=file]", str(long))
     page.wait_for_selector("#flow-clip video")

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.web
 
 
 def test_a_clip_is_made_steady(
-    page: Any, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+    page: Any, make_video: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
 ) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", moving_pattern(6))
+    clip = make_video(tmp_path / "clip.mp4", moving_pattern(6))
     page.get_by_role("tab", name="Stabilize").click()
     page.set_input_files("#stabilize-clip input[type=file]", str(clip))
     page.wait_for_selector("#stabilize-clip video")
@@ -29,9 +29,9 @@ def test_a_clip_is_made_steady(
 
 
 def test_a_clip_of_groups_is_shown(
-    page: Any, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+    page: Any, make_video: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
 ) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", moving_pattern(3))
+    clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
     page.get_by_role("tab", name="Explain").click()
     page.get_by_role("tab", name="A clip").click()
     page.set_input_files("#explain-clip input[type=file]", str(clip))

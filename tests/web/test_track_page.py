@@ -26,9 +26,9 @@ def drag(page: Any, box: tuple[int, int, int, int]) -> None:
 
 
 def test_boxes_that_are_drawn_are_followed(
-    page: Any, make_movie: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+    page: Any, make_video: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
 ) -> None:
-    clip = make_movie(tmp_path / "clip.mp4", moving_pattern(6))
+    clip = make_video(tmp_path / "clip.mp4", moving_pattern(6))
     page.get_by_role("tab", name="Tracking").click()
     page.click("#track-compute")
     page.get_by_text("Choose a clip first.").wait_for()
@@ -60,7 +60,7 @@ def test_boxes_that_are_drawn_are_followed(
             page.click(f"#track-download-{kind}")
         assert downloading.value.suggested_filename == f"track.{kind}"
         downloading.value.save_as(tmp_path / f"track.{kind}")
-    movie = open_video(tmp_path / "track.mp4")
-    assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 6)
+    video = open_video(tmp_path / "track.mp4")
+    assert (video.info.size, len(list(video.frames()))) == ((96, 128), 6)
     rows = list(csv.DictReader((tmp_path / "track.csv").read_text().splitlines()))
     assert len(rows) == 12 and rows[0]["w"] == "24.00"

@@ -20,8 +20,8 @@ BOX = (20, 30, 24, 24)
 
 
 @pytest.fixture
-def clip(tmp_path: Path, make_movie: Callable[..., Path], moving_pattern: Callable[..., list[np.ndarray]]) -> Path:
-    return make_movie(tmp_path / "clip.mp4", moving_pattern(4))
+def clip(tmp_path: Path, make_video: Callable[..., Path], moving_pattern: Callable[..., list[np.ndarray]]) -> Path:
+    return make_video(tmp_path / "clip.mp4", moving_pattern(4))
 
 
 def test_the_first_frame_is_shown_to_draw_on(clip: Path) -> None:
@@ -37,8 +37,8 @@ def test_a_clip_gives_files_and_a_frame_for_every_place_of_the_slider(clip: Path
     )
     assert answer.frames == 4 and answer.summary == "4 frames of 128x96 pixels, 2 targets, never lost."
     assert told == [0.25, 0.5, 0.75, 1.0]
-    movie = open_video(answer.video)
-    assert (movie.info.size, len(list(movie.frames()))) == ((96, 128), 4)
+    video = open_video(answer.video)
+    assert (video.info.size, len(list(video.frames()))) == ((96, 128), 4)
     assert len(list(csv.DictReader(answer.table.read_text().splitlines()))) == 8
     views = [load_view(tmp_path, place) for place in range(4)]
     assert len({view["image"] for view in views}) == 4
@@ -47,7 +47,7 @@ def test_a_clip_gives_files_and_a_frame_for_every_place_of_the_slider(clip: Path
 
 
 def test_what_cannot_be_followed_is_a_sentence(
-    clip: Path, tmp_path: Path, make_movie: Callable[..., Path], moving_pattern: Callable[..., list[np.ndarray]]
+    clip: Path, tmp_path: Path, make_video: Callable[..., Path], moving_pattern: Callable[..., list[np.ndarray]]
 ) -> None:
     method = load_method("correlation")
     with pytest.raises(InputError, match="draw a box around something"):
@@ -56,7 +56,7 @@ def test_what_cannot_be_followed_is_a_sentence(
         track_clip(method, ROOM, clip, [BOX] * 21, tmp_path)
     with pytest.raises(InputError, match="lies outside the frame"):
         track_clip(method, ROOM, clip, [(500, 0, 9, 9)], tmp_path)
-    long = make_movie(tmp_path / "long.mp4", moving_pattern(6))
+    long = make_video(tmp_path / "long.mp4", moving_pattern(6))
     with pytest.raises(InputError, match="more than 5 frames"):
         track_clip(method, ROOM, long, [BOX], tmp_path)
     with pytest.raises(InputError, match="the limit is 100; scale it down"):

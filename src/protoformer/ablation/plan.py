@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protoformer.errors import InputError, nearest
-from protoformer.io.files import shown
+from protoformer.errors import InputError, closest_name
+from protoformer.io.files import short_repr
 from protoformer.training.recipe import Recipe, read_recipe
 
 TASKS = ("flow", "depth")
@@ -122,8 +122,8 @@ def select_tables(name: str) -> tuple[AblationTable, ...]:
         return _TABLES
     if name not in TABLES:
         raise InputError(
-            f"there is no table {name!r}; the nearest one is {nearest(name, [*TABLES, ALL])!r}, and all of them are "
-            f"{', '.join(TABLES)}."
+            f"there is no table {name!r}; the nearest one is {closest_name(name, [*TABLES, ALL])!r}, and all of them "
+            f"are {', '.join(TABLES)}."
         )
     return (TABLES[name],)
 
@@ -260,7 +260,7 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
         graph: Whether to run steps as CUDA graphs.
     """
     if task not in TASKS:
-        raise InputError(f"the paper has no ablation of {shown(task)}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"the paper has no ablation of {short_repr(task)}; choose one of {', '.join(TASKS)}.")
     usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
     speed = ["run.speed=graph"] if graph else []
     recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])

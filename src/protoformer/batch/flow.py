@@ -32,7 +32,7 @@ class FlowOptions:
     side_by_side: bool = False
     arrows: bool = False
     save_flo: bool = False
-    every: int = 1
+    frame_step: int = 1
     scale: float | None = None
     updates: int | None = None
     tile: TileSize = "auto"
@@ -40,7 +40,7 @@ class FlowOptions:
     zoom: float | None = None
 
     def __post_init__(self) -> None:
-        FlowVideoOptions(every=self.every, zoom=self.zoom)
+        FlowVideoOptions(frame_step=self.frame_step, zoom=self.zoom)
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise InputError(f"colors cannot be full at {self.scale:g} pixels; give a scale over 0.")
         if self.updates is not None and self.updates < 1:
@@ -115,10 +115,15 @@ def _motion(
     """Write the motion of one video, as a video and, to a second target, as .flo files; how many flows there were."""
     movie = open_video(video)
     prediction = model.flow_video(
-        movie, every=options.every, updates=options.updates, tile=options.tile, memory=memory, zoom=options.zoom
+        movie,
+        frame_step=options.frame_step,
+        num_updates=options.updates,
+        tile=options.tile,
+        memory=memory,
+        zoom=options.zoom,
     )
     scale = options.scale or prediction.typical_motion()
-    with VideoWriter(targets[0], movie, movie.info.rate / options.every) as writer:
+    with VideoWriter(targets[0], movie, movie.info.fps / options.frame_step) as writer:
         for step in prediction:
             writer.write(draw_flow_frame(step, scale, options.side_by_side, options.arrows), step.time)
             for flows in targets[1:]:

@@ -54,7 +54,7 @@ def batch_flow_command(
     save_flo: Annotated[
         bool, typer.Option("--save-flo", help="A folder of .flo files, one a pair, beside each video.")
     ] = False,
-    every: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
+    frame_step: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
     scale: Annotated[
         float | None, typer.Option(help="Pixels at which colors are full. [default: by a first look at each video]")
     ] = None,
@@ -101,7 +101,7 @@ def batch_flow_command(
             side_by_side=side_by_side,
             arrows=arrows,
             save_flo=save_flo,
-            every=every,
+            frame_step=frame_step,
             scale=scale,
             updates=updates,
             tile=chosen,

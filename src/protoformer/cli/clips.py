@@ -14,7 +14,7 @@ from protoformer.errors import InputError
 from protoformer.io.files import check_input, check_output, is_folder, make_folder, path_exists
 from protoformer.video.image_sequence import ImageSequence, is_image_file
 from protoformer.video.reader import open_video
-from protoformer.video.types import DEFAULT_RATE, Video
+from protoformer.video.types import DEFAULT_FPS, Video
 from protoformer.video.writer import VideoWriter
 from protoformer.viz.images import Pixels
 from protoformer.viz.text import format_count
@@ -27,11 +27,11 @@ def is_clip(source: str) -> bool:
     return is_folder(path) or pattern or not is_image_file(check_input(path))
 
 
-def open_clip(source: str, rate: float | None) -> Video:
-    """The clip at a path or pattern; rate: frames a second that were asked for, which images alone have to be told."""
-    movie = open_video(source, DEFAULT_RATE if rate is None else rate)
-    if rate is not None and not isinstance(movie, ImageSequence):
-        raise InputError(f"--rate is for images, and {source} is a video with times of its own; leave it out.")
+def open_clip(source: str, fps: float | None) -> Video:
+    """The clip at a path or pattern; fps: frames a second that were asked for, which images alone have to be told."""
+    movie = open_video(source, DEFAULT_FPS if fps is None else fps)
+    if fps is not None and not isinstance(movie, ImageSequence):
+        raise InputError(f"--fps is for images, and {source} is a video with times of its own; leave it out.")
     return movie
 
 
@@ -59,27 +59,27 @@ def check_folder(folder: Path | None, name: str) -> None:
 
 
 def expected_frame_count(
-    movie: Video, start: float | Fraction | None, end: float | Fraction | None, every: int
+    movie: Video, start: float | Fraction | None, end: float | Fraction | None, frame_step: int
 ) -> int | None:
     """About how many frames will be taken; None where the clip does not say."""
-    length = movie.info.seconds if movie.info.frames is None else movie.info.frames / movie.info.rate
+    length = movie.info.duration if movie.info.num_frames is None else movie.info.num_frames / movie.info.fps
     if length is None:
         return None
     last = min(float(length), float("inf") if end is None else float(end))
-    return int((last - float(start or 0)) * movie.info.rate / every)
+    return int((last - float(start or 0)) * movie.info.fps / frame_step)
 
 
 def report_damage(movie: Video) -> None:
     """Note, on standard error, what the latest reading of a clip had to leave out."""
     if movie.skipped:
         print(f"note: {movie.skipped} damaged frames of {movie.info.paths[0]} were left out", file=sys.stderr)
-    if movie.torn:
+    if movie.truncated:
         print(f"note: {movie.info.paths[0]} is cut short; its whole frames were used", file=sys.stderr)
 
 
 def kept_output(writer: VideoWriter | None, folder: Path | None) -> list[str]:
     """What an interruption leaves: what the video's writer kept, and a folder of files (None: there are none)."""
-    return [str(path) for path in (writer and writer.kept, folder) if path is not None]
+    return [str(path) for path in (writer and writer.partial_path, folder) if path is not None]
 
 
 def report_interruption(done: str, kept: list[str]) -> None:

@@ -79,7 +79,7 @@ def demo_flow(model: FlowPredictor, family: str) -> ShownFlow:
     """One scene of a family, in its final pass, and the model's flow."""
     scene, size = SCENES[family]
     sample = flow_sample(SyntheticScenes(family, seed=SEED, size=size).renderer([scene]), "final")
-    return ShownFlow(family, sample, model.flow(sample.first[0], sample.second[0], prototypes=True))
+    return ShownFlow(family, sample, model.flow(sample.first[0], sample.second[0], return_prototypes=True))
 
 
 def flow_section(shown: ShownFlow) -> Section:
@@ -114,7 +114,7 @@ def prototypes_section(shown: ShownFlow) -> Section:
     figures = [Figure(part, caption) for part, caption in zip(shown.parts, captions, strict=True)]
     figures += [
         Figure(
-            draw_assignment(found, shown.first, stride, seen=shown.result.seen),
+            draw_assignment(found, shown.first, stride, seen=shown.result.input_size),
             f"{found.centers.shape[1]} prototypes at 1/{stride} of the image as the network sees it",
         )
         for stride, stage in zip(STRIDES, shown.result.prototypes, strict=True)
@@ -163,10 +163,10 @@ def stabilization_section(model: StabilizationPredictor, count: int = FRAMES) ->
     """A made-up walk with a camera in the hand, and its path before and after."""
     renderer = SyntheticScenes("handheld", size=(120, 160), shake=1.0).renderer([SCENE])
     with torch.no_grad():
-        views = (renderer.view(number / renderer.scenes.rate) for number in range(count))
+        views = (renderer.view(number / renderer.scenes.fps) for number in range(count))
         frames = [np.ascontiguousarray(to_uint8(renderer.clean(view)[0])) for view in views]
-    result = model.stabilize(frames, rate=renderer.scenes.rate)
-    shown = list(model.frames(frames, result, renderer.scenes.rate))
+    result = model.stabilize(frames, fps=renderer.scenes.fps)
+    shown = list(model.frames(frames, result, renderer.scenes.fps))
     before, after = result.acceleration
     return Section(
         "Stabilization",
@@ -286,7 +286,7 @@ def _world() -> Section:
         height, width = what.size
         renderer = SyntheticScenes(family, seed=WORLD_SEED, size=(height // 2, width // 2)).renderer([0])
         view = renderer.view(0.0)
-        motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.rate))
+        motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.fps))
         nearness = 1 / view.depth[0, 0]
         figures += [
             Figure(to_uint8(renderer.clean(view)[0]), f"{family}: {what.what}"),

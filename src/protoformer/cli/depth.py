@@ -57,8 +57,8 @@ class DepthClipOptions:
     save_npy: Path | None
     start: float | None
     end: float | None
-    every: int | None
-    rate: float | None
+    frame_step: int | None
+    fps: float | None
     colors: tuple[float, float] | None
     camera: CameraHint
     range: tuple[float, float] | None
@@ -82,22 +82,22 @@ def depth_clip(
     source: str, outputs: list[Path], named: tuple[str, str | None], options: DepthClipOptions, as_json: bool
 ) -> None:
     """Write the depth of a clip as a video, as .npy files, or both. named: the model and the device, as given."""
-    movie = open_clip(source, options.rate)
+    movie = open_clip(source, options.fps)
     target = single_video_output(outputs, "depth.mp4", movie, options.save_npy)
     check_folder(options.save_npy, "000000.npy")
     writer = None
     if target is not None:
-        writer = VideoWriter(target, movie, movie.info.rate / max(1, options.every or 1))
+        writer = VideoWriter(target, movie, movie.info.fps / max(1, options.frame_step or 1))
     video = load(*named, task="depth").depth_video(
         movie,
         start=options.start,
         end=options.end,
-        every=1 if options.every is None else options.every,
+        frame_step=1 if options.frame_step is None else options.frame_step,
         focal=options.camera.focal,
         fov=options.camera.fov,
         range=options.range,
         steady=not options.frame_by_frame,
-        updates=options.updates,
+        num_updates=options.updates,
         mirrored=options.mirrored,
         precision=cast(Precision, options.precision),
     )
@@ -128,7 +128,7 @@ def _run(
     tally: _Tally,
 ) -> None:
     span = video.options
-    expected = expected_frame_count(cast(Video, video.movie), span.start, span.end, span.every)
+    expected = expected_frame_count(cast(Video, video.video), span.start, span.end, span.frame_step)
     with ExitStack() as open_things:
         told = open_things.enter_context(frames_bar("depth", expected))
         if writer is not None:
@@ -152,7 +152,7 @@ def _tell(
     seconds: float,
     as_json: bool,
 ) -> None:
-    movie, camera = cast(Video, video.movie), cast(Camera, video.camera)
+    movie, camera = cast(Video, video.video), cast(Camera, video.camera)
     height, width = movie.info.size
     written = [str(path) for path in (target, options.save_npy) if path is not None]
     report_damage(movie)
@@ -170,7 +170,7 @@ def _tell(
             "precision": "half" if video.half else "full",
             "seconds": round(seconds, 3),
             "skipped": movie.skipped,
-            "torn": movie.torn,
+            "truncated": movie.truncated,
             "written": written,
         }
         print(json.dumps(summary))
@@ -245,7 +245,7 @@ def _depth(model: DepthPredictor, source: str, options: DepthImageOptions, progr
         fov=options.camera.fov,
         range=options.range,
         mirrored=options.mirrored,
-        updates=options.updates,
+        num_updates=options.updates,
         precision=cast(Precision, options.precision),
         progress=progress,
     )
@@ -381,8 +381,8 @@ def depth(
     ] = False,
     start: Annotated[float | None, typer.Option(help="Clip: seconds at which to begin.")] = None,
     end: Annotated[float | None, typer.Option(help="Clip: seconds before which to end.")] = None,
-    every: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
+    frame_step: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
+    fps: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
 ) -> None:
     """Estimate metric depth of images or of a video.
 
@@ -400,7 +400,7 @@ def depth(
             output or [],
             (model, device),
             DepthClipOptions(
-                *(side_by_side, frame_by_frame, save_npy, start, end, every, rate),
+                *(side_by_side, frame_by_frame, save_npy, start, end, frame_step, fps),
                 *(scale, camera, bounds, precision, updates, bool(mirror)),
             ),
             as_json,
@@ -408,7 +408,7 @@ def depth(
         return
     given = {
         **{"--side-by-side": side_by_side, "--frame-by-frame": frame_by_frame, "--start": start, "--end": end},
-        **{"--every": every, "--rate": rate},
+        **{"--frame-step": frame_step, "--fps": fps},
     }
     for option, value in given.items():
         if value is not None and value is not False:

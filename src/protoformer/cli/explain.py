@@ -26,7 +26,7 @@ from protoformer.explain.groups import FAMILIES
 from protoformer.explain.page import save_explanation
 from protoformer.explain.result import Explanation
 from protoformer.explain.video import PrototypeVideo, TrackingRate, check_layer, describe_tracking_rate
-from protoformer.flow.engine import check_updates
+from protoformer.flow.engine import check_num_updates
 from protoformer.io.files import check_output, make_folder
 from protoformer.io.image_input import as_image
 from protoformer.loading import load
@@ -46,30 +46,30 @@ class ExplainClipOptions:
     updates: int | None
     start: float | None
     end: float | None
-    every: int | None
-    rate: float | None
+    frame_step: int | None
+    fps: float | None
 
 
 def explain_clip(
     source: str, output: Path | None, named: tuple[str, str | None], options: ExplainClipOptions, as_json: bool
 ) -> None:
     """Write a clip tinted by its prototypes. named: the model and the device, as given."""
-    movie = open_clip(source, options.rate)
+    movie = open_clip(source, options.fps)
     target = single_video_output([] if output is None else [output], "explained.mp4", movie, None)
     assert target is not None
-    every = 1 if options.every is None else options.every
-    writer = VideoWriter(target, movie, movie.info.rate / max(1, every))
+    frame_step = 1 if options.frame_step is None else options.frame_step
+    writer = VideoWriter(target, movie, movie.info.fps / max(1, frame_step))
     video = load(*named, task="flow").explain_video(
         movie,
         layer=options.layer,
         families=FAMILIES if options.families is None else options.families or None,
         start=options.start,
         end=options.end,
-        every=every,
-        updates=options.updates,
+        frame_step=frame_step,
+        num_updates=options.updates,
     )
     began = time.perf_counter()
-    tally = _written(video, writer, expected_frame_count(movie, options.start, options.end, every))
+    tally = _written(video, writer, expected_frame_count(movie, options.start, options.end, frame_step))
     report_damage(movie)
     _tell_clip(movie, tally, "{}.{}".format(*video.layer), time.perf_counter() - began, target, as_json)
 
@@ -99,7 +99,7 @@ def _tell_clip(movie: Video, tally: TrackingRate, layer: str, seconds: float, ta
         "kept": None if tally.kept is None else round(tally.kept, 4),
         "seconds": round(seconds, 3),
         "skipped": movie.skipped,
-        "torn": movie.torn,
+        "truncated": movie.truncated,
         "written": [str(target)],
     }
     if as_json:
@@ -148,7 +148,7 @@ def explain_images(
     config = loaded.network.config
     usual = config.updates if options.task == "flow" else config.depth_updates
     with progress_bar("estimating", total=options.updates or usual) as told:
-        explanation = loaded.explain(*images, updates=options.updates, progress=told)
+        explanation = loaded.explain(*images, num_updates=options.updates, progress=told)
     with progress_bar("explaining", total=2 * len(explanation.first.layers)) as told:
         written = save_explanation(
             folder, explanation, layer=options.layer, prototypes=options.prototypes, progress=told
@@ -224,8 +224,8 @@ def explain(
     ] = None,
     start: Annotated[float | None, typer.Option(help="Clip: seconds at which to begin.")] = None,
     end: Annotated[float | None, typer.Option(help="Clip: seconds before which to end.")] = None,
-    every: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
+    frame_step: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
+    fps: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
 ) -> None:
     """Show what prototypes stand for: an interactive page, images and numbers.
 
@@ -237,16 +237,16 @@ def explain(
         raise InputError(f"there is nothing to explain of {task!r}; choose one of {', '.join(TASKS)}.")
     if len(sources) > 2:
         raise InputError(f"{len(sources)} images cannot be explained together; give one or two, or a clip: {QUOTE}.")
-    check_updates(updates)
+    check_num_updates(updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):
         if task != "flow" or prototype:
             given = "--prototype" if prototype else "--task depth"
             raise InputError(f"{given} is for images; leave it out for a clip.")
-        options = ExplainClipOptions(layer, families, updates, start, end, every, rate)
+        options = ExplainClipOptions(layer, families, updates, start, end, frame_step, fps)
         explain_clip(sources[0], output, named, options, as_json)
         return
-    for_clips = {"--families": families, "--start": start, "--end": end, "--every": every, "--rate": rate}
+    for_clips = {"--families": families, "--start": start, "--end": end, "--frame-step": frame_step, "--fps": fps}
     for option, value in for_clips.items():
         if value is not None:
             raise InputError(f"{option} is for a clip; leave it out for images.")

@@ -53,8 +53,8 @@ class ClipOptions:
     save_flo: Path | None
     start: float | None
     end: float | None
-    every: int | None
-    rate: float | None
+    frame_step: int | None
+    fps: float | None
     scale: float | None
     warm_start: bool
     precision: str | None
@@ -88,20 +88,20 @@ def flow_clip(
     source: str, outputs: list[Path], named: tuple[str, str | None], options: ClipOptions, as_json: bool
 ) -> None:
     """Write the motion of a clip as a video, as .flo files, or both. named: the model and the device, as given."""
-    movie = open_clip(source, options.rate)
+    movie = open_clip(source, options.fps)
     target = single_video_output(outputs, "motion.mp4", movie, options.save_flo)
     if options.scale is not None and not 0 < options.scale < float("inf"):
         raise InputError(f"colors cannot be full at {options.scale:g} pixels; give a --scale over 0.")
     check_folder(options.save_flo, "000000.flo")
     writer = None
     if target is not None:
-        writer = VideoWriter(target, movie, movie.info.rate / max(1, options.every or 1))
+        writer = VideoWriter(target, movie, movie.info.fps / max(1, options.frame_step or 1))
     video = load(*named, task="flow").flow_video(
         movie,
         start=options.start,
         end=options.end,
-        every=1 if options.every is None else options.every,
-        updates=options.updates,
+        frame_step=1 if options.frame_step is None else options.frame_step,
+        num_updates=options.updates,
         warm_start=options.warm_start,
         tile=options.tile,
         memory=options.memory,
@@ -148,7 +148,7 @@ def _run(
 def _expected(video: FlowVideo) -> int | None:
     """About how many flows there will be; None where the clip does not say."""
     options = video.options
-    frames = expected_frame_count(cast(Video, video.movie), options.start, options.end, options.every)
+    frames = expected_frame_count(cast(Video, video.video), options.start, options.end, options.frame_step)
     return None if frames is None else max(1, frames - 1)
 
 
@@ -161,7 +161,7 @@ def _tell_clip(
     seconds: float,
     as_json: bool,
 ) -> None:
-    movie = cast(Video, video.movie)
+    movie = cast(Video, video.video)
     (height, width), plan = movie.info.size, video.plan
     written = [str(path) for path in (target, options.save_flo) if path is not None]
     report_damage(movie)
@@ -176,11 +176,11 @@ def _tell_clip(
             "arrow_factor": factor,
             "tile": None if plan is None or plan.tile is None else list(plan.tile),
             "zoom": None if plan is None else round(plan.zoom, 4),
-            "batch": None if plan is None else plan.batch,
+            "batch": None if plan is None else plan.batch_size,
             "precision": "half" if video.half else "full",
             "seconds": round(seconds, 3),
             "skipped": movie.skipped,
-            "torn": movie.torn,
+            "truncated": movie.truncated,
             "written": written,
         }
         print(json.dumps(summary))
@@ -229,7 +229,7 @@ def flow_pair(
     tile, memory, zoom = options.tile, options.memory, options.zoom
     plan = plan_flow(size, config, model.device, tile, memory, zoom=zoom)
     with progress_bar("flow", total=options.updates or config.updates) as told:
-        result = model.flow(*images, updates=options.updates, tile=tile, memory=memory, zoom=zoom, progress=told)
+        result = model.flow(*images, num_updates=options.updates, tile=tile, memory=memory, zoom=zoom, progress=told)
     for path in outputs:
         result.save(path, options.format)
     _tell_pair(result, plan, outputs, as_json)
@@ -251,7 +251,7 @@ def _tell_pair(result: FlowResult, plan: FlowPlan, outputs: list[Path], as_json:
     if as_json:
         print(json.dumps(summary))
         return
-    how = f" {plan};" if plan.tile or plan.other_size else ""
+    how = f" {plan};" if plan.tile or plan.input_size else ""
     print(
         f"{summary['width']}x{summary['height']} pixels, mean motion {summary['mean_motion_px']:.2f} px, "
         f"largest {summary['largest_motion_px']:.2f} px;{how} wrote {', '.join(map(str, outputs))}"
@@ -285,8 +285,8 @@ SaveFloOption = Annotated[
 ]
 StartOption = Annotated[float | None, typer.Option(help="Clip: seconds at which to begin.")]
 EndOption = Annotated[float | None, typer.Option(help="Clip: seconds before which to end.")]
-EveryOption = Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")]
-RateOption = Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")]
+FrameStepOption = Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")]
+FpsOption = Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")]
 ScaleOption = Annotated[
     float | None,
     typer.Option(
@@ -316,8 +316,8 @@ def flow(
     save_flo: SaveFloOption = None,
     start: StartOption = None,
     end: EndOption = None,
-    every: EveryOption = None,
-    rate: RateOption = None,
+    frame_step: FrameStepOption = None,
+    fps: FpsOption = None,
     scale: ScaleOption = None,
     warm_start: WarmStartOption = False,
     precision: ClipPrecisionOption = None,
@@ -337,8 +337,8 @@ def flow(
         save_flo=save_flo,
         start=start,
         end=end,
-        every=every,
-        rate=rate,
+        frame_step=frame_step,
+        fps=fps,
         scale=scale,
         warm_start=warm_start,
         precision=precision,

@@ -45,7 +45,7 @@ class ClipChoice:
     scores: bool
     start: float | None
     end: float | None
-    rate: float | None
+    fps: float | None
     model: str
     regressor: str | None
     device: str | None
@@ -70,11 +70,11 @@ def parse_crop(text: str) -> Crop:
 
 def stabilize_clip(source: str, options: StabilizeOptions, chosen: ClipChoice, as_json: bool) -> None:
     """Write the steady clip and the page of its path, and print what was done."""
-    movie = open_clip(source, chosen.rate)
+    movie = open_clip(source, chosen.fps)
     for target in (chosen.output, chosen.page):
         check_output_not_input(target, movie)
     check_output(chosen.page)
-    writer = VideoWriter(chosen.output, movie, movie.info.rate)
+    writer = VideoWriter(chosen.output, movie, movie.info.fps)
     model = load_stabilizer(chosen.model, chosen.regressor, chosen.device)
     began = time.perf_counter()
     with stoppable(lambda: report_interruption(f"{writer.frames} frames", kept_output(writer, None))):
@@ -212,7 +212,7 @@ def stabilize(
     precision: PrecisionOption = None,
     start: Annotated[float | None, typer.Option(help="Seconds at which to begin.")] = None,
     end: Annotated[float | None, typer.Option(help="Seconds before which to end.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
+    fps: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
     """Stabilize a shaky video; sound, times and size are kept.
@@ -228,7 +228,7 @@ def stabilize(
         scores=scores,
         start=start,
         end=end,
-        rate=rate,
+        fps=fps,
         model=model,
         regressor=live_regressor(model) if regressor is None and online is not None else regressor,
         device=device,

@@ -40,8 +40,8 @@ class TrackOptions:
     csv: Path | None
     start: float | None
     end: float | None
-    every: int
-    rate: float | None
+    frame_step: int
+    fps: float | None
     window: bool
 
 
@@ -103,7 +103,11 @@ class _Outputs:
     @property
     def kept(self) -> list[str]:
         """What an interruption left."""
-        return [str(each.kept) for each in (self.writer, self.table) if each is not None and each.kept is not None]
+        return [
+            str(each.partial_path)
+            for each in (self.writer, self.table)
+            if each is not None and each.partial_path is not None
+        ]
 
 
 def track_clip(
@@ -116,10 +120,10 @@ def track_clip(
     """Write a clip with its targets drawn, a table of them, or both."""
     if not boxes:
         raise InputError("there is nothing to follow; give a --box X,Y,W,H around it in the first frame.")
-    movie = open_clip(source, options.rate)
+    movie = open_clip(source, options.fps)
     given = check_boxes(boxes, movie.info.size)
-    if options.every < 1:
-        raise InputError(f"one frame in {options.every} cannot be taken; give a whole number of 1 or more.")
+    if options.frame_step < 1:
+        raise InputError(f"one frame in {options.frame_step} cannot be taken; give a whole number of 1 or more.")
     outputs = _outputs(movie, options)
     method = load_method(chosen.method, chosen.model, chosen.device, chosen.precision)
     _tell_cut(given, movie.info.size)
@@ -149,7 +153,7 @@ def _outputs(movie: Video, options: TrackOptions) -> _Outputs:
         if path is not None:
             check_output_not_input(path, movie)
     return _Outputs(
-        None if target is None else VideoWriter(target, movie, movie.info.rate / options.every),
+        None if target is None else VideoWriter(target, movie, movie.info.fps / options.frame_step),
         None if options.csv is None else TableWriter(options.csv, HEAD),
         LiveWindow(str(movie.info.paths[0].name)) if options.window else None,
     )
@@ -164,10 +168,10 @@ def _run(
     tally: _Tally,
 ) -> None:
     with ExitStack() as open_things:
-        total = expected_frame_count(movie, options.start, options.end, options.every)
+        total = expected_frame_count(movie, options.start, options.end, options.frame_step)
         told = open_things.enter_context(frames_bar(f"tracking, {method.label}", total))
         outputs.opened(open_things)
-        for step in track_frames(movie, boxes, method.begin, options.start, options.end, options.every):
+        for step in track_frames(movie, boxes, method.begin, options.start, options.end, options.frame_step):
             tally.add(step)
             outputs.take(step)
             told(tally.frames)
@@ -192,7 +196,7 @@ def _tell(movie: Video, outputs: _Outputs, method: NamedMethod, tally: _Tally, s
             "trained": method.trained,
             "seconds": round(seconds, 3),
             "skipped": movie.skipped,
-            "torn": movie.torn,
+            "truncated": movie.truncated,
             "written": written,
         }
         print(json.dumps(to_json(summary)))
@@ -235,8 +239,8 @@ def track(
     precision: PrecisionOption = None,
     start: Annotated[float | None, typer.Option(help="Seconds at which to begin.")] = None,
     end: Annotated[float | None, typer.Option(help="Seconds before which to end.")] = None,
-    every: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
-    rate: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
+    frame_step: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
+    fps: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
     window: Annotated[bool, typer.Option("--window", help="Show it in a window as it goes; q closes it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
 ) -> None:
@@ -251,6 +255,6 @@ def track(
         source,
         boxes,
         MethodChoice(method, model, device, precision),
-        TrackOptions(output, csv, start, end, every, rate, window),
+        TrackOptions(output, csv, start, end, frame_step, fps, window),
         as_json,
     )

@@ -163,7 +163,7 @@ def _write_sintel(renderer: Renderer, root: Path, name: str, frames: int, on_fra
     for number in range(1, frames + 1):
         _write_sintel_frame(renderer, view, partial(file_path, number=number))
         if number < frames:
-            next_view = renderer.view(number / renderer.scenes.rate)
+            next_view = renderer.view(number / renderer.scenes.fps)
             motion = renderer.motion(view, next_view)
             write_flo(file_path("flow", number), _flow_to_numpy(motion))
             stays_inside = inside_image(
@@ -226,7 +226,7 @@ def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, on_frame:
     make_folder(root / name / "img")
     boxes, fully_occluded, out_of_view = [], [], []
     for number in range(frames):
-        view = renderer.view((start + number) / renderer.scenes.rate)
+        view = renderer.view((start + number) / renderer.scenes.fps)
         write_image(root / name / "img" / f"{number + 1:04d}.jpg", image_to_uint8(renderer.final(view)))
         box = target_box(renderer, view, instance)
         visible = bool((renderer.instances(view) == instance).any())
@@ -255,7 +255,7 @@ def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int
     """
     num_instances = int(renderer.looks.instance.max())
     for number in range(frames if num_instances else 0):
-        view = renderer.view(number / renderer.scenes.rate)
+        view = renderer.view(number / renderer.scenes.fps)
         instance_map = renderer.instances(view)
         visible_pixels = torch.bincount(instance_map.flatten(), minlength=num_instances + 1)[1:]
         best = instance or int(visible_pixels.argmax()) + 1
@@ -281,7 +281,7 @@ def _deepstab_files(root: Path, name: str, frames: int) -> list[Path]:
 
 
 def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, on_frame: ClipCallback) -> bool:
-    rate = renderer.scenes.rate
+    rate = renderer.scenes.fps
 
     def render_frames(steady: bool) -> Iterator[npt.NDArray[np.uint8]]:
         for number in range(frames):
@@ -302,7 +302,7 @@ def _camera_paths_csv(renderer: Renderer, frames: int) -> str:
     columns = [f"{camera}_{axis}" for camera in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
     text.write(",".join(("frame", "time", *columns)) + "\n")
     for number in range(frames):
-        time = torch.tensor([number / renderer.scenes.rate], dtype=torch.float64)
+        time = torch.tensor([number / renderer.scenes.fps], dtype=torch.float64)
         values = [float(time)]
         for steady in (False, True):
             rotation, position = renderer.scenes.camera.pose(time, steady)
@@ -419,7 +419,7 @@ def clip_settings(scenes: SyntheticScenes, layout: str, frames: int, textures: s
         "shake": scenes.shake,
         "layout": layout,
         "frames": frames,
-        "rate": scenes.scenes([0]).rate,
+        "rate": scenes.scenes([0]).fps,
         "textures": f"{textures} {_fingerprint(scenes.bank)}",
         "version": __version__,
     }

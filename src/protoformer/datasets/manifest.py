@@ -32,7 +32,7 @@ from protoformer.datasets.tree import (
     is_folder,
     read_text,
 )
-from protoformer.errors import InputError, shortened
+from protoformer.errors import InputError, shorten
 from protoformer.io.arrays import SparseFlow, as_float32
 from protoformer.io.files import check_input, check_pixel_count
 from protoformer.io.float_formats import read_dpt, read_pfm
@@ -75,7 +75,7 @@ class Row:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise InputError(f"{self.location}: {column} is {shortened(repr(self.cells[column]), 60)}; give a number.")
+            raise InputError(f"{self.location}: {column} is {shorten(repr(self.cells[column]), 60)}; give a number.")
         return value
 
 
@@ -101,7 +101,7 @@ def read_manifest(
     for location, cells in _csv_rows(text, path) if path.suffix.lower() == ".csv" else _json_rows(text, path):
         for column in cells:
             if column not in required and column not in optional:
-                raise InputError(f"{location}: there is no column {shortened(repr(column), 60)}; {column_help}.")
+                raise InputError(f"{location}: there is no column {shorten(repr(column), 60)}; {column_help}.")
         filled = {column: cell.strip() for column, cell in cells.items() if cell.strip()}
         for column in required:
             if column not in filled:
@@ -109,7 +109,7 @@ def read_manifest(
         for column, cell in filled.items():
             if len(cell) > _MAX_CELL_LENGTH or _CONTROL.search(cell):
                 raise InputError(
-                    f"{location}: {column} is {shortened(repr(cell), 60)}; "
+                    f"{location}: {column} is {shorten(repr(cell), 60)}; "
                     f"give one line of up to {_MAX_CELL_LENGTH} characters."
                 )
         rows.append(Row(location, path.parent, filled))

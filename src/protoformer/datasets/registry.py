@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protoformer.datasets.tree import Dataset
-from protoformer.errors import InputError, nearest
+from protoformer.errors import InputError, closest_name
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import StabilityPair, TrackSequence
 
@@ -50,7 +50,9 @@ def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = No
         matches = [known for known in DATASETS if name and known.startswith(name)]
         if matches:
             raise InputError(f"there is no dataset {name!r}; choose one of {', '.join(matches)}.")
-        raise InputError(f"there is no dataset {name!r}; the nearest known one is {nearest(name, list(DATASETS))!r}.")
+        raise InputError(
+            f"there is no dataset {name!r}; the nearest known one is {closest_name(name, list(DATASETS))!r}."
+        )
     entry = DATASETS[name]
     split_name = entry.default_split if split is None else split
     if split_name not in entry.splits:

@@ -65,7 +65,7 @@ def count_frames(path: Path, trust_header: bool = False) -> int:
         InputError: The file is no video that can be read.
     """
     video = VideoFile(path)
-    return (trust_header and video.info.frames) or video.count_frames()
+    return (trust_header and video.info.num_frames) or video.count_frames()
 
 
 def _videos_by_number(folder: Path) -> dict[int, Path]:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import shown
+from protoformer.io.files import short_repr
 from protoformer.io.image import DecodedImage, focal_in_35mm
 from protoformer.io.image_input import ImageLike
 
@@ -143,7 +143,11 @@ def _out_of_bounds(quantity: str, value: str, unit: str, bounds: tuple[float, fl
 
 
 def _format_value(value: object) -> str:
-    return shown(value) if math.isnan(_to_number(value)) and not isinstance(value, float) else f"{_to_number(value):g}"
+    return (
+        short_repr(value)
+        if math.isnan(_to_number(value)) and not isinstance(value, float)
+        else f"{_to_number(value):g}"
+    )
 
 
 def _make_intrinsics(focal: float, size: tuple[int, int]) -> Tensor:

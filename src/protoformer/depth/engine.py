@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protoformer.depth.camera import Camera
 from protoformer.errors import InputError
-from protoformer.flow.engine import check_updates, flow_confidence
+from protoformer.flow.engine import check_num_updates, flow_confidence
 from protoformer.geometry.resizing import Padding, limited_size, shrink, shrink_position
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
@@ -52,16 +52,16 @@ class DepthEngine:
         device: device of the network.
         size: (height, width) of the images.
         camera: camera of the images.
-        updates: number of refinement updates; None uses the network's default.
+        num_updates: number of refinement updates; None uses the network's default.
         half: run matrix products in bfloat16.
-        batch: batch size; None chooses it by device.
+        batch_size: batch size; None chooses it by device.
         mirrored: average with a horizontally flipped prediction (test-time augmentation).
 
     Attributes:
         size: (height, width) of the images.
         working: (height, width) at which the network runs.
         focal: focal length, pixels of the working size.
-        batch: batch size.
+        batch_size: batch size.
 
     Raises:
         InputError: if an option is invalid or memory is not sufficient.
@@ -73,48 +73,48 @@ class DepthEngine:
         device: torch.device,
         size: tuple[int, int],
         camera: Camera,
-        updates: int | None = None,
+        num_updates: int | None = None,
         half: bool = False,
-        batch: int | None = None,
+        batch_size: int | None = None,
         mirrored: bool = False,
     ) -> None:
-        check_updates(updates)
-        if batch is not None and batch < 1:
-            raise InputError(f"a batch size of {batch} is not possible; give a whole number, 1 or more.")
+        check_num_updates(num_updates)
         self.size, self.working = size, limited_size(size, network.config.depth_pixels)
         (height, width), (working_height, working_width) = self.size, self.working
         self.focal = camera.focal * math.sqrt(working_height / height * working_width / width)
         x, y = camera.center
         center = (shrink_position(x, width, working_width), shrink_position(y, height, working_height))
         self._center = torch.tensor([center], dtype=torch.float32, device=device)
-        self.batch = batch or (MAX_BATCH_SIZE if device.type == "cuda" else 1)
-        self._network, self._device, self._updates, self._half = network, device, updates, half
+        self.batch_size = choose_batch_size(batch_size, device)
+        self._network, self._device, self._num_updates, self._half = network, device, num_updates, half
         self._mirrored = mirrored
         self._run_batch: Callable[..., tuple[Tensor, ...]] = self._run
         if device.type == "cuda":
             self._run_batch = CudaGraph(self._run)
-        check_memory(size, self.working, device, self.batch * (2 if mirrored else 1))
+        check_memory(size, self.working, device, self.batch_size * (2 if mirrored else 1))
 
     def predict_frames(self, frames: Sequence[Tensor]) -> Iterator[Estimate]:
         """Predict the depth of frames, 3 x H x W each, uint8 or float in [0, 1]."""
-        for first in range(0, len(frames), self.batch):
-            images = self._stack_images(frames[first : first + self.batch])
+        for first in range(0, len(frames), self.batch_size):
+            images = self._stack_images(frames[first : first + self.batch_size])
             log, log_scale = self._run_batch(images, self._center.expand(len(images), 2))
             for output in zip(log.cpu(), log_scale.cpu(), strict=True):
                 yield Estimate(*output)
 
     @torch.no_grad()
     def predict_frame(
-        self, frame: Tensor, prototypes: bool = False, progress: ProgressCallback | None = None
+        self, frame: Tensor, return_prototypes: bool = False, progress: ProgressCallback | None = None
     ) -> Estimate:
         """Predict the depth of one frame.
 
         Args:
             frame: 3 x H x W, uint8 or float in [0, 1].
-            prototypes: return the prototypes of the frame.
+            return_prototypes: return the prototypes of the frame.
             progress: called after every update.
         """
-        (log,), (log_scale,), stages = self._forward(self._stack_images([frame]), self._center, prototypes, progress)
+        (log,), (log_scale,), stages = self._forward(
+            self._stack_images([frame]), self._center, return_prototypes, progress
+        )
         first_prototypes = tuple(tuple(each.first(1).cpu() for each in stage) for stage in stages)
         return Estimate(log.cpu(), log_scale.cpu(), first_prototypes)
 
@@ -137,14 +137,16 @@ class DepthEngine:
         return self._forward(images, center)[:2]
 
     def _forward(
-        self, images: Tensor, center: Tensor, prototypes: bool = False, progress: ProgressCallback | None = None
+        self, images: Tensor, center: Tensor, return_prototypes: bool = False, progress: ProgressCallback | None = None
     ) -> tuple[Tensor, Tensor, tuple[tuple[Prototypes, ...], ...]]:
         """Return log depth, log scale and prototypes; those of flipped images come last."""
         if self._mirrored:
             images = torch.cat((images, images.flip(3)))
             center = torch.cat((center, torch.stack((self.working[1] - 1 - center[:, 0], center[:, 1]), dim=1)))
         with self._autocast():
-            prediction = self._network(images, center, self._updates, prototypes=prototypes, progress=progress)
+            prediction = self._network(
+                images, center, self._num_updates, prototypes=return_prototypes, progress=progress
+            )
         log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()
         if self._mirrored:
             log, log_scale = ((plain + flipped.flip(3)) / 2 for plain, flipped in (log.chunk(2), log_scale.chunk(2)))
@@ -152,6 +154,17 @@ class DepthEngine:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
+
+
+def choose_batch_size(batch_size: int | None, device: torch.device) -> int:
+    """Return a valid batch size; None chooses it by device.
+
+    Raises:
+        InputError: if it is below 1.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")
+    return batch_size or (MAX_BATCH_SIZE if device.type == "cuda" else 1)
 
 
 def depth_confidence(log_scale: Tensor) -> Tensor:
@@ -170,14 +183,14 @@ def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(field[None], size, mode="bilinear", align_corners=False)[0]
 
 
-def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch: int = 1) -> None:
+def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch_size: int = 1) -> None:
     """Check that depth inference fits into the free memory.
 
     Args:
         size: (height, width) of the images.
         working: (height, width) at which the network runs.
         device: device of the network.
-        batch: batch size.
+        batch_size: batch size.
 
     Raises:
         InputError: if memory is not sufficient.
@@ -185,7 +198,7 @@ def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.
     height, width = size
     padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)
-    needed = WORKING_BYTES * pixels * batch + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
+    needed = WORKING_BYTES * pixels * batch_size + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
     free = free_bytes(device)
     if free is not None and needed > free:
         raise InputError(

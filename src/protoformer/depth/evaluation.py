@@ -122,18 +122,20 @@ class DepthEvaluation:
     without_truth: int
 
 
-def depth_method(model: DepthPredictor, updates: int | None = None, mirrored: bool = True) -> DepthMethod:
+def depth_method(model: DepthPredictor, num_updates: int | None = None, mirrored: bool = True) -> DepthMethod:
     """Wrap a predictor as an evaluation method, in float32 and with the dataset's camera where it is known.
 
     Args:
         model: predictor to evaluate.
-        updates: as in `DepthPredictor.depth`.
+        num_updates: as in `DepthPredictor.depth`.
         mirrored: as in `DepthPredictor.depth`.
     """
 
     def predict(sample: DepthSample) -> Tensor:
         camera = None if sample.intrinsics is None else sample.intrinsics[0]
-        result = model.depth(sample.image[0], intrinsics=camera, updates=updates, mirrored=mirrored, precision="full")
+        result = model.depth(
+            sample.image[0], intrinsics=camera, num_updates=num_updates, mirrored=mirrored, precision="full"
+        )
         return result.depth
 
     return predict

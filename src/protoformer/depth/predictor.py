@@ -1,34 +1,39 @@
 """Depth prediction for images and videos."""
 
+import itertools
 import os
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from protoformer.depth.camera import CameraHint, resolve_camera
-from protoformer.depth.engine import DepthEngine, depth_confidence, enlarge_depth
+from protoformer.depth.camera import Camera, CameraHint, resolve_camera
+from protoformer.depth.engine import DepthEngine, Estimate, choose_batch_size, depth_confidence, enlarge_depth
 from protoformer.depth.result import DepthRange, DepthResult, check_depth_range, network_range
 from protoformer.depth.video import DepthVideo, DepthVideoOptions
 from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
-from protoformer.flow.engine import check_updates
+from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.geometry.resizing import limited_size, shrink
-from protoformer.io.image_input import ImageLike, as_image
+from protoformer.io.image_input import ImageLike, as_image, split_batch
 from protoformer.models.heads.depth import DepthNetwork, depth_padding
 from protoformer.models.pretrained import save_weights
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source
-from protoformer.video.types import DEFAULT_RATE
+from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 Matrix = Tensor | npt.NDArray[np.generic]
 
 
 class DepthPredictor(SummaryRepr):
-    """Predicts metric depth for images of any size, given as paths, arrays or tensors.
+    """Predicts metric depth for images of any size, given as paths, Pillow images, arrays or tensors.
+
+    `predictor(image)` is `depth` of one image; `predictor([a, b])`, or a B x 3 x H x W tensor, is `depth_batch`.
 
     Args:
         network: depth network; moved to the device and set to eval mode.
@@ -41,6 +46,15 @@ class DepthPredictor(SummaryRepr):
         self.network = network.eval().to(self.device)
         self.trained = trained
 
+    @overload
+    def __call__(self, image: ImageLike, **options: Any) -> DepthResult: ...
+    @overload
+    def __call__(self, image: Sequence[ImageLike], **options: Any) -> list[DepthResult]: ...
+    def __call__(self, image: Any, **options: Any) -> DepthResult | list[DepthResult]:
+        """Predict the depth of one image or of a batch of images; options as in `depth` and `depth_batch`."""
+        batch = split_batch(image)
+        return self.depth(image, **options) if batch is None else self.depth_batch(batch, **options)
+
     def depth(
         self,
         image: ImageLike,
@@ -49,9 +63,9 @@ class DepthPredictor(SummaryRepr):
         intrinsics: Matrix | None = None,
         fov: float | None = None,
         range: DepthRange = None,
-        updates: int | None = None,
+        num_updates: int | None = None,
         mirrored: bool = True,
-        prototypes: bool = False,
+        return_prototypes: bool = False,
         precision: Precision = "auto",
         progress: ProgressCallback | None = None,
     ) -> DepthResult:
@@ -68,10 +82,10 @@ class DepthPredictor(SummaryRepr):
             fov: horizontal field of view, degrees.
             range: "indoor" (0.1 to 10 m), "driving" (1 to 80 m) or (nearest, farthest) in meters, to which depths are
                 clamped; None: the range of the network.
-            updates: number of refinement updates; None: the network's default.
+            num_updates: number of refinement updates; None: the network's default.
             mirrored: average with a horizontally flipped prediction (test-time augmentation), which is more accurate
                 and takes twice as long.
-            prototypes: return the prototypes of the image.
+            return_prototypes: return the prototypes of the image.
             precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
                 that accelerate it.
             progress: called after every update.
@@ -81,24 +95,64 @@ class DepthPredictor(SummaryRepr):
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
         half = use_half_precision(self.device, precision)
-        pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
-        size = (pixels.shape[1], pixels.shape[2])
-        camera = resolve_camera(size, hint, image)
-        engine = DepthEngine(self.network, self.device, size, camera, updates, half, batch=1, mirrored=mirrored)
-        estimate = engine.predict_frame(pixels, prototypes, progress)
-        bounds = bounds or network_range(self.network.config, engine.focal)
-        return DepthResult(
-            depth=enlarge_depth(engine.to_metric_log(estimate), size).exp().clamp(*bounds),
-            confidence=enlarge_depth(depth_confidence(estimate.log_scale), size),
-            range=bounds,
-            intrinsics=camera.intrinsics,
-            camera=camera.source,
-            prototypes=estimate.prototypes,
-            trained=self.trained,
-            explainer=Explainer(self, (image,)),
+        pixels, camera = _read_image(image, hint)
+        engine = DepthEngine(
+            self.network, self.device, _size(pixels), camera, num_updates, half, batch_size=1, mirrored=mirrored
         )
+        return self._result(engine, engine.predict_frame(pixels, return_prototypes, progress), camera, bounds, image)
 
-    __call__ = depth
+    def depth_batch(
+        self,
+        images: Sequence[ImageLike],
+        *,
+        focal: float | None = None,
+        intrinsics: Matrix | None = None,
+        fov: float | None = None,
+        range: DepthRange = None,
+        num_updates: int | None = None,
+        mirrored: bool = True,
+        batch_size: int | None = None,
+        precision: Precision = "auto",
+        progress: ProgressCallback | None = None,
+    ) -> list[DepthResult]:
+        """Predict the depth of several images; consecutive images of one size and camera run together.
+
+        Args:
+            images: images of any sizes.
+            focal: as in `depth`, for all images.
+            intrinsics: as in `depth`, for all images.
+            fov: as in `depth`, for all images.
+            range: as in `depth`.
+            num_updates: as in `depth`.
+            mirrored: as in `depth`.
+            batch_size: number of images in a batch; it affects speed, not the result. None: by device.
+            precision: as in `depth`.
+            progress: called with the number of images that are done and the total.
+
+        Returns:
+            One result per image, in order.
+
+        Raises:
+            InputError: as in `depth`.
+        """
+        hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
+        half = use_half_precision(self.device, precision)
+        results: list[DepthResult] = []
+        inputs = (_read_image(image, hint) for image in images)
+        size = choose_batch_size(batch_size, self.device)
+        for _, group in itertools.groupby(inputs, lambda each: (_size(each[0]), each[1].intrinsics.tolist())):
+            engine: DepthEngine | None = None
+            while batch := list(itertools.islice(group, size)):
+                pixels, camera = batch[0]
+                engine = engine or DepthEngine(
+                    self.network, self.device, _size(pixels), camera, num_updates, half, size, mirrored
+                )
+                estimates = engine.predict_frames([pixels for pixels, _ in batch])
+                for estimate, (_, camera) in zip(estimates, batch, strict=True):
+                    results.append(self._result(engine, estimate, camera, bounds, images[len(results)]))
+                if progress:
+                    progress(len(results), len(images))
+        return results
 
     def explain(
         self,
@@ -106,7 +160,7 @@ class DepthPredictor(SummaryRepr):
         second: ImageLike | None = None,
         *,
         result: DepthResult | None = None,
-        updates: int | None = None,
+        num_updates: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Explanation:
         """Explain the prototypes of an image: their pixels in every layer and the course of the EM iterations.
@@ -115,12 +169,12 @@ class DepthPredictor(SummaryRepr):
             image: image to explain.
             second: another image, whose groups are matched with those of the first.
             result: depth of the first image, if it has already been computed, such as with a known camera.
-            updates: as in `depth`.
+            num_updates: as in `depth`.
             progress: as in `depth`.
         """
-        check_updates(updates)
-        explanation1 = self._explain_image(image, result, updates, progress)
-        explanation2 = None if second is None else self._explain_image(second, None, updates, progress)
+        check_num_updates(num_updates)
+        explanation1 = self._explain_image(image, result, num_updates, progress)
+        explanation2 = None if second is None else self._explain_image(second, None, num_updates, progress)
         return Explanation("depth", explanation1, explanation2, trained=self.trained)
 
     def depth_video(
@@ -129,17 +183,17 @@ class DepthPredictor(SummaryRepr):
         *,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
-        every: int = 1,
-        rate: float | Fraction = DEFAULT_RATE,
+        frame_step: int = 1,
+        fps: float | Fraction = DEFAULT_FPS,
         focal: float | None = None,
         intrinsics: Matrix | None = None,
         fov: float | None = None,
         range: DepthRange = None,
         steady: bool = True,
         flow: FlowPredictor | None = None,
-        updates: int | None = None,
+        num_updates: int | None = None,
         mirrored: bool = False,
-        batch: int | None = None,
+        batch_size: int | None = None,
         precision: Precision = "auto",
     ) -> DepthVideo:
         """Predict the depth of each frame of a video, with exact timestamps and in constant memory.
@@ -148,40 +202,40 @@ class DepthPredictor(SummaryRepr):
             source: video file, folder of images, glob pattern, or an iterable of images.
             start: start of the span, seconds.
             end: end of the span, seconds.
-            every: use every n-th frame of the span.
-            rate: frame rate of image sequences, frames per second.
+            frame_step: use every n-th frame of the span.
+            fps: frame rate of image sequences, frames per second.
             focal: as in `depth`.
             intrinsics: as in `depth`.
             fov: as in `depth`.
             range: as in `depth`.
             steady: filter the depth over time along the optical flow, to reduce flicker; False: frame by frame.
             flow: predictor of this optical flow; None: OpenCV's dense inverse search, which needs no weights.
-            updates: as in `depth`.
+            num_updates: as in `depth`.
             mirrored: as in `depth`.
-            batch: number of frames in a batch; it affects speed, not the result. None: by device.
+            batch_size: number of frames in a batch; it affects speed, not the result. None: by device.
             precision: as in `depth`.
 
         Returns:
             An iterable of `DepthFrame`.
         """
         options = DepthVideoOptions(
-            *(start, end, every, rate),
+            *(start, end, frame_step, fps),
             camera=CameraHint(focal, intrinsics, fov),
             range=check_depth_range(range),
             steady=steady,
             flow=flow,
-            updates=updates,
+            num_updates=num_updates,
             mirrored=mirrored,
-            batch=batch,
+            batch_size=batch_size,
             precision=precision,
         )
         return DepthVideo(self.network, self.trained, self.device, source, options)
 
     @torch.no_grad()
     def _explain_image(
-        self, image: ImageLike, result: DepthResult | None, updates: int | None, progress: ProgressCallback | None
+        self, image: ImageLike, result: DepthResult | None, num_updates: int | None, progress: ProgressCallback | None
     ) -> ImageExplanation:
-        result = self.depth(image, updates=updates, progress=progress) if result is None else result
+        result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
         pixels = as_image(image)[0]
         check_result(result.depth, pixels, "depth")
         working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
@@ -197,5 +251,35 @@ class DepthPredictor(SummaryRepr):
         """
         save_weights(self.network, path, trained=self.trained, task="depth", half=half)
 
+    def _result(
+        self,
+        engine: DepthEngine,
+        estimate: Estimate,
+        camera: Camera,
+        bounds: tuple[float, float] | None,
+        image: ImageLike,
+    ) -> DepthResult:
+        bounds = bounds or network_range(self.network.config, engine.focal)
+        return DepthResult(
+            depth=enlarge_depth(engine.to_metric_log(estimate), engine.size).exp().clamp(*bounds),
+            confidence=enlarge_depth(depth_confidence(estimate.log_scale), engine.size),
+            range=bounds,
+            intrinsics=camera.intrinsics,
+            camera=camera.source,
+            prototypes=estimate.prototypes,
+            trained=self.trained,
+            explainer=Explainer(self, (image,)),
+        )
+
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("depth", self.network, self.trained, self.device)
+
+
+def _read_image(image: ImageLike, hint: CameraHint) -> tuple[Tensor, Camera]:
+    """Return the pixels, 3 x H x W in [0, 1], and the camera of an image."""
+    pixels = as_image(image, str(image) if isinstance(image, (str, os.PathLike)) else "the image")[0]
+    return pixels, resolve_camera(_size(pixels), hint, image)
+
+
+def _size(pixels: Tensor) -> tuple[int, int]:
+    return pixels.shape[1], pixels.shape[2]

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from protoformer.depth.camera import CameraSource
 from protoformer.depth.metrics import scale_and_shift
-from protoformer.errors import InputError, nearest
+from protoformer.errors import InputError, closest_name
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.geometry.warps import pixel_grid
-from protoformer.io.files import check_output, shown, write_atomically
+from protoformer.io.files import check_output, short_repr, write_atomically
 from protoformer.io.image_input import ImageLike, as_image
 from protoformer.io.kitti import write_kitti_depth, write_mm_depth
 from protoformer.io.png import encode_png
@@ -47,9 +47,9 @@ def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
     """
     if isinstance(depth_range, str):
         if depth_range not in RANGES:
-            close = nearest(depth_range, list(RANGES))
+            close = closest_name(depth_range, list(RANGES))
             raise InputError(
-                f"there is no range {shown(depth_range)}; the nearest one is {close!r}, or give two numbers."
+                f"there is no range {short_repr(depth_range)}; the nearest one is {close!r}, or give two numbers."
             )
         return RANGES[depth_range]
     if depth_range is None:
@@ -58,7 +58,7 @@ def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
         near, far = (float(each) for each in depth_range)
     except (TypeError, ValueError, OverflowError):
         raise InputError(
-            f"a range is a name or two numbers of meters, not {shown(depth_range)}; give one of these."
+            f"a range is a name or two numbers of meters, not {short_repr(depth_range)}; give one of these."
         ) from None
     if not 0 < near < far < math.inf:
         raise InputError(f"a range cannot go from {near:g} to {far:g} m; give a nearest over 0 and a larger farthest.")

@@ -196,9 +196,9 @@ class DepthVideoOptions(Span):
     range: tuple[float, float] | None = None
     steady: bool = True
     flow: FlowPredictor | None = None
-    updates: int | None = None
+    num_updates: int | None = None
     mirrored: bool = False
-    batch: int | None = None
+    batch_size: int | None = None
     precision: Precision = "auto"
 
 
@@ -209,7 +209,7 @@ class DepthVideo:
         options: selected frames and inference options.
         half: whether matrix products run in bfloat16.
         clip: the selected frames.
-        movie: the open video, or None if the source is an iterable of frames.
+        video: the open video, or None if the source is an iterable of frames.
         trained: whether the network has trained weights.
     """
 
@@ -219,13 +219,13 @@ class DepthVideo:
         self.options = options
         self.half = use_half_precision(device, options.precision)
         self.clip = ClipFrames(source, options)
-        self.movie = self.clip.movie
+        self.video = self.clip.video
         self.trained = trained
         self._network, self._device = network, device
         self._engine: DepthEngine | None = None
         self._camera: Camera | None = None
-        if self.movie is not None:
-            self._prepare(self.movie.info.size)
+        if self.video is not None:
+            self._prepare(self.video.info.size)
 
     def __iter__(self) -> Iterator[DepthFrame]:
         frames, has_frames = iter(self.clip), False
@@ -234,7 +234,7 @@ class DepthVideo:
         batch_size = 1
         while batch := list(itertools.islice(frames, batch_size)):
             engine, camera = self._prepare(batch[0].size)
-            batch_size, has_frames = engine.batch, True
+            batch_size, has_frames = engine.batch_size, True
             estimates = engine.predict_frames([frame.pixels for frame in batch])
             for frame, estimate in zip(batch, estimates, strict=True):
                 yield self._make_frame(engine, camera, frame, estimate, temporal_filter)
@@ -253,16 +253,16 @@ class DepthVideo:
         Raises:
             InputError: if the source is an iterable of frames, which can be read only once, or has no frames.
         """
-        if self.movie is None:
+        if self.video is None:
             raise InputError("an iterable of frames can be read only once; open it as a video, or give a range.")
-        instants = self.clip.instants(self.movie, SAMPLED_FRAMES)
+        instants = self.clip.instants(self.video, SAMPLED_FRAMES)
         depths: list[Tensor] = []
         for index, instant in enumerate(instants):
-            depths.extend(self._sample_depths(self.movie, instant))
+            depths.extend(self._sample_depths(self.video, instant))
             if progress:
                 progress(index + 1, len(instants))
         if not depths:
-            depths.extend(self._sample_depths(self.movie, self.options.start))
+            depths.extend(self._sample_depths(self.video, self.options.start))
         if not depths:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
         return default_depth_range(torch.cat(depths).numpy())
@@ -275,14 +275,14 @@ class DepthVideo:
     def _prepare(self, size: tuple[int, int]) -> tuple[DepthEngine, Camera]:
         if self._engine is None or self._camera is None or self._engine.size != size:
             options = self.options
-            first = self.movie.info.paths[0] if isinstance(self.movie, ImageSequence) else None
+            first = self.video.info.paths[0] if isinstance(self.video, ImageSequence) else None
             self._camera = resolve_camera(size, options.camera, first)
             self._engine = DepthEngine(
                 self._network,
                 self._device,
                 size,
                 self._camera,
-                *(options.updates, self.half, options.batch, options.mirrored),
+                *(options.num_updates, self.half, options.batch_size, options.mirrored),
             )
         return self._engine, self._camera
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from protoformer.errors import InputError
-from protoformer.flow.engine import check_updates, flow_confidence
+from protoformer.flow.engine import check_num_updates, flow_confidence
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import MAX_PIXELS, check_output, write_atomically
 from protoformer.io.memory import describe_memory, free_bytes
@@ -116,7 +116,7 @@ def export_model(
     chosen, target = export_format(path, format), check_output(path)
     check_packages(chosen)
     check_size(size)
-    check_updates(updates)
+    check_num_updates(updates)
     name = None if isinstance(model, FlowPredictor) else Path(os.fspath(model)).name
     model = model if isinstance(model, FlowPredictor) else load(model, "cpu", task="flow")
     network = copy.deepcopy(model.network).cpu().float().eval()
@@ -301,7 +301,7 @@ def _checked(run: Runner, model: FlowPredictor, updates: int, size: tuple[int, i
 
     pair = random_scene(size, seed=0).render()
     flow, confidence = run(pair.first, pair.second)
-    expected = model.flow(pair.first, pair.second, updates=updates, zoom=1)
+    expected = model.flow(pair.first, pair.second, num_updates=updates, zoom=1)
     off, unsure = float((flow[0] - expected.flow).abs().max()), float((confidence[0] - expected.confidence).abs().max())
     # Written so that NaN, which is neither more nor less, is refused as well.
     if not (off <= LARGEST_DIFFERENCE and unsure <= LARGEST_DIFFERENCE):

@@ -34,23 +34,28 @@ class EncodedFrame:
     features: Tensor
 
 
-class TiledFlow:
+class FlowEngine:
     """Runs a flow network according to a `FlowPlan`.
 
     Args:
         network: flow network in eval mode.
         device: device of the network.
         plan: working size, tiles, batch size and memory mode.
-        updates: number of refinement updates; None uses the network's default.
+        num_updates: number of refinement updates; None uses the network's default.
         half: run matrix products in bfloat16.
     """
 
     def __init__(
-        self, network: FlowNetwork, device: torch.device, plan: FlowPlan, updates: int | None = None, half: bool = False
+        self,
+        network: FlowNetwork,
+        device: torch.device,
+        plan: FlowPlan,
+        num_updates: int | None = None,
+        half: bool = False,
     ) -> None:
-        check_updates(updates)
+        check_num_updates(num_updates)
         self.plan = plan
-        self._network, self._device, self._updates, self._half = network, device, updates, half
+        self._network, self._device, self._num_updates, self._half = network, device, num_updates, half
         self._tiles = plan.tiles
         self._encode: Callable[..., tuple[Tensor, ...]] = self._run_encoder
         self._decode: Callable[..., tuple[Tensor, ...]] = self._run_decoder
@@ -68,21 +73,23 @@ class TiledFlow:
         """
         frames = [self._to_working_size(frame.to(self._device)) for frame in frames]
         crops = [(frame, tile) for frame in frames for tile in self._tiles]
-        features = torch.cat([self._encode(self._crop_images(chunk))[0] for chunk in _chunks(crops, self.plan.batch)])
+        features = torch.cat(
+            [self._encode(self._crop_images(chunk))[0] for chunk in _chunks(crops, self.plan.batch_size)]
+        )
         parts = features.split(len(self._tiles))
         return [EncodedFrame(frame, part) for frame, part in zip(frames, parts, strict=True)]
 
     def flows(
         self,
         pairs: Sequence[tuple[EncodedFrame, EncodedFrame]],
-        start: Tensor | None = None,
+        init_flow: Tensor | None = None,
         progress: ProgressCallback | None = None,
     ) -> Iterator[Tensor]:
         """Predict the flow of every pair.
 
         Args:
             pairs: encoded first and second frames.
-            start: initial flow of all pairs, 1 x 2 x h x w, pixels at the working size.
+            init_flow: initial flow of all pairs, 1 x 2 x h x w, pixels at the working size.
             progress: called after every tile with (done, total).
 
         Yields:
@@ -91,12 +98,14 @@ class TiledFlow:
         count, blender = len(self._tiles), TileBlender((0, 0))
         jobs = [(pair, index) for pair in range(len(pairs)) for index in range(count)]
         done = 0
-        for chunk in _chunks(jobs, self.plan.batch):
+        for chunk in _chunks(jobs, self.plan.batch_size):
             first = self._crop_images([(pairs[pair][0].pixels, self._tiles[index]) for pair, index in chunk])
             fmap1, fmap2 = (
                 torch.stack([pairs[pair][which].features[index] for pair, index in chunk]) for which in (0, 1)
             )
-            init_flows = [] if start is None else [torch.cat([start[:, :, *self._tiles[index]] for _, index in chunk])]
+            init_flows = (
+                [] if init_flow is None else [torch.cat([init_flow[:, :, *self._tiles[index]] for _, index in chunk])]
+            )
             (output,) = self._decode(first, fmap1, fmap2, *init_flows)
             if count == 1:
                 output = resize_flow(output, self.plan.size)
@@ -108,14 +117,14 @@ class TiledFlow:
                     yield part
                     continue
                 if index == 0:
-                    blender = TileBlender(self.plan.seen)
+                    blender = TileBlender(self.plan.working)
                 blender.add(self._tiles[index], part)
                 if index == count - 1:
                     yield resize_flow(blender.merge()[None], self.plan.size)[0]
 
     def _to_working_size(self, frame: Tensor) -> Tensor:
         """Resize a frame, 3 x H x W, to the working size."""
-        return frame if self.plan.seen == self.plan.size else resize(to_float(frame)[None], self.plan.seen)[0]
+        return frame if self.plan.working == self.plan.size else resize(to_float(frame)[None], self.plan.working)[0]
 
     def _crop_images(self, crops: Sequence[tuple[Tensor, Tile]]) -> Tensor:
         """Stack tiles of frames as network input, B x 3 x h x w in [-1, 1]; channels last is faster on a CPU."""
@@ -134,7 +143,7 @@ class TiledFlow:
     ) -> tuple[Tensor, ...]:
         with self._autocast():
             prediction = self._network.decode(
-                first, fmap1, fmap2, self._updates, init_flow, low_memory=self.plan.low_memory
+                first, fmap1, fmap2, self._num_updates, init_flow, low_memory=self.plan.low_memory
             )
         return (predict_flow(prediction, self.plan.zoom),)
 
@@ -168,14 +177,14 @@ def flow_confidence(log_scale: Tensor) -> Tensor:
     return -torch.expm1(-torch.exp(-log_scale))
 
 
-def check_updates(updates: int | None) -> None:
+def check_num_updates(num_updates: int | None) -> None:
     """Validate a number of refinement updates; None means the network's default.
 
     Raises:
         InputError: if it is not a positive integer.
     """
-    if updates is not None and (not isinstance(updates, int) or updates < 1):
-        raise InputError(f"{updates!r} updates cannot be run; give a whole number, 1 or more.")
+    if num_updates is not None and (not isinstance(num_updates, int) or num_updates < 1):
+        raise InputError(f"{num_updates!r} updates cannot be run; give a whole number, 1 or more.")
 
 
 @torch.no_grad()

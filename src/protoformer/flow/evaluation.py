@@ -93,19 +93,19 @@ class FlowEvaluation:
 
 
 def predictor_method(
-    model: FlowPredictor, updates: int | None = None, tile: tuple[int, int] | None = None, zoom: float | None = None
+    model: FlowPredictor, num_updates: int | None = None, tile: tuple[int, int] | None = None, zoom: float | None = None
 ) -> FlowMethod:
     """Wrap a predictor as an evaluation method.
 
     Args:
         model: predictor to evaluate.
-        updates: as in `FlowPredictor.flow`.
+        num_updates: as in `FlowPredictor.flow`.
         tile: (height, width) of tiles blended as in the paper; None for whole images.
         zoom: as in `FlowPredictor.flow`; tiles are in pixels of the working size. With None, images are not enlarged
             beyond one tile.
     """
     if tile is None:
-        return lambda first, second: model.flow(first, second, updates=updates, zoom=zoom).flow
+        return lambda first, second: model.flow(first, second, num_updates=num_updates, zoom=zoom).flow
 
     def predict(first: Tensor, second: Tensor) -> Tensor:
         size = (first.shape[1], first.shape[2])
@@ -113,7 +113,7 @@ def predictor_method(
         images = [resize(image[None], working)[0] for image in (first, second)]
 
         def predict_tile(window: Tile) -> Tensor:
-            return model.flow(*(image[:, *window] for image in images), updates=updates, zoom=1).flow
+            return model.flow(*(image[:, *window] for image in images), num_updates=num_updates, zoom=1).flow
 
         return resize_flow(predict_tiled(working, tile, predict_tile)[None], size)[0]
 

@@ -1,8 +1,11 @@
 """Optical flow prediction for image pairs and videos."""
 
+import itertools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -11,20 +14,29 @@ from protoformer.errors import InputError
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
 from protoformer.explain.video import MOST_PIXELS, PrototypeVideo
-from protoformer.flow.engine import TiledFlow, check_updates, predict_flow, propagate_flow
+from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow, propagate_flow
 from protoformer.flow.result import FlowResult
-from protoformer.flow.tiling import FlowPlan, TileSize, describe_working_size, plan_flow, working_size, zoom_between
+from protoformer.flow.tiling import (
+    MAX_BATCH_SIZE,
+    SHARE,
+    FlowPlan,
+    TileSize,
+    describe_working_size,
+    plan_flow,
+    working_size,
+    zoom_between,
+)
 from protoformer.flow.video import FlowVideo, FlowVideoOptions
 from protoformer.geometry.resizing import Padding, limited_size, resize, resize_flow, shrink
 from protoformer.geometry.warps import occlusion_by_consistency
-from protoformer.io.image_input import ImageLike, as_image, image_pair
+from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.heads.flow import LEAST_SIDE, FlowNetwork, flow_padding, normalize_images
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import save_weights
 from protoformer.models.runtime import Precision, ProgressCallback
 from protoformer.video.clip import Source, Span
-from protoformer.video.types import DEFAULT_RATE
+from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 
@@ -32,16 +44,22 @@ from protoformer.viz.text import SummaryRepr, predictor_summary
 class _FlowOptions:
     """Options of one prediction; see `FlowPredictor.flow`."""
 
-    updates: int | None
+    num_updates: int | None
     occlusion: bool
-    prototypes: bool
+    return_prototypes: bool
     previous: FlowResult | None
     low_memory: bool | None
     progress: ProgressCallback | None
 
 
+Pair = tuple[ImageLike, ImageLike]
+
+
 class FlowPredictor(SummaryRepr):
-    """Predicts optical flow for images of any size, given as paths, arrays or tensors.
+    """Predicts optical flow for images of any size, given as paths, Pillow images, arrays or tensors.
+
+    `predictor(frame1, frame2)` is `flow` of two images. `predictor([(a1, b1), (a2, b2)])` is `flow_batch`, and so is
+    `predictor(batch1, batch2)` with B x 3 x H x W tensors, B x H x W x 3 arrays or lists of images.
 
     Args:
         network: flow network; moved to the device and set to eval mode.
@@ -54,15 +72,35 @@ class FlowPredictor(SummaryRepr):
         self.network = network.eval().to(self.device)
         self.trained = trained
 
+    @overload
+    def __call__(self, frame1: ImageLike, frame2: ImageLike, **options: Any) -> FlowResult: ...
+    @overload
+    def __call__(self, frame1: Sequence[Pair], **options: Any) -> list[FlowResult]: ...
+    @overload
+    def __call__(
+        self, frame1: Sequence[ImageLike], frame2: Sequence[ImageLike], **options: Any
+    ) -> list[FlowResult]: ...
+    def __call__(self, frame1: Any, frame2: Any = None, **options: Any) -> FlowResult | list[FlowResult]:
+        """Predict the flow of one pair or of a batch of pairs; options as in `flow` and `flow_batch`."""
+        if frame2 is None:
+            return self.flow_batch(frame1, **options)
+        batch1, batch2 = split_batch(frame1), split_batch(frame2)
+        if batch1 is None and batch2 is None:
+            return self.flow(frame1, frame2, **options)
+        if batch1 is None or batch2 is None or len(batch1) != len(batch2):
+            counts = ["one image" if batch is None else f"{len(batch)} images" for batch in (batch1, batch2)]
+            raise InputError(f"the first batch has {counts[0]} and the second {counts[1]}; give as many of each.")
+        return self.flow_batch(list(zip(batch1, batch2, strict=True)), **options)
+
     @torch.no_grad()
     def flow(
         self,
-        first: ImageLike,
-        second: ImageLike,
+        frame1: ImageLike,
+        frame2: ImageLike,
         *,
-        updates: int | None = None,
+        num_updates: int | None = None,
         occlusion: bool = False,
-        prototypes: bool = False,
+        return_prototypes: bool = False,
         previous: FlowResult | None = None,
         low_memory: bool | None = None,
         tile: TileSize = None,
@@ -73,12 +111,12 @@ class FlowPredictor(SummaryRepr):
         """Predict the flow from the first image to the second.
 
         Args:
-            first: first image.
-            second: second image, of the same size.
-            updates: number of refinement updates; more are slower and, up to a point, more accurate. None: the
+            frame1: first image.
+            frame2: second image, of the same size.
+            num_updates: number of refinement updates; more are slower and, up to a point, more accurate. None: the
                 network's default.
             occlusion: also predict the backward flow and return pixels that are not visible in the second image.
-            prototypes: return the prototypes of the first image.
+            return_prototypes: return the prototypes of the first image.
             previous: result of the previous pair of a video, from which the estimate is initialized.
             low_memory: compute costs on demand instead of storing the all-pairs cost volume; None decides by size.
             tile: (height, width) of blended tiles; "auto" tiles only if the whole image does not fit into `memory`.
@@ -94,24 +132,68 @@ class FlowPredictor(SummaryRepr):
         Raises:
             InputError: if an image cannot be read, an option is invalid, or memory is not sufficient.
         """
-        check_updates(updates)
-        images = image_pair(first, second)
+        check_num_updates(num_updates)
+        images = image_pair(frame1, frame2)
         size = (images[0].shape[2], images[0].shape[3])
-        options = _FlowOptions(updates, occlusion, prototypes, previous, low_memory, progress)
+        options = _FlowOptions(num_updates, occlusion, return_prototypes, previous, low_memory, progress)
         if tile is None and memory is None:
-            working = self._working_size(size, zoom, pairs=2 if occlusion else 1)
+            working, _ = self._working_size(size, zoom, pairs=2 if occlusion else 1)
         else:
-            pairs = 2 if occlusion and prototypes else 1  # forward and backward flow run one after the other in tiles
+            # Forward and backward flow of tiles run one after the other.
+            pairs = 2 if occlusion and return_prototypes else 1
             plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
-            if plan.tile is not None and prototypes:
+            if plan.tile is not None and return_prototypes:
                 raise InputError("prototypes are not available for tiled images; leave out prototypes or tiles.")
             options = replace(options, low_memory=plan.low_memory if low_memory is None else low_memory)
-            if plan.tile is not None or (occlusion and not prototypes):
+            if plan.tile is not None or (occlusion and not return_prototypes):
                 return self._predict_by_plan(images, replace(plan, low_memory=bool(options.low_memory)), options)
-            working = plan.seen
-        return replace(self._predict_whole(images, working, options), explainer=Explainer(self, (first, second)))
+            working = plan.working
+        (result,) = self._predict_whole([images], working, options)
+        return replace(result, explainer=Explainer(self, (frame1, frame2)))
 
-    __call__ = flow
+    @torch.no_grad()
+    def flow_batch(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        num_updates: int | None = None,
+        occlusion: bool = False,
+        return_prototypes: bool = False,
+        zoom: float | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> list[FlowResult]:
+        """Predict the flow of several pairs; consecutive pairs of one size run together, as far as memory allows.
+
+        Args:
+            pairs: first and second images; the two of a pair have the same size.
+            num_updates: as in `flow`.
+            occlusion: as in `flow`.
+            return_prototypes: as in `flow`; the pairs run one after the other.
+            zoom: as in `flow`.
+            progress: called with the number of pairs that are done and the total.
+
+        Returns:
+            One result per pair, in order.
+
+        Raises:
+            InputError: as in `flow`, or if an element is not a pair.
+        """
+        check_num_updates(num_updates)
+        for pair in pairs:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise InputError("flow needs two images; give two, or a list of (first, second) pairs.")
+        options = _FlowOptions(num_updates, occlusion, return_prototypes, None, None, None)
+        results: list[FlowResult] = []
+        images = (image_pair(*pair) for pair in pairs)
+        for shape, group in itertools.groupby(images, lambda pair: pair[0].shape):
+            working, max_pairs = self._working_size((shape[2], shape[3]), zoom, pairs=2 if occlusion else 1)
+            while batch := list(itertools.islice(group, 1 if return_prototypes else max_pairs)):
+                for output in self._predict_whole(batch, working, options):
+                    frame1, frame2 = pairs[len(results)]
+                    results.append(replace(output, explainer=Explainer(self, (frame1, frame2))))
+                if progress:
+                    progress(len(results), len(pairs))
+        return results
 
     @torch.no_grad()
     def explain(
@@ -120,7 +202,7 @@ class FlowPredictor(SummaryRepr):
         second: ImageLike | None = None,
         *,
         result: FlowResult | None = None,
-        updates: int | None = None,
+        num_updates: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> Explanation:
         """Explain the prototypes of an image: their pixels in every layer and the course of the EM iterations.
@@ -131,10 +213,10 @@ class FlowPredictor(SummaryRepr):
             image: image to explain.
             second: another image of the same size, to compute the motion of the groups and to match them.
             result: flow between the two images, if it has already been computed.
-            updates: as in `flow`.
+            num_updates: as in `flow`.
             progress: as in `flow`.
         """
-        check_updates(updates)
+        check_num_updates(num_updates)
         if second is None:
             return Explanation("flow", self._explain_image(as_image(image), None), trained=self.trained)
         images = image_pair(image, second)
@@ -142,7 +224,7 @@ class FlowPredictor(SummaryRepr):
             check_result(result.flow, images[0], "flow")
             check_result(result.confidence, images[0], "confidence")
         else:
-            result = self.flow(*images, updates=updates, tile="auto", progress=progress)
+            result = self.flow(*images, num_updates=num_updates, tile="auto", progress=progress)
         explained = (self._explain_image(images[0], result), self._explain_image(images[1], None))
         return Explanation("flow", *explained, trained=self.trained)
 
@@ -154,9 +236,9 @@ class FlowPredictor(SummaryRepr):
         families: int | None = FAMILIES,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
-        every: int = 1,
-        rate: float | Fraction = DEFAULT_RATE,
-        updates: int | None = None,
+        frame_step: int = 1,
+        fps: float | Fraction = DEFAULT_FPS,
+        num_updates: int | None = None,
     ) -> PrototypeVideo:
         """Compute the prototypes of each video frame, tracked from frame to frame, in constant memory.
 
@@ -166,13 +248,13 @@ class FlowPredictor(SummaryRepr):
             families: number of groups of similar prototypes; None: no grouping.
             start: as in `flow_video`.
             end: as in `flow_video`.
-            every: as in `flow_video`.
-            rate: as in `flow_video`.
-            updates: as in `flow_video`.
+            frame_step: as in `flow_video`.
+            fps: as in `flow_video`.
+            num_updates: as in `flow_video`.
         """
-        check_updates(updates)
+        check_num_updates(num_updates)
         return PrototypeVideo(
-            self.network, self.device, source, Span(start, end, every, rate), layer, families, updates
+            self.network, self.device, source, Span(start, end, frame_step, fps), layer, families, num_updates
         )
 
     def flow_video(
@@ -181,13 +263,13 @@ class FlowPredictor(SummaryRepr):
         *,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
-        every: int = 1,
-        rate: float | Fraction = DEFAULT_RATE,
-        updates: int | None = None,
+        frame_step: int = 1,
+        fps: float | Fraction = DEFAULT_FPS,
+        num_updates: int | None = None,
         warm_start: bool = False,
         tile: TileSize = "auto",
         memory: int | None = None,
-        batch: int | None = None,
+        batch_size: int | None = None,
         precision: Precision = "auto",
         zoom: float | None = None,
     ) -> FlowVideo:
@@ -197,13 +279,13 @@ class FlowPredictor(SummaryRepr):
             source: video file, folder of images, glob pattern, or an iterable of images.
             start: start of the span, seconds.
             end: end of the span, seconds.
-            every: use every n-th frame of the span.
-            rate: frame rate of image sequences, frames per second.
-            updates: as in `flow`.
+            frame_step: use every n-th frame of the span.
+            fps: frame rate of image sequences, frames per second.
+            num_updates: as in `flow`.
             warm_start: initialize each pair from the flow of the previous one.
             tile: as in `flow`.
             memory: as in `flow`.
-            batch: number of pairs, or tiles, in a batch; it affects speed, not the result. None: by memory.
+            batch_size: number of pairs, or tiles, in a batch; it affects speed, not the result. None: by memory.
             precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
                 that accelerate it.
             zoom: as in `flow`.
@@ -211,7 +293,9 @@ class FlowPredictor(SummaryRepr):
         Returns:
             An iterable of `FlowFrame`.
         """
-        options = FlowVideoOptions(start, end, every, rate, updates, warm_start, tile, memory, batch, precision, zoom)
+        options = FlowVideoOptions(
+            start, end, frame_step, fps, num_updates, warm_start, tile, memory, batch_size, precision, zoom
+        )
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
@@ -227,49 +311,55 @@ class FlowPredictor(SummaryRepr):
         return predictor_summary("flow", self.network, self.trained, self.device)
 
     def _predict_whole(
-        self, images: tuple[Tensor, Tensor], working: tuple[int, int], options: _FlowOptions
-    ) -> FlowResult:
-        """Predict the flow of whole images, 1 x 3 x H x W each, at the working size (height, width)."""
-        size = (images[0].shape[2], images[0].shape[3])
-        images = (resize(images[0].to(self.device), working), resize(images[1].to(self.device), working))
+        self, pairs: Sequence[tuple[Tensor, Tensor]], working: tuple[int, int], options: _FlowOptions
+    ) -> list[FlowResult]:
+        """Predict the flow of N pairs of whole images, 1 x 3 x H x W each, at the working size (height, width)."""
+        size, count = (pairs[0][0].shape[2], pairs[0][0].shape[3]), len(pairs)
+        first, second = (resize(torch.cat(images).to(self.device), working) for images in zip(*pairs, strict=True))
         init_flow = None
         if options.previous is not None:
             init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
         if options.occlusion:
-            images = (torch.cat(images), torch.cat(images[::-1]))
+            first, second = torch.cat((first, second)), torch.cat((second, first))
         prediction = self.network(
-            *(normalize_images(image) for image in images),
-            updates=options.updates,
+            normalize_images(first),
+            normalize_images(second),
+            updates=options.num_updates,
             start=init_flow,
             low_memory=options.low_memory,
-            prototypes=options.prototypes,
+            prototypes=options.return_prototypes,
             progress=options.progress,
         )
         output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
-        flow = output[:, :2]
-        return FlowResult(
-            flow=flow[0].cpu(),
-            confidence=output[0, 2:].clamp(0, 1).cpu(),  # resizing may round beyond the range
-            occlusion=occlusion_by_consistency(flow[:1], flow[1:])[0].cpu() if options.occlusion else None,
-            prototypes=tuple(tuple(each.first(1).cpu() for each in stage) for stage in prediction.prototypes),
-            trained=self.trained,
-            seen=None if working == size else working,
-        )
+        flow, backward = output[:, :2].split(count) if options.occlusion else (output[:, :2], None)
+        occlusion = None if backward is None else occlusion_by_consistency(flow, backward).cpu()
+        prototypes = tuple(tuple(each.first(1).cpu() for each in stage) for stage in prediction.prototypes)
+        return [
+            FlowResult(
+                flow=flow[index].cpu(),
+                confidence=output[index, 2:].clamp(0, 1).cpu(),  # resizing may round beyond the range
+                occlusion=None if occlusion is None else occlusion[index],
+                prototypes=prototypes,
+                trained=self.trained,
+                input_size=None if working == size else working,
+            )
+            for index in range(count)
+        ]
 
     def _predict_by_plan(self, images: tuple[Tensor, Tensor], plan: FlowPlan, options: _FlowOptions) -> FlowResult:
         """Predict the flow of images, 1 x 3 x H x W each, in tiles or with forward and backward flow in sequence."""
-        engine = TiledFlow(self.network, self.device, plan, options.updates)
+        engine = FlowEngine(self.network, self.device, plan, options.num_updates)
         first, second = engine.encode([image[0] for image in images])
         init_flows: tuple[Tensor | None, ...] = (None, None)
         if options.previous is not None:
-            init_flows = self._init_flow(options.previous, plan.size, plan.seen, options.occlusion).split(1)
+            init_flows = self._init_flow(options.previous, plan.size, plan.working, options.occlusion).split(1)
         (output,) = engine.flows([(first, second)], init_flows[0], options.progress)
         occlusion = None
         if options.occlusion:
             (backward,) = engine.flows([(second, first)], init_flows[1])
             occlusion = occlusion_by_consistency(output[None, :2], backward[None, :2])[0]
         return FlowResult(
-            output[:2], output[2:].clamp(0, 1), occlusion=occlusion, trained=self.trained, seen=plan.other_size
+            output[:2], output[2:].clamp(0, 1), occlusion=occlusion, trained=self.trained, input_size=plan.input_size
         )
 
     def _explain_image(self, image: Tensor, result: FlowResult | None) -> ImageExplanation:
@@ -278,20 +368,22 @@ class FlowPredictor(SummaryRepr):
         motion = (None, None) if result is None else (result.flow, result.confidence)
         return explain_image(self.network.features, image[0], resized, flow_padding(resized), *motion)
 
-    def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[int, int]:
-        """Return the (height, width) at which whole images are processed, or raise if memory is not sufficient."""
+    def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[tuple[int, int], int]:
+        """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""
         config = self.network.config
         working = working_size(size, config, self.device, zoom, pairs=pairs)
         padding = Padding.to_multiple(*working, FACTOR, LEAST_SIDE)
         pixels = (working[0] + padding.bottom) * (working[1] + padding.right)
         needed, free = BYTES_PER_PIXEL[config.decoder] * pixels * pairs, free_bytes(self.device)
-        if free is not None and needed > free:
+        if free is None:
+            return working, MAX_BATCH_SIZE
+        if needed > free:
             inputs = "the images" if zoom is None else "the images or the zoom"
             raise InputError(
                 f"flow at {describe_working_size(size, working)} takes about {describe_memory(needed)} of memory "
                 f"and {describe_memory(free)} are free; make {inputs} smaller."
             )
-        return working
+        return working, max(1, int(SHARE * free) // needed)
 
     def _init_flow(self, previous: FlowResult, size: tuple[int, int], working: tuple[int, int], back: bool) -> Tensor:
         """Warp the previous flow to the next pair at the working size; see `propagate_flow`."""

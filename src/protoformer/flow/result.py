@@ -54,7 +54,7 @@ class FlowResult(SummaryRepr):
         occlusion: 1 x H x W, bool, pixels that are not visible in the second image; None if not requested.
         prototypes: prototypes of the first image, per stage and block; empty if not requested.
         trained: whether the network has trained weights; without them the flow is meaningless.
-        seen: (height, width) at which the network ran and formed the prototypes; None if it is the image size.
+        input_size: (height, width) at which the network ran and formed the prototypes; None if it is the image size.
         explainer: function that explains this result; it references the predictor and the input images without copying
             them. None if they are not available, as after unpickling.
     """
@@ -64,7 +64,7 @@ class FlowResult(SummaryRepr):
     occlusion: Tensor | None = None
     prototypes: tuple[tuple[Prototypes, ...], ...] = ()
     trained: bool = True
-    seen: tuple[int, int] | None = None
+    input_size: tuple[int, int] | None = None
     explainer: "Callable[[FlowResult], Explanation] | None" = field(default=None, compare=False)
 
     def explain(self) -> Explanation:

@@ -148,43 +148,43 @@ class FlowPlan:
 
     Attributes:
         size: (height, width) of the images.
-        seen: (height, width) at which the network runs (the working size); tiles are in its pixels.
+        working: (height, width) at which the network runs (the working size); tiles are in its pixels.
         tile: (height, width) of the tiles, or None for whole images.
-        batch: number of tiles, or of whole pairs, in a batch.
+        batch_size: number of tiles, or of whole pairs, in a batch.
         low_memory: compute costs on demand instead of storing the all-pairs cost volume.
     """
 
     size: tuple[int, int]
-    seen: tuple[int, int]
+    working: tuple[int, int]
     tile: tuple[int, int] | None
-    batch: int
+    batch_size: int
     low_memory: bool
 
     @property
     def zoom(self) -> float:
         """Working size divided by image size."""
-        return zoom_between(self.size, self.seen)
+        return zoom_between(self.size, self.working)
 
     @property
-    def other_size(self) -> tuple[int, int] | None:
+    def input_size(self) -> tuple[int, int] | None:
         """The working size, or None if it equals the image size."""
-        return None if self.seen == self.size else self.seen
+        return None if self.working == self.size else self.working
 
     @property
     def tiles(self) -> list[Tile]:
         """Tiles of an image; a single one for whole images."""
-        tile = self.tile or self.seen
-        return make_tiles(self.seen, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+        tile = self.tile or self.working
+        return make_tiles(self.working, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
 
     def __str__(self) -> str:
-        batch = f"{self.batch} at a time" if self.batch > 1 else "one at a time"
+        batch = f"{self.batch_size} at a time" if self.batch_size > 1 else "one at a time"
         if self.tile is None:
             return f"whole images{self._zoom_note}, {batch}"
         return f"{len(self.tiles)} tiles of {self.tile[0]}x{self.tile[1]} per image{self._zoom_note}, {batch}"
 
     @property
     def _zoom_note(self) -> str:
-        return "" if self.seen == self.size else f" resized by {self.zoom:.2g}"
+        return "" if self.working == self.size else f" resized by {self.zoom:.2g}"
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ def plan_flow(
     device: torch.device,
     tile: TileSize = "auto",
     memory: int | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     half: bool = False,
     zoom: float | None = None,
     pairs: int = 1,
@@ -300,7 +300,7 @@ def plan_flow(
         tile: tile size.
         memory: memory budget in bytes, including what the process already holds in main memory; None: most of what is
             free.
-        batch: batch size; None chooses it by memory.
+        batch_size: batch size; None chooses it by memory.
         half: matrix products run in half precision, in which some devices also store the cost volume.
         zoom: as in `working_size`; None never makes an image fail, or need tiles, by enlarging it.
         pairs: number of pairs that are always processed together, such as forward and backward flow.
@@ -308,11 +308,11 @@ def plan_flow(
     Raises:
         InputError: if the memory is not sufficient, or the batch size is not positive.
     """
-    if batch is not None and batch < 1:
-        raise InputError(f"a batch size of {batch} is not possible; give a whole number, 1 or more.")
+    if batch_size is not None and batch_size < 1:
+        raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")
     budget = _memory_budget(device, memory)
     needed = partial(_required_bytes, config, device, half, pairs)
-    needed_for_batch = partial(_required_bytes, config, device, half, pairs * (batch or 1))
+    needed_for_batch = partial(_required_bytes, config, device, half, pairs * (batch_size or 1))
     working = _choose_working_size(size, config, zoom, tile, needed_for_batch, budget)
     available = budget.beside_frames(size, working)
     if tile == "auto":
@@ -331,7 +331,7 @@ def plan_flow(
         )
     fitting = 1 if available is None else max(1, available // required)
     max_batch = MAX_BATCH_SIZE if device.type == "cuda" else 1
-    batch_size = min(fitting, max_batch) if batch is None else batch
+    batch_size = min(fitting, max_batch) if batch_size is None else batch_size
     return FlowPlan(size, working, tile, batch_size, low_memory)
 
 

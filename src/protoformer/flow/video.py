@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.flow.engine import TiledFlow, propagate_flow
+from protoformer.flow.engine import FlowEngine, propagate_flow
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import FlowPlan, TileSize, check_zoom, plan_flow
 from protoformer.models.heads.flow import FlowNetwork
@@ -52,11 +52,11 @@ class FlowFrame(FlowResult):
 class FlowVideoOptions(Span):
     """Selected frames and inference options; see `FlowPredictor.flow_video`."""
 
-    updates: int | None = None
+    num_updates: int | None = None
     warm_start: bool = False
     tile: TileSize = "auto"
     memory: int | None = None
-    batch: int | None = None
+    batch_size: int | None = None
     precision: Precision = "auto"
     zoom: float | None = None
 
@@ -72,7 +72,7 @@ class FlowVideo:
         options: selected frames and inference options.
         plan: inference plan; None until the frame size is known.
         clip: the selected frames.
-        movie: the open video, or None if the source is an iterable of frames.
+        video: the open video, or None if the source is an iterable of frames.
         half: whether matrix products run in bfloat16.
     """
 
@@ -82,12 +82,12 @@ class FlowVideo:
         self.options = options
         self.plan: FlowPlan | None = None
         self.clip = ClipFrames(source, options)
-        self.movie = self.clip.movie
+        self.video = self.clip.video
         self.half = use_half_precision(device, options.precision)
         self._network, self._trained, self._device = network, trained, device
-        self._engine: TiledFlow | None = None
-        if self.movie is not None:
-            self._prepare(self.movie.info.size)
+        self._engine: FlowEngine | None = None
+        if self.video is not None:
+            self._prepare(self.video.info.size)
 
     def __iter__(self) -> Iterator[FlowFrame]:
         frames = iter(self.clip)
@@ -96,7 +96,7 @@ class FlowVideo:
             raise InputError(f"{self.clip.name} has no frame in this span; flow needs two, so choose another.")
         engine = self._prepare(previous.size)
         (previous_encoded,) = engine.encode([previous.pixels])
-        batch_size = 1 if engine.plan.tile else engine.plan.batch
+        batch_size = 1 if engine.plan.tile else engine.plan.batch_size
         latest: FlowFrame | None = None
         while batch := list(itertools.islice(frames, batch_size)):
             span = [previous, *batch]
@@ -121,26 +121,26 @@ class FlowVideo:
         Raises:
             InputError: if the source is an iterable of frames, which can be read only once.
         """
-        if self.movie is None:
+        if self.video is None:
             raise InputError("an iterable of frames can be read only once; open it as a video, or give a scale.")
-        instants = self.clip.instants(self.movie, SAMPLED_PAIRS, together=2)
+        instants = self.clip.instants(self.video, SAMPLED_PAIRS, together=2)
         lengths: list[Tensor] = []
         for index, instant in enumerate(instants):
-            lengths.extend(self._sample_lengths(self.movie, instant))
+            lengths.extend(self._sample_lengths(self.video, instant))
             if progress:
                 progress(index + 1, len(instants))
         if not lengths:
-            lengths.extend(self._sample_lengths(self.movie, self.options.start))
+            lengths.extend(self._sample_lengths(self.video, self.options.start))
         return max(MIN_SCALE, float(torch.cat(lengths).quantile(SCALE_QUANTILE))) if lengths else MIN_SCALE
 
-    def _prepare(self, size: tuple[int, int]) -> TiledFlow:
+    def _prepare(self, size: tuple[int, int]) -> FlowEngine:
         if self._engine is None or self._engine.plan.size != size:
             options, config = self.options, self._network.config
-            limits = (options.tile, options.memory, options.batch)
+            limits = (options.tile, options.memory, options.batch_size)
             plan = plan_flow(size, config, self._device, *limits, half=self.half, zoom=options.zoom)
             # With a warm start, pairs depend on each other and cannot share a batch; tiles of one pair can.
-            self.plan = replace(plan, batch=1) if options.warm_start and plan.tile is None else plan
-            self._engine = TiledFlow(self._network, self._device, self.plan, options.updates, self.half)
+            self.plan = replace(plan, batch_size=1) if options.warm_start and plan.tile is None else plan
+            self._engine = FlowEngine(self._network, self._device, self.plan, options.num_updates, self.half)
         return self._engine
 
     def _init_flow(self, plan: FlowPlan, latest: FlowFrame | None, until: Fraction) -> Tensor | None:
@@ -148,14 +148,14 @@ class FlowVideo:
         if latest is None:
             return None
         duration, previous_duration = until - latest.until, latest.until - latest.time
-        return propagate_flow(latest.flow, plan.seen, self._device) * float(duration / previous_duration)
+        return propagate_flow(latest.flow, plan.working, self._device) * float(duration / previous_duration)
 
     def _make_frame(self, plan: FlowPlan, output: Tensor, first: ClipFrame, second: ClipFrame) -> FlowFrame:
         return FlowFrame(
             flow=output[:2],
             confidence=output[2:].clamp(0, 1),
             trained=self._trained,
-            seen=plan.other_size,
+            input_size=plan.input_size,
             number=first.number,
             time=first.time,
             until=second.time,

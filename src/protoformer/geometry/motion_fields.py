@@ -19,12 +19,12 @@ class Trajectories:
     """Displacements of the cell centers of one frame, the reference, to all frames of a window of T frames.
 
     Attributes:
-        places: B x T x 2 x h x w, displacements in pixels; zero at the reference frame and where `trust` is 0.
-        trust: B x T x 1 x h x w, confidence in [0, 1]; 0 beyond the first or last frame of a clip.
+        displacements: B x T x 2 x h x w, pixels; zero at the reference frame and where the confidence is 0.
+        confidence: B x T x 1 x h x w, in [0, 1]; 0 beyond the first or last frame of a clip.
     """
 
-    places: Tensor
-    trust: Tensor
+    displacements: Tensor
+    confidence: Tensor
 
 
 def cell_centers(size: tuple[int, int], device: torch.device | None = None) -> Tensor:
@@ -33,7 +33,7 @@ def cell_centers(size: tuple[int, int], device: torch.device | None = None) -> T
 
 
 def chain_flows(
-    forward: Tensor, backward: Tensor, forward_trust: Tensor, backward_trust: Tensor, now: int
+    forward: Tensor, backward: Tensor, forward_confidence: Tensor, backward_confidence: Tensor, now: int
 ) -> Trajectories:
     """Chain the flows between neighboring frames to trajectories of T frames.
 
@@ -43,23 +43,23 @@ def chain_flows(
     Args:
         forward: B x (T - 1) x 2 x h x w, pixels, at the cell centers; [:, i] is the flow from frame i to i + 1.
         backward: B x (T - 1) x 2 x h x w, pixels; [:, i] is the flow from frame i + 1 to i.
-        forward_trust: B x (T - 1) x 1 x h x w, confidence of `forward` in [0, 1]; 0 if there is no such frame.
-        backward_trust: B x (T - 1) x 1 x h x w, confidence of `backward`.
+        forward_confidence: B x (T - 1) x 1 x h x w, confidence of `forward` in [0, 1]; 0 if there is no such frame.
+        backward_confidence: B x (T - 1) x 1 x h x w, confidence of `backward`.
         now: Index of the reference frame in the window.
 
     Returns:
         The trajectories.
     """
-    after = _accumulate(forward[:, now:], forward_trust[:, now:])
-    before = _accumulate(backward[:, :now].flip(1), backward_trust[:, :now].flip(1)).flip(1)
-    reference = torch.cat((torch.zeros_like(forward[:, :1]), torch.ones_like(forward_trust[:, :1])), dim=2)
-    places, trust = torch.cat((before, reference, after), dim=1).split((2, 1), dim=2)
-    return trusted_tracks(places, trust)
+    after = _accumulate(forward[:, now:], forward_confidence[:, now:])
+    before = _accumulate(backward[:, :now].flip(1), backward_confidence[:, :now].flip(1)).flip(1)
+    reference = torch.cat((torch.zeros_like(forward[:, :1]), torch.ones_like(forward_confidence[:, :1])), dim=2)
+    displacements, confidence = torch.cat((before, reference, after), dim=1).split((2, 1), dim=2)
+    return build_trajectories(displacements, confidence)
 
 
-def trusted_tracks(places: Tensor, trust: Tensor) -> Trajectories:
+def build_trajectories(displacements: Tensor, confidence: Tensor) -> Trajectories:
     """Create trajectories whose displacements are zero where the confidence is 0; see `Trajectories`."""
-    return Trajectories(torch.where(trust > 0, places, 0.0), trust)
+    return Trajectories(torch.where(confidence > 0, displacements, 0.0), confidence)
 
 
 def seen_from(trajectories: Trajectories, warp: Tensor) -> Trajectories:
@@ -72,24 +72,26 @@ def seen_from(trajectories: Trajectories, warp: Tensor) -> Trajectories:
     Returns:
         The trajectories; at the reference frame the displacements equal the warp.
     """
-    frames = trajectories.places.shape[1]
+    frames = trajectories.displacements.shape[1]
     at = _grid_of(warp) + warp / CELL
-    weighted = torch.cat((trajectories.places * trajectories.trust, trajectories.trust), dim=2)
+    weighted = torch.cat((trajectories.displacements * trajectories.confidence, trajectories.confidence), dim=2)
     # Weighted by confidence, because invalid cells are zero and would bias their neighbors.
     sampled = sample(weighted.flatten(1, 2), at, "border")
-    places, trust = sampled.unflatten(1, (frames, 3)).split((2, 1), dim=2)
-    return trusted_tracks(places / trust.clamp_min(1e-6) + warp[:, None], trust * _within(at)[:, None])
+    displacements, confidence = sampled.unflatten(1, (frames, 3)).split((2, 1), dim=2)
+    return build_trajectories(
+        displacements / confidence.clamp_min(1e-6) + warp[:, None], confidence * _within(at)[:, None]
+    )
 
 
 def _accumulate(flows: Tensor, confidences: Tensor) -> Tensor:
     """Chain n flows; returns displacement and confidence after each of them, B x n x 3 x h x w."""
     grid, outputs = _grid_of(flows), []
-    offset, trust = torch.zeros_like(flows[:, :0].sum(dim=1)), torch.ones_like(confidences[:, :0].sum(dim=1))
+    offset, product = torch.zeros_like(flows[:, :0].sum(dim=1)), torch.ones_like(confidences[:, :0].sum(dim=1))
     for flow, confidence in zip(flows.unbind(1), confidences.unbind(1), strict=True):
         step = sample(torch.cat((flow, confidence), dim=1), grid + offset / CELL, "border")
         offset = offset + step[:, :2]
-        trust = trust * step[:, 2:] * _within(grid + offset / CELL)
-        outputs.append(torch.cat((offset, trust), dim=1))
+        product = product * step[:, 2:] * _within(grid + offset / CELL)
+        outputs.append(torch.cat((offset, product), dim=1))
     return torch.stack(outputs, dim=1) if outputs else torch.cat((flows, confidences), dim=2)
 
 
@@ -152,36 +154,36 @@ def evaluate_fields(coefficients: Tensor, terms: Tensor) -> Tensor:
     return fields
 
 
-def fit_fields(places: Tensor, trust: Tensor) -> SmoothFields:
+def fit_fields(displacements: Tensor, confidence: Tensor) -> SmoothFields:
     """Fit quadratic fields to displacements by iteratively reweighted least squares.
 
     Independently moving objects have large residuals and get small weights.
 
     Args:
-        places: B x T x 2 x h x w, displacements in pixels.
-        trust: B x T x 1 x h x w, confidence in [0, 1].
+        displacements: B x T x 2 x h x w, pixels.
+        confidence: B x T x 1 x h x w, in [0, 1].
     """
-    terms = cell_terms(places.shape[-2], places.shape[-1], places.device)
-    weights = trust
-    coefficients = _solve_least_squares(places, weights, terms)
+    terms = cell_terms(displacements.shape[-2], displacements.shape[-1], displacements.device)
+    weights = confidence
+    coefficients = _solve_least_squares(displacements, weights, terms)
     for _ in range(REFITS):
-        residual = (places - evaluate_fields(coefficients, terms)).norm(dim=2, keepdim=True)
+        residual = (displacements - evaluate_fields(coefficients, terms)).norm(dim=2, keepdim=True)
         mean = (weights * residual).sum(dim=(3, 4), keepdim=True) / weights.sum(dim=(3, 4), keepdim=True).clamp_min(
             1e-6
         )
-        weights = trust / (1 + (residual / (NEAR + SPREAD * mean)).square())
-        coefficients = _solve_least_squares(places, weights, terms)
+        weights = confidence / (1 + (residual / (NEAR + SPREAD * mean)).square())
+        coefficients = _solve_least_squares(displacements, weights, terms)
     return SmoothFields(coefficients, weights)
 
 
-def _solve_least_squares(places: Tensor, weights: Tensor, terms: Tensor) -> Tensor:
+def _solve_least_squares(displacements: Tensor, weights: Tensor, terms: Tensor) -> Tensor:
     """Solve the weighted least squares problem: coefficients, B x T x 6 x 2."""
     flat = terms.flatten(1)
     products = (flat[:, None] * flat[None]).flatten(0, 1)  # 36 x hw
     normal = (weights.flatten(2) @ products.T / flat.shape[1]).unflatten(-1, (TERMS, TERMS))
-    right = ((places * weights).flatten(3) @ flat.T / flat.shape[1]).transpose(-1, -2)
-    rows = torch.arange(TERMS, device=places.device)
-    ridge = torch.zeros(TERMS, TERMS, device=places.device, dtype=torch.float32)
+    right = ((displacements * weights).flatten(3) @ flat.T / flat.shape[1]).transpose(-1, -2)
+    rows = torch.arange(TERMS, device=displacements.device)
+    ridge = torch.zeros(TERMS, TERMS, device=displacements.device, dtype=torch.float32)
     for index, value in enumerate(RIDGE):
         ridge = ridge + value * ((rows == index)[:, None] & (rows == index)).float()
     return _gauss_jordan(torch.cat((normal + ridge, right), dim=-1))

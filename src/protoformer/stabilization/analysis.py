@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.flow.engine import EncodedFrame, TiledFlow
+from protoformer.flow.engine import EncodedFrame, FlowEngine
 from protoformer.flow.tiling import FlowPlan
 from protoformer.geometry.motion_fields import CELL, chain_flows
 from protoformer.geometry.resizing import shrink
@@ -159,8 +159,8 @@ class MotionAnalyzer:
         self.warps = delay is None or network.window[1] <= delay
         self.working = working_size(size, network.config.stab_pixels)
         self._network, self._device, self._half = network, device, half
-        plan = FlowPlan(self.working, self.working, tile=None, batch=2, low_memory=False)
-        self._flow = TiledFlow(flow, device, plan, NUM_UPDATES, half)
+        plan = FlowPlan(self.working, self.working, tile=None, batch_size=2, low_memory=False)
+        self._flow = FlowEngine(flow, device, plan, NUM_UPDATES, half)
         self._centers = centered_cells(self.working[0] // CELL, self.working[1] // CELL, size)
         self._upscale = np.array([size[1] / self.working[1], size[0] / self.working[0]])
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.geometry.motion_fields import CELL, Trajectories, trusted_tracks
+from protoformer.geometry.motion_fields import CELL, Trajectories, build_trajectories
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.stabilization import window_of
 from protoformer.synthetic.ground_truth import outward, render_image, true_trajectories, true_warp
@@ -52,14 +52,14 @@ class SyntheticWindows:
             look: Render pass, "clean" or "final".
         """
         scenes, (past, future) = renderer.scenes, window_of(self.config)
-        draws = SceneRandom(SALT, scenes.film.key)
+        draws = SceneRandom(SALT, scenes.sensor.key)
         renderer = Renderer(_scale_shake(scenes, draws), renderer.bank, renderer.device)
         start, steps = draws.uniform("begin", 0.0, MAX_START), torch.arange(-past, future + 2, dtype=torch.float64)
-        times = start + steps[:, None] / scenes.rate
+        times = start + steps[:, None] / scenes.fps
         frames = renderer.scenes.frames(times, device=renderer.device)
         errors = EstimationErrors(draws, scenes, past, len(times), renderer.device)
         parts = [self._window(renderer, frames[index:], times[past + index], errors, index, look) for index in (0, 1)]
-        names = ("unstable", "places", "trust", "warp", "valid")
+        names = ("unstable", "displacements", "confidence", "warp", "valid")
         both = {name: torch.stack(each, dim=1) for name, each in zip(names, zip(*parts, strict=True), strict=True)}
         stable = render_image(renderer, renderer.view(times[past], steady=True), look)
         return StabilityWindows(stable=stable, **both, names=scenes.names)
@@ -73,7 +73,7 @@ class SyntheticWindows:
         unstable = renderer.view(time)
         warp = true_warp(renderer, renderer.scenes.frame(time, True, renderer.device), unstable.frame)
         flow = torch.where(warp.valid, warp.flow, 0.0)
-        return render_image(renderer, unstable, look), estimated.places, estimated.trust, flow, warp.valid
+        return render_image(renderer, unstable, look), estimated.displacements, estimated.confidence, flow, warp.valid
 
 
 class EstimationErrors:
@@ -128,13 +128,13 @@ class EstimationErrors:
         Returns:
             Estimated trajectories.
         """
-        count = trajectories.places.shape[1]
+        count = trajectories.displacements.shape[1]
         offset = self.offset[:, index : index + count]
         numbers = torch.arange(index, index + count, device=offset.device)
         within = (numbers >= self.first[:, None]) & (numbers <= self.last[:, None])
         confidence = outward(self.confidence.expand(-1, count, -1, -1, -1), now)
-        trust = trajectories.trust * confidence * within.view(*within.shape, 1, 1, 1)
-        return trusted_tracks(trajectories.places + offset - offset[:, now : now + 1], trust)
+        confidence = trajectories.confidence * confidence * within.view(*within.shape, 1, 1, 1)
+        return build_trajectories(trajectories.displacements + offset - offset[:, now : now + 1], confidence)
 
 
 def _scale_shake(scenes: Scenes, draws: SceneRandom) -> Scenes:

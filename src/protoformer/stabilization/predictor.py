@@ -28,7 +28,7 @@ from protoformer.stabilization.planner import (
 from protoformer.stabilization.rendering import render_stabilized
 from protoformer.stabilization.result import CameraPath, StabilizationResult, StoredFields, mean_acceleration
 from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
-from protoformer.video.types import DEFAULT_RATE, ImageArray
+from protoformer.video.types import DEFAULT_FPS, ImageArray
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 Crop = str | float
@@ -125,7 +125,7 @@ class StabilizationPredictor(SummaryRepr):
         delay: int | None = None,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
-        rate: float | Fraction = DEFAULT_RATE,
+        fps: float | Fraction = DEFAULT_FPS,
         precision: Precision = "auto",
         progress: ProgressCallback | None = None,
     ) -> StabilizationResult:
@@ -144,7 +144,7 @@ class StabilizationPredictor(SummaryRepr):
                 later frames, a `field` network as many as its window has.
             start: Start of the span, seconds.
             end: End of the span, seconds.
-            rate: Frame rate of images, which have no timestamps, in frames per second.
+            fps: Frame rate of images, which have no timestamps, in frames per second.
             precision: "full" computes in float32, "half" computes products in bfloat16, "auto" uses bfloat16 on devices
                 with hardware support.
             progress: Callback that receives the number of frames done and the estimated total.
@@ -156,7 +156,7 @@ class StabilizationPredictor(SummaryRepr):
             InputError: If an option is not valid, or the source cannot be read or has no frames in the span.
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
-        clip = ClipFrames(source, Span(start, end, 1, rate))
+        clip = ClipFrames(source, Span(start, end, 1, fps))
         timestamps: list[tuple[Fraction, int]] = []
         analysis = self._analyze(
             _iter_frames(clip, timestamps, progress), clip.name, use_half_precision(self.device, precision), delay
@@ -167,14 +167,14 @@ class StabilizationPredictor(SummaryRepr):
     __call__ = stabilize
 
     def frames(
-        self, source: Source, result: StabilizationResult, rate: float | Fraction = DEFAULT_RATE
+        self, source: Source, result: StabilizationResult, fps: float | Fraction = DEFAULT_FPS
     ) -> Iterator[tuple[Fraction, ImageArray, ImageArray]]:
         """Render the stabilized frames.
 
         Args:
             source: The source that was stabilized.
             result: Result of `stabilize`.
-            rate: Frame rate of images, as for `stabilize`.
+            fps: Frame rate of images, as for `stabilize`.
 
         Yields:
             Time in seconds, input image and stabilized image, uint8 H x W x 3 each.
@@ -183,7 +183,7 @@ class StabilizationPredictor(SummaryRepr):
             InputError: If the source has fewer frames than before.
         """
         first, count = result.times[0], len(result.times)
-        frames = iter(ClipFrames(source, Span(first, None, 1, rate)))
+        frames = iter(ClipFrames(source, Span(first, None, 1, fps)))
         for index in range(count):
             frame = next(frames, None)
             if frame is None:
@@ -298,7 +298,7 @@ def _iter_frames(
     clip: ClipFrames, timestamps: list[tuple[Fraction, int]], progress: ProgressCallback | None
 ) -> Iterator[ClipFrame]:
     """Yield the frames of a clip and append the time and number of each to `timestamps`."""
-    num_frames = (clip.movie and clip.movie.info.frames) or 0
+    num_frames = (clip.video and clip.video.info.num_frames) or 0
     for frame in clip:
         timestamps.append((frame.time, frame.number))
         yield frame

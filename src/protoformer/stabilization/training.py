@@ -93,6 +93,6 @@ class ValidationWindows(ValidationScenes[StabilityWindows]):
 
 
 def _run_network(network: nn.Module, windows: StabilityWindows) -> StabilizePrediction:
-    trajectories = Trajectories(windows.places.flatten(0, 1), windows.trust.flatten(0, 1))
+    trajectories = Trajectories(windows.displacements.flatten(0, 1), windows.confidence.flatten(0, 1))
     prediction: StabilizePrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trajectories)
     return prediction

@@ -246,7 +246,7 @@ SKY_RADIUS = 2000.0
 """Radius of the sky, meters."""
 
 
-def sample_air(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 0.3) -> Atmosphere:
+def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 0.3) -> Atmosphere:
     """Draw light and fog, with the sun above the horizon.
 
     Args:

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPPLE, Frame
+from protoformer.synthetic.scene import CENTER, FORWARD, INVERSE, KINDS, ORIGIN, RIPPLE, Frame
 from protoformer.synthetic.texture_bank import TextureBank
 
 NEAREST = 0.02
@@ -311,7 +311,7 @@ def _bounding_radii(frame: Frame) -> Tensor:
 
 def _bounds(frame: Frame) -> Tensor:
     """Return the bounds of rays (x, y, 1) that may hit each primitive: 4 x B x P, (min x, max x, min y, max y)."""
-    (x, y, z), radius = frame.table[PLACE], _bounding_radii(frame)
+    (x, y, z), radius = frame.table[CENTER], _bounding_radii(frame)
     near, far = (z - radius).clamp_min(1e-9), (z + radius).clamp_min(1e-9)
     ends = [
         reduce((center + side) / near, (center + side) / far)
@@ -332,5 +332,5 @@ def _against_the_light(frame: Frame, points: Tensor) -> tuple[Tensor, Tensor, Te
     tangent = tangent / tangent.norm(dim=1, keepdim=True)
     axes = torch.stack((tangent, torch.linalg.cross(frame.sun, tangent)))  # 2 x B x 3
     (point_x, point_y), radius = torch.einsum("abi,ibn->abn", axes, points), _bounding_radii(frame)
-    x, y = torch.einsum("abi,ibn->abn", axes, frame.table[PLACE])
+    x, y = torch.einsum("abi,ibn->abn", axes, frame.table[CENTER])
     return point_x, point_y, torch.stack((x - radius, x + radius, y - radius, y + radius))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, trusted_tracks
+from protoformer.geometry.motion_fields import CELL, Trajectories, build_trajectories, cell_centers
 from protoformer.geometry.warps import inside_image
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.rng import SceneRandom
@@ -47,7 +47,7 @@ def render_image(renderer: Renderer, view: View, render_pass: str) -> Tensor:
 
 def flow_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) -> FlowSample:
     """Render a frame, the next one, and the flow between them."""
-    rate, names = renderer.scenes.rate, renderer.scenes.names
+    rate, names = renderer.scenes.fps, renderer.scenes.names
     first, second = renderer.view(frame / rate), renderer.view((frame + 1) / rate)
     motion = renderer.motion(first, second)
     return FlowSample(
@@ -62,7 +62,7 @@ def flow_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) 
 
 def depth_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) -> DepthSample:
     """Render a frame and its depth; the sky is not valid."""
-    view = renderer.view(frame / renderer.scenes.rate)
+    view = renderer.view(frame / renderer.scenes.fps)
     valid = view.depth < FARTHEST
     return DepthSample(
         image=render_image(renderer, view, render_pass),
@@ -122,9 +122,7 @@ def _visible_pixels(renderer: Renderer, view: View) -> Tensor:
 
 def track_clip(renderer: Renderer, render_pass: str = "clean", *, frames: int, step: int = 1) -> TrackClip:
     """Render frames `step` apart and one target per scene, chosen by `targets` in the first frame."""
-    return track_frames(
-        renderer, render_pass, [index / renderer.scenes.rate for index in range(0, frames * step, step)]
-    )
+    return track_frames(renderer, render_pass, [index / renderer.scenes.fps for index in range(0, frames * step, step)])
 
 
 def track_frames(
@@ -162,7 +160,7 @@ def stability_clip(renderer: Renderer, render_pass: str = "clean", *, frames: in
     """Render frames `step` apart of the shaky and of the steady path, and the warps between them."""
     shaky, steady, warps, valid = [], [], [], []
     for index in range(0, frames * step, step):
-        time = index / renderer.scenes.rate
+        time = index / renderer.scenes.fps
         unstable, stable = renderer.view(time), renderer.view(time, steady=True)
         motion = renderer.motion(stable, unstable)
         shaky.append(render_image(renderer, unstable, render_pass))
@@ -207,7 +205,7 @@ def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> 
             visible[:, index] &= ~renderer.moved(hit, centers, frames[index])[2]
     confidence = outward(visible.float(), now)
     cells = (height // CELL, width // CELL)
-    return trusted_tracks(displacements.unflatten(-1, cells), confidence.unflatten(-1, cells))
+    return build_trajectories(displacements.unflatten(-1, cells), confidence.unflatten(-1, cells))
 
 
 def _project_to_frames(

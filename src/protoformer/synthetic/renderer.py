@@ -142,8 +142,8 @@ class Renderer:
     def __init__(self, scenes: Scenes, bank: TextureBank | None = None, device: torch.device | str = "cpu") -> None:
         self.scenes, self.device = scenes, torch.device(device)
         self.bank = (procedural_bank() if bank is None else bank).to(self.device)
-        primitives, air = scenes.primitives, scenes.air
-        self.looks = build_looks(primitives, air.sun, air.ambient, air.sunlight, self.device)
+        primitives, atmosphere = scenes.primitives, scenes.atmosphere
+        self.looks = build_looks(primitives, atmosphere.sun, atmosphere.ambient, atmosphere.sunlight, self.device)
         outline = to_device(primitives.outline.permute(2, 0, 1).float(), self.device)
         self.shapes = Shapes(outline, self.looks.texture, self.bank)
 
@@ -297,11 +297,11 @@ class Renderer:
     def _shutter_times(self, frame: Frame, subframes: int) -> list[Tensor]:
         """Return the times, B each, at which the open shutter is sampled."""
         fractions = [(subframe + 0.5) / subframes - 0.5 for subframe in range(subframes)]
-        return [frame.time + fraction * self.scenes.film.shutter / self.scenes.rate for fraction in fractions]
+        return [frame.time + fraction * self.scenes.sensor.shutter / self.scenes.fps for fraction in fractions]
 
     def _developed(self, image: Tensor, view: View) -> Tensor:
         """Apply lens, sensor and codec to an image."""
-        sensor = self.scenes.film
+        sensor = self.scenes.sensor
         gamma, lift, falloff, read, shot = (getattr(sensor, name).float().to(self.device) for name in SENSOR_FIELDS)
         selected = self._soft()
         if len(selected):
@@ -316,12 +316,12 @@ class Renderer:
 
     def _soft(self) -> Tensor:
         """Return the scenes with a nonzero aperture: int64, on the CPU. The others are sharp everywhere."""
-        return (self.scenes.film.aperture > 0).nonzero()[:, 0]
+        return (self.scenes.sensor.aperture > 0).nonzero()[:, 0]
 
     def _noise_keys(self, frame: Frame) -> Tensor:
         """Return a noise key per frame, different for the shaky and the steady path."""
-        tick = (frame.time * self.scenes.rate * 64).round().long()
-        return self.scenes.film.key * 1_000_003 + 2 * tick + int(frame.steady)
+        tick = (frame.time * self.scenes.fps * 64).round().long()
+        return self.scenes.sensor.key * 1_000_003 + 2 * tick + int(frame.steady)
 
     def _clean_by_kernels(self, view: View) -> Tensor:
         from protoformer.synthetic.kernels import shading_kernels
@@ -335,13 +335,13 @@ class Renderer:
         times = torch.stack(self._shutter_times(view.frame, subframes))
         tables, suns = self.scenes.moments(times, view.frame.steady, self.device)
         shifts = _subframe_offsets(subframes, self.device)
-        return shading_kernels.exposed(view.frame, self.shapes, self.looks, tables, suns, self._air, shifts)
+        return shading_kernels.exposed(view.frame, self.shapes, self.looks, tables, suns, self._atmosphere, shifts)
 
     def _developed_by_kernels(self, image: Tensor, view: View) -> Tensor:
         """Run `_developed` in kernels, in place up to the codec."""
         from protoformer.synthetic.kernels import sensor_kernels
 
-        sensor, selected = self.scenes.film, self._soft()
+        sensor, selected = self.scenes.sensor, self._soft()
         if len(selected):
             lens = torch.stack((sensor.aperture, sensor.focus), dim=1).float()
             sensor_kernels.defocus_(image, view.depth, to_device(lens, self.device), to_device(selected, self.device))
@@ -352,10 +352,10 @@ class Renderer:
         return sensor_kernels.compressed(image, to_device(steps_of(sensor.quality.float()), self.device))
 
     @cached_property
-    def _air(self) -> Tensor:
+    def _atmosphere(self) -> Tensor:
         """Ambient fraction, fog per meter, and the colors of sunlight and fog: B x 8."""
-        air = self.scenes.air
-        numbers = (air.ambient[:, None], air.fog[:, None], air.sunlight, air.fog_color)
+        atmosphere = self.scenes.atmosphere
+        numbers = (atmosphere.ambient[:, None], atmosphere.fog[:, None], atmosphere.sunlight, atmosphere.fog_color)
         return to_device(torch.cat(numbers, dim=1).float(), self.device)
 
     def _constant_color(self, hit: Hits) -> Tensor:
@@ -365,7 +365,7 @@ class Renderer:
 
     def _final_color(self, hit: Hits) -> Tensor:
         """Compute colors of the final pass before lens and sensor: 3 x B x N."""
-        air, frame = self.scenes.air, hit.frame
+        atmosphere, frame = self.scenes.atmosphere, hit.frame
         material = surface(hit, self.looks, self.bank)
         sun, ambient = frame.sun.T[:, :, None], self.looks.ambient[:, None]
         cosine = (material.normals * sun).sum(dim=0)
@@ -379,8 +379,8 @@ class Renderer:
         reflected = view - 2 * (view * material.normals).sum(dim=0) * material.normals
         highlight = (reflected * sun).sum(dim=0).clamp_min(0) ** 24 * material.gloss * ~shadow
         color = material.color * lit * self.looks.sunlight.T[:, :, None] + highlight
-        transmittance = torch.exp(-air.fog.float().to(self.device)[:, None] * hit.depth)
-        fog = air.fog_color.float().to(self.device).T[:, :, None]
+        transmittance = torch.exp(-atmosphere.fog.float().to(self.device)[:, None] * hit.depth)
+        fog = atmosphere.fog_color.float().to(self.device).T[:, :, None]
         return (color * transmittance + fog * (1 - transmittance)).clamp(0, 1)
 
     def _centers(self) -> Tensor:

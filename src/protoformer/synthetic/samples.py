@@ -166,8 +166,8 @@ class StabilityWindows:
     Attributes:
         unstable: N x 2 x 3 x H x W, the two frames.
         stable: N x 3 x H x W, the steady version of the first.
-        places: N x 2 x T x 2 x h x w, as in `geometry.motion_fields.Trajectories`.
-        trust: N x 2 x T x 1 x h x w, as in `geometry.motion_fields.Trajectories`.
+        displacements: N x 2 x T x 2 x h x w, as in `geometry.motion_fields.Trajectories`.
+        confidence: N x 2 x T x 1 x h x w, as in `geometry.motion_fields.Trajectories`.
         warp: N x 2 x 2 x h x w, pixels, from the cell centers of each steady frame to the shaky one, as in
             `StabilityClip`.
         valid: N x 2 x 1 x h x w, bool, where the warp is given.
@@ -176,8 +176,8 @@ class StabilityWindows:
 
     unstable: Tensor
     stable: Tensor
-    places: Tensor
-    trust: Tensor
+    displacements: Tensor
+    confidence: Tensor
     warp: Tensor
     valid: Tensor
     names: tuple[str, ...] = ()

@@ -235,20 +235,20 @@ class Scenes:
     Attributes:
         primitives: The geometry.
         camera: The camera and its path.
-        air: Light and fog.
-        film: Lens, sensor and codec.
+        atmosphere: Light and fog.
+        sensor: Lens, sensor and codec.
         size: (height, width) of the images.
-        rate: Frames per second.
+        fps: Frames per second.
         target: Instance to track; 0 for none.
         names: B names.
     """
 
     primitives: Primitives
     camera: Camera
-    air: Atmosphere
-    film: Sensor
+    atmosphere: Atmosphere
+    sensor: Sensor
     size: tuple[int, int]
-    rate: float
+    fps: float
     target: int = 0
     names: tuple[str, ...] = ()
 
@@ -307,7 +307,9 @@ class Scenes:
     ) -> tuple[Tensor, Tensor]:
         """Run `_compute_tables` on a device; the result stays there."""
         scenes = (
-            replace(self, primitives=_move_record(self.primitives, device), air=_move_record(self.air, device))
+            replace(
+                self, primitives=_move_record(self.primitives, device), atmosphere=_move_record(self.atmosphere, device)
+            )
             if device
             else self
         )
@@ -338,11 +340,11 @@ class Scenes:
             ),
             dim=-1,
         )
-        sun = (to_camera[..., 0, :, :] @ self.air.sun[..., None])[..., 0]
+        sun = (to_camera[..., 0, :, :] @ self.atmosphere.sun[..., None])[..., 0]
         return table.movedim(-1, -3).float(), sun.float()
 
 
-INVERSE, ORIGIN, FORWARD, PLACE, RIPPLE = slice(0, 9), slice(9, 12), slice(12, 21), slice(21, 24), slice(24, 30)
+INVERSE, ORIGIN, FORWARD, CENTER, RIPPLE = slice(0, 9), slice(9, 12), slice(12, 21), slice(21, 24), slice(24, 30)
 """Rows of a frame's table."""
 
 
@@ -359,7 +361,7 @@ class Frame:
         eye: B x 3, camera position in the world, float64, on the CPU.
         lens: B x 4, focal lengths and principal point (x, y), pixels.
         table: F x B x P, float32. INVERSE and ORIGIN map camera coordinates to a primitive's local ones, p_local =
-            inverse p + origin; FORWARD and PLACE map back; RIPPLE is (amplitude, waves, phase) of both waves.
+            inverse p + origin; FORWARD and CENTER map back; RIPPLE is (amplitude, waves, phase) of both waves.
         sun: B x 3, unit vector towards the sun.
         alive: B x P, bool, which primitives exist.
         casts: B x P, bool, which primitives cast a shadow.

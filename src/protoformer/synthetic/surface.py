@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.casting import ripple, unripple
-from protoformer.synthetic.scene import FORWARD, INVERSE, KINDS, ORIGIN, PLACE, RIPPLE, Frame, Primitives, to_device
+from protoformer.synthetic.scene import CENTER, FORWARD, INVERSE, KINDS, ORIGIN, RIPPLE, Frame, Primitives, to_device
 from protoformer.synthetic.texture_bank import TextureBank
 
 SIZE, LIT, TILING, GAIN, BIAS, GLOSS = slice(0, 3), slice(3, 12), slice(12, 18), slice(18, 21), slice(21, 24), 24
@@ -108,7 +108,7 @@ def hits(frame: Frame, index: Tensor, depth: Tensor, positions: Tensor) -> Hits:
 
 def transport_points(hit: Hits, frame: Frame) -> Tensor:
     """Compute where the same material points are in another frame: 3 x B x N, meters, its camera coordinates."""
-    rows = gather_rows(torch.cat((frame.table[FORWARD], frame.table[PLACE], frame.table[RIPPLE])), hit.index)
+    rows = gather_rows(torch.cat((frame.table[FORWARD], frame.table[CENTER], frame.table[RIPPLE])), hit.index)
     a, center, waves = rows[0:9], rows[9:12], rows[12:18]
     flat_x, flat_y = unripple(hit.material[0], hit.material[1], waves)
     x, y = torch.where(hit.flat, flat_x, hit.material[0]), torch.where(hit.flat, flat_y, hit.material[1])

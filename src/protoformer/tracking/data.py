@@ -258,7 +258,7 @@ class SyntheticPairs:
             look: Render pass, "clean" or "final".
         """
         scenes = renderer.scenes
-        draws = SceneRandom(SALT, scenes.film.key)
+        draws = SceneRandom(SALT, scenes.sensor.key)
         start = draws.uniform("begin", 0.0, MAX_START)
         gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
         backwards = draws.whether("backwards", 0.5)

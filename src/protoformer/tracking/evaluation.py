@@ -32,7 +32,7 @@ from protoformer.tracking.video import TrackMethod, track_frames
 from protoformer.training.metrics import Averages
 from protoformer.training.task import Tally
 from protoformer.video.image_sequence import ImageSequence
-from protoformer.video.types import DEFAULT_RATE
+from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.html import Figure, Page, Section
 from protoformer.viz.plots import Curve, line_plot
 from protoformer.viz.text import score_table
@@ -235,7 +235,7 @@ def run_sequence(
         )
     boxes, seconds = [], 0.0
     try:
-        video = ImageSequence(sequence.frames, DEFAULT_RATE)
+        video = ImageSequence(sequence.frames, DEFAULT_FPS)
         for step in track_frames(video, sequence.boxes[:1], method):
             boxes.append(step.targets[0].box)
             seconds += step.seconds
@@ -403,11 +403,11 @@ def track_page(evaluation: TrackEvaluation) -> Page:
     y_label = "fraction of frames"
     figures = (
         Figure(
-            line_plot(success, "overlap threshold", y_label, y_span=(0.0, 1.0)),
+            line_plot(success, "overlap threshold", y_label, y_range=(0.0, 1.0)),
             _caption("success: overlap above a threshold", success),
         ),
         Figure(
-            line_plot(precision, "pixels", y_label, y_span=(0.0, 1.0)),
+            line_plot(precision, "pixels", y_label, y_range=(0.0, 1.0)),
             _caption("precision: center error within a threshold", precision),
         ),
     )

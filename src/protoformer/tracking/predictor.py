@@ -19,7 +19,7 @@ from protoformer.tracking.result import Box, Boxes, TrackedBox, TrackResult, che
 from protoformer.tracking.target import MIN_SIDE, SearchRegion, Target, TemplateMemory, clip_to_frame
 from protoformer.tracking.video import track_targets
 from protoformer.video.clip import ClipFrames, Source, Span
-from protoformer.video.types import DEFAULT_RATE
+from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 
@@ -81,8 +81,8 @@ class TrackingPredictor(SummaryRepr):
         *,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
-        every: int = 1,
-        rate: float | Fraction = DEFAULT_RATE,
+        frame_step: int = 1,
+        fps: float | Fraction = DEFAULT_FPS,
         progress: ProgressCallback | None = None,
         precision: Precision = "auto",
     ) -> tuple[TrackResult, ...]:
@@ -95,8 +95,8 @@ class TrackingPredictor(SummaryRepr):
             boxes: One box (x, y, w, h) or several, in pixels, as for `tracker`.
             start: Start of the span, seconds.
             end: End of the span, seconds.
-            every: Frame step; the first frame of the span is always selected.
-            rate: Frame rate of images, which have no timestamps, in frames per second.
+            frame_step: Frame step; the first frame of the span is always selected.
+            fps: Frame rate of images, which have no timestamps, in frames per second.
             progress: Callback that receives the number of frames done and the estimated total.
             precision: As for `tracker`.
 
@@ -106,8 +106,8 @@ class TrackingPredictor(SummaryRepr):
         Raises:
             InputError: If the source cannot be read, has fewer than two frames in the span, or a box is not valid.
         """
-        clip = ClipFrames(source, Span(start, end, every, rate))
-        num_frames = (clip.movie and clip.movie.info.frames) or 0
+        clip = ClipFrames(source, Span(start, end, frame_step, fps))
+        num_frames = (clip.video and clip.video.info.num_frames) or 0
         outputs: list[tuple[TrackedBox, ...]] = []
         timestamps: list[tuple[Fraction, int]] = []
         method = partial(self.tracker, precision=precision)
@@ -115,7 +115,7 @@ class TrackingPredictor(SummaryRepr):
             outputs.append(targets)
             timestamps.append((frame.time, frame.number))
             if progress:
-                progress(len(outputs), max(num_frames // every, len(outputs)))
+                progress(len(outputs), max(num_frames // frame_step, len(outputs)))
         return tuple(self._result(target, timestamps) for target in zip(*outputs, strict=True))
 
     __call__ = track

@@ -9,7 +9,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import TableWriter, shown
+from protoformer.io.files import TableWriter, short_repr
 from protoformer.viz.text import SummaryRepr, format_count, format_training
 
 
@@ -147,7 +147,9 @@ def parse_boxes(boxes: Boxes) -> tuple[Box, ...]:
     """
     rows = boxes.tolist() if isinstance(boxes, Tensor) else boxes
     if not isinstance(rows, Iterable):
-        raise InputError(f"a box is four numbers, x, y, width and height in pixels, not {shown(rows)}; give these.")
+        raise InputError(
+            f"a box is four numbers, x, y, width and height in pixels, not {short_repr(rows)}; give these."
+        )
     rows = list(rows)
     if rows and not isinstance(rows[0], Iterable):
         rows = [rows]
@@ -161,7 +163,7 @@ def _parse_box(box: Sequence[float]) -> Box:
         values = [float(value) for value in box]
     except (TypeError, ValueError):
         raise InputError(
-            f"a box is four numbers, x, y, width and height in pixels, not {shown(box)}; give these."
+            f"a box is four numbers, x, y, width and height in pixels, not {short_repr(box)}; give these."
         ) from None
     if len(values) != 4:
         raise InputError(f"a box is four numbers, x, y, width and height, and not {len(values)}; give these.")

@@ -59,7 +59,7 @@ def track_frames(
     method: TrackMethod,
     start: float | None = None,
     end: float | None = None,
-    every: int = 1,
+    frame_step: int = 1,
 ) -> Iterator[TrackFrame]:
     """Track targets through a video; in the first frame they are at the given boxes.
 
@@ -69,7 +69,7 @@ def track_frames(
         method: Tracker to run.
         start: Start of the span, seconds.
         end: End of the span, seconds.
-        every: Frame step.
+        frame_step: Frame step.
 
     Yields:
         Every selected frame with its targets.
@@ -78,7 +78,7 @@ def track_frames(
         InputError: If a box is not valid, or, after the first frame, if the span has fewer than two frames.
     """
     checked = check_boxes(boxes, video.info.size)
-    frames, name = trim_memory(video.frames(start, end, every)), str(video.info.paths[0])
+    frames, name = trim_memory(video.frames(start, end, frame_step)), str(video.info.paths[0])
     for frame, targets, seconds in track_targets(frames, lambda frame: frame.image, checked, method, name):
         yield TrackFrame(frame.image, frame.number, frame.time, targets, seconds)
 

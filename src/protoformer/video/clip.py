@@ -13,7 +13,7 @@ from protoformer.errors import InputError
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.io.memory import trim_memory
 from protoformer.video.reader import open_video
-from protoformer.video.types import DEFAULT_RATE, Video, exact_rate
+from protoformer.video.types import DEFAULT_FPS, Video, exact_fps
 
 Source = str | os.PathLike[str] | Video | Iterable[ImageLike]
 """A source of `open_video`, an open `Video`, or frames in any form that `as_frame` accepts."""
@@ -29,18 +29,18 @@ class Span:
     Attributes:
         start: Time of the first frame, in seconds; None: the beginning.
         end: Time after the last frame, in seconds; None: the end.
-        every: Use the first of these frames and every `every`-th after it.
-        rate: Frames per second of images, which store no times.
+        frame_step: Use the first of these frames and every `frame_step`-th after it.
+        fps: Frames per second of images, which store no times.
     """
 
     start: float | Fraction | None = None
     end: float | Fraction | None = None
-    every: int = 1
-    rate: float | Fraction = DEFAULT_RATE
+    frame_step: int = 1
+    fps: float | Fraction = DEFAULT_FPS
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise InputError(f"one frame in {self.every} cannot be taken; give a whole number of 1 or more.")
+        if self.frame_step < 1:
+            raise InputError(f"one frame in {self.frame_step} cannot be taken; give a whole number of 1 or more.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +70,17 @@ class ClipFrames:
 
     Attributes:
         span: The frames to use.
-        movie: The open video; None if the source is frames in memory.
+        video: The open video; None if the source is frames in memory.
     """
 
     def __init__(self, source: Source, span: Span) -> None:
         self.span = span
-        self.movie: Video | None = None
+        self.video: Video | None = None
         self._images: Iterable[ImageLike] = ()
         if isinstance(source, Video):
-            self.movie = source
+            self.video = source
         elif isinstance(source, (str, os.PathLike)):
-            self.movie = open_video(source, span.rate)
+            self.video = open_video(source, span.fps)
         elif isinstance(source, Iterable):
             self._images = source
         else:
@@ -89,14 +89,14 @@ class ClipFrames:
     @property
     def name(self) -> str:
         """The name of the clip in error messages."""
-        return "the clip" if self.movie is None else str(self.movie.info.paths[0])
+        return "the clip" if self.video is None else str(self.video.info.paths[0])
 
     def __iter__(self) -> Iterator[ClipFrame]:
-        return trim_memory(self._iterate_images() if self.movie is None else self.read(self.movie, self.span.start))
+        return trim_memory(self._iterate_images() if self.video is None else self.read(self.video, self.span.start))
 
     def read(self, video: Video, start: float | Fraction | None) -> Iterator[ClipFrame]:
         """Read the frames of an open video from `start` (seconds) to the end of the span."""
-        for frame in video.frames(start, self.span.end, self.span.every):
+        for frame in video.frames(start, self.span.end, self.span.frame_step):
             yield ClipFrame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
 
     def instants(self, video: Video, max_count: int, together: int = 1) -> list[float]:
@@ -111,28 +111,28 @@ class ClipFrames:
         Returns:
             Times in seconds, shortly before the first frame of each sample.
         """
-        rate, first = float(video.info.rate), float(self.span.start or 0)
-        duration = video.info.seconds
+        fps, first = float(video.info.fps), float(self.span.start or 0)
+        duration = video.info.duration
         if duration is None:
-            duration = max((frame.time for frame in video.frames(first)), default=Fraction(0)) + 1 / video.info.rate
+            duration = max((frame.time for frame in video.frames(first)), default=Fraction(0)) + 1 / video.info.fps
         last = min(float(duration), float("inf") if self.span.end is None else float(self.span.end))
-        num_positions = max(1, math.ceil((last - first) * rate / self.span.every - EARLY) - together + 1)
+        num_positions = max(1, math.ceil((last - first) * fps / self.span.frame_step - EARLY) - together + 1)
         count = min(max_count, num_positions)
         starts = [(2 * index + 1) * num_positions // (2 * count) for index in range(count)]
-        return [first + max(0.0, start * self.span.every - EARLY) / rate for start in starts]
+        return [first + max(0.0, start * self.span.frame_step - EARLY) / fps for start in starts]
 
     def _iterate_images(self) -> Iterator[ClipFrame]:
-        rate, size = exact_rate(self.span.rate, self.name), None
+        fps, size = exact_fps(self.span.fps, self.name), None
         start, end = self.span.start or 0, self.span.end
         count = 0
         for number, image in enumerate(self._images):
-            time = number / rate
+            time = number / fps
             if end is not None and float(time) >= end:
                 return
             if float(time) < start:
                 continue
             count += 1
-            if (count - 1) % self.span.every:
+            if (count - 1) % self.span.frame_step:
                 continue
             pixels = as_frame(image, f"frame {number}").cpu()
             # A copy, because the source may reuse the memory for its next frame.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protoformer.errors import InputError
 from protoformer.io.files import pixel_limit, system_reason
-from protoformer.video.types import DEFAULT_RATE, require_av
+from protoformer.video.types import DEFAULT_FPS, require_av
 
 if TYPE_CHECKING:
     from av.audio.stream import AudioStream
@@ -119,7 +119,7 @@ def audio_stream(container: "InputContainer") -> "AudioStream | None":
     return next((stream for stream in streams if stream.disposition & default), streams[0] if streams else None)
 
 
-def has_sound(container: "InputContainer", path: Path, max_pixels: int | None = None) -> bool:
+def has_audio(container: "InputContainer", path: Path, max_pixels: int | None = None) -> bool:
     """Return whether an open file has audio that can be decoded, also if it begins long after the video.
 
     Args:
@@ -135,7 +135,7 @@ def has_sound(container: "InputContainer", path: Path, max_pixels: int | None = 
         return audio_stream(reopened) is not None
 
 
-def time_base(stream: "AudioStream | VideoStream") -> Fraction:
+def stream_time_base(stream: "AudioStream | VideoStream") -> Fraction:
     """Return the unit of a stream's time stamps, in seconds."""
     return stream.time_base or Fraction(1, 1_000_000)
 
@@ -188,12 +188,12 @@ class PacketDecoder:
 
     Attributes:
         skipped: Number of frames skipped so far.
-        torn: Whether the file ended before its declared duration; set at the end.
+        truncated: Whether the file ended before its declared duration; set at the end.
     """
 
     def __init__(self, container: "InputContainer", stream: "VideoStream", path: Path) -> None:
         self.skipped = 0
-        self.torn = False
+        self.truncated = False
         self._container, self._stream, self._path = container, stream, path
         self._end_times: dict[int, int] = {}
 
@@ -234,7 +234,7 @@ class PacketDecoder:
             raise InputError(
                 f"reading {self._path} failed ({system_reason(failure)}); check the disk and its permissions."
             ) from None
-        self.torn = partial or self._ends_early()
+        self.truncated = partial or self._ends_early()
         yield None
 
     def _update_end_time(self, packet: "Packet[Stream]") -> None:
@@ -253,7 +253,7 @@ class PacketDecoder:
         end = max(time * (streams[index].time_base or Fraction(0)) for index, time in self._end_times.items())
         # Some files count their duration from 0, others from their start time.
         start = Fraction(self._container.start_time or 0, require_av().time_base)
-        tolerance = max(_DURATION_TOLERANCE, 2 / (self._stream.average_rate or DEFAULT_RATE))
+        tolerance = max(_DURATION_TOLERANCE, 2 / (self._stream.average_rate or DEFAULT_FPS))
         return max(end, end - start) + tolerance < declared
 
 
@@ -302,7 +302,7 @@ def find_seek_point(path: Path, origin: int, start: float, max_pixels: int | Non
         stream = video_stream(container, path)
         if stream.codec_context.codec.canonical_name in _CODECS_WITH_INVISIBLE_PACKETS:
             return None
-        tick = time_base(stream)
+        time_base = stream_time_base(stream)
         try:
             for packet in demux(container, stream):
                 if packet.size == 0 or packet.is_discard:
@@ -312,7 +312,7 @@ def find_seek_point(path: Path, origin: int, start: float, max_pixels: int | Non
                 times.add(packet.pts)
                 if packet.is_keyframe:
                     keys[packet.pts] = min(packet.pts, packet.dts)
-                if float((packet.pts - origin) * tick) >= start:
+                if float((packet.pts - origin) * time_base) >= start:
                     target = packet.pts if target is None else min(target, packet.pts)
                 if target is not None and packet.dts > target:
                     break

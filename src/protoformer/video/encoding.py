@@ -53,7 +53,7 @@ class ContainerFormat:
         encoders: Video encoders in order of preference.
         audio_encoder: Name of the encoder for audio that cannot be copied; None: no audio.
         copied_codecs: Audio codecs that are copied without encoding.
-        tick: Time base in seconds; None: any.
+        time_base: Time base in seconds; None: any.
         constant_rate: Whether frames are stored at a constant rate, without times.
         hides_lead: Whether audio before time 0 can be stored without being played.
         max_gap: Maximum number of ticks from one frame to the next; None: no limit.
@@ -66,7 +66,7 @@ class ContainerFormat:
     encoders: tuple[Encoder, ...]
     audio_encoder: str | None
     copied_codecs: frozenset[str] = frozenset()
-    tick: Fraction | None = None
+    time_base: Fraction | None = None
     constant_rate: bool = False
     hides_lead: bool = False
     max_gap: int | None = None
@@ -118,7 +118,7 @@ _FORMATS = {
     ".avi": ContainerFormat(
         "avi", (_MJPEG,), "pcm_s16le", _IN_AVI, constant_rate=True, max_gap=60_000, gapless_audio=True
     ),
-    ".gif": ContainerFormat("gif", (_GIF,), None, tick=Fraction(1, 100), max_gap=2**16 - 1),
+    ".gif": ContainerFormat("gif", (_GIF,), None, time_base=Fraction(1, 100), max_gap=2**16 - 1),
 }
 SUFFIXES = frozenset(_FORMATS)
 """Suffixes of all video formats that can be written."""
@@ -165,8 +165,8 @@ class VideoEncoder:
         target: "OutputContainer",
         encoder: Encoder,
         size: tuple[int, int],
-        rate: Fraction,
-        tick: Fraction,
+        fps: Fraction,
+        time_base: Fraction,
         quality: Quality,
     ) -> None:
         """Add a video stream to a container.
@@ -175,18 +175,18 @@ class VideoEncoder:
             target: The open container.
             encoder: The encoder.
             size: (height, width) of the images.
-            rate: Average number of frames per second.
-            tick: Time base in seconds.
+            fps: Average number of frames per second.
+            time_base: Time base in seconds.
             quality: The trade-off between file size and fidelity.
         """
-        self._target, self._encoder, self._tick = target, encoder, tick
-        self._default_duration = round(1 / rate / tick)
+        self._target, self._encoder, self._time_base = target, encoder, time_base
+        self._default_duration = round(1 / fps / time_base)
         self._durations: dict[int, int] = {}  # in ticks, by pts, where it differs from the default
         self._pad = tuple(side % 2 if encoder.even else 0 for side in size)
-        self._palette_filter = _make_palette_filter(size, tick) if encoder.pixel_format == "pal8" else None
+        self._palette_filter = _make_palette_filter(size, time_base) if encoder.pixel_format == "pal8" else None
         self._matrix = "ITU601" if encoder.pixel_format.startswith("yuvj") else default_matrix(*size)
         self._reformatter = require_av().video.reformatter.VideoReformatter()
-        stream = target.add_stream(encoder.name, rate=rate, options=dict(encoder.options[quality]))
+        stream = target.add_stream(encoder.name, rate=fps, options=dict(encoder.options[quality]))
         self._stream = cast("VideoStream", stream)
         self._configure(size)
 
@@ -209,7 +209,7 @@ class VideoEncoder:
         if down or right:
             image = np.pad(image, ((0, down), (0, right), (0, 0)), mode="edge")
         frame = require_av().VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-        frame.pts, frame.time_base = pts, self._tick
+        frame.pts, frame.time_base = pts, self._time_base
         for converted in self._convert(frame):
             self._mux(converted)
 
@@ -224,7 +224,7 @@ class VideoEncoder:
         context = self._stream.codec_context
         context.height, context.width = size[0] + self._pad[0], size[1] + self._pad[1]
         context.pix_fmt = self._encoder.pixel_format
-        context.time_base = self._tick
+        context.time_base = self._time_base
         if self._palette_filter is None:
             context.colorspace = _AV_MATRIX[self._matrix]
             context.color_range = self._color_range
@@ -261,11 +261,11 @@ class VideoEncoder:
             self._target.mux(packet)
 
 
-def _make_palette_filter(size: tuple[int, int], tick: Fraction) -> "Graph":
+def _make_palette_filter(size: tuple[int, int], time_base: Fraction) -> "Graph":
     """Build a filter graph that reduces each frame to its own palette of 256 colors."""
     av = require_av()
     graph: Graph = av.filter.Graph()
-    source = graph.add_buffer(width=size[1], height=size[0], format=av.VideoFormat("rgb24"), time_base=tick)
+    source = graph.add_buffer(width=size[1], height=size[0], format=av.VideoFormat("rgb24"), time_base=time_base)
     split, palette = graph.add("split"), graph.add("palettegen", "stats_mode=single:reserve_transparent=0")
     applied, sink = graph.add("paletteuse", "new=1"), graph.add("buffersink")
     source.link_to(split)

@@ -24,12 +24,12 @@ IMAGE_SUFFIXES = frozenset(
 class ImageSequence(Video):
     """Images of one size at a constant rate, read by `read_image` and rounded to 8 bits."""
 
-    def __init__(self, paths: Iterable[Path], rate: Fraction, max_pixels: int | None = None) -> None:
+    def __init__(self, paths: Iterable[Path], fps: Fraction, max_pixels: int | None = None) -> None:
         """Read the first image.
 
         Args:
             paths: The image files in order, at least one.
-            rate: Frames per second.
+            fps: Frames per second.
             max_pixels: Maximum number of pixels of an image; None: `MAX_PIXELS`.
         """
         files = tuple(paths)
@@ -37,20 +37,20 @@ class ImageSequence(Video):
         info = VideoInfo(
             paths=files,
             size=_read_uint8(files[0], max_pixels).shape[:2],
-            rate=rate,
-            tick=1 / rate,
+            fps=fps,
+            time_base=1 / fps,
             start=Fraction(0),
-            frames=len(files),
-            seconds=len(files) / rate,
-            sound=False,
+            num_frames=len(files),
+            duration=len(files) / fps,
+            has_audio=False,
             codec=files[0].suffix.lower().removeprefix("."),
         )
         super().__init__(info)
 
-    def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        times = ((number, number / self.info.rate) for number in range(len(self.info.paths)))
+    def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
+        times = ((number, number / self.info.fps) for number in range(len(self.info.paths)))
         inside = [(number, time) for number, time in times if start <= float(time) < end]
-        for number, time in inside[::every]:
+        for number, time in inside[::frame_step]:
             path = self.info.paths[number]
             image = _read_uint8(path, self._max_pixels)
             if image.shape[:2] != self.info.size:

@@ -23,13 +23,13 @@ from protoformer.video.decoding import (
     SeekPoint,
     declared_duration,
     find_seek_point,
-    has_sound,
+    has_audio,
     open_container,
-    time_base,
+    stream_time_base,
     video_stream,
 )
 from protoformer.video.image_sequence import ImageSequence, is_image_file, list_images, match_images
-from protoformer.video.types import DEFAULT_RATE, ImageArray, Video, VideoFrame, VideoInfo, exact_rate, require_av
+from protoformer.video.types import DEFAULT_FPS, ImageArray, Video, VideoFrame, VideoInfo, exact_fps, require_av
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -83,8 +83,8 @@ class VideoFile(Video):
             # Converted once, so that an unsupported pixel format is an error here and not while reading.
             _convert_frame(FrameConverter(self._geometry), first, self._path, number=0)
             self._origin = first.pts or 0
-            sound = has_sound(container, self._path, self._max_pixels)
-            super().__init__(_read_info(container, stream, self._path, self._geometry, self._origin, sound))
+            with_audio = has_audio(container, self._path, self._max_pixels)
+            super().__init__(_read_info(container, stream, self._path, self._geometry, self._origin, with_audio))
 
     @contextmanager
     def _open(self) -> Iterator[tuple["InputContainer", "VideoStream"]]:
@@ -114,44 +114,46 @@ class VideoFile(Video):
         with self._open() as (container, stream):
             return sum(1 for _ in PacketDecoder(container, stream, self._path).frames())
 
-    def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
+    def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
         seek_point = find_seek_point(self._path, self._origin, start, self._max_pixels) if start > 0 else None
         if seek_point is not None:
             try:
-                yield from self._read_from(seek_point, start, end, every)
+                yield from self._read_from(seek_point, start, end, frame_step)
                 return
             except _SeekError:
                 pass
-        yield from self._read_from(None, start, end, every)
+        yield from self._read_from(None, start, end, frame_step)
 
-    def _read_from(self, seek_point: SeekPoint | None, start: float, end: float, every: int) -> Iterator[VideoFrame]:
+    def _read_from(
+        self, seek_point: SeekPoint | None, start: float, end: float, frame_step: int
+    ) -> Iterator[VideoFrame]:
         """Read frames from a seek point, or from the beginning.
 
         Raises:
             _SeekError: Seeking did not reach the frame; raised before any frame is yielded.
         """
-        self.skipped, self.torn = 0, False
+        self.skipped, self.truncated = 0, False
         converter, count = FrameConverter(self._geometry), 0
         with self._open() as (container, stream):
             decoder = PacketDecoder(container, stream, self._path)
             if seek_point is not None:
                 _seek(container, stream, seek_point)
-            for timed in self._timed_frames(decoder, time_base(stream), seek_point):
+            for timed in self._timed_frames(decoder, stream_time_base(stream), seek_point):
                 self.skipped = decoder.skipped
                 if float(timed.time) >= end:
                     return
                 if float(timed.time) >= start:
-                    if count % every == 0:
+                    if count % frame_step == 0:
                         image = _convert_frame(converter, timed.frame, self._path, timed.number)
                         yield VideoFrame(image, timed.number, timed.time)
                     count += 1
-            self.skipped, self.torn = decoder.skipped, decoder.torn
+            self.skipped, self.truncated = decoder.skipped, decoder.truncated
 
     def _timed_frames(
-        self, decoder: PacketDecoder, tick: Fraction, seek_point: SeekPoint | None
+        self, decoder: PacketDecoder, time_base: Fraction, seek_point: SeekPoint | None
     ) -> Iterator["_TimedFrame"]:
         """Number and time the decoded frames, all of them or those from the seek point on."""
-        step = max(1, round(1 / self.info.rate / tick)) * tick
+        step = max(1, round(1 / self.info.fps / time_base)) * time_base
         time, offset = None, 0
         for index, frame in enumerate(decoder.frames()):
             number = index + decoder.skipped
@@ -163,7 +165,7 @@ class VideoFile(Video):
             if time is None:
                 offset = (0 if seek_point is None else seek_point.number) - number
             previous = time
-            time = Fraction(0) if frame.pts is None else (frame.pts - self._origin) * tick
+            time = Fraction(0) if frame.pts is None else (frame.pts - self._origin) * time_base
             if previous is not None and (frame.pts is None or time <= previous):
                 time = previous + step
             yield _TimedFrame(frame, number + offset, time)
@@ -212,21 +214,26 @@ def _convert_frame(converter: FrameConverter, frame: "AvFrame", path: Path, numb
 
 
 def _read_info(
-    container: "InputContainer", stream: "VideoStream", path: Path, geometry: FrameGeometry, origin: int, sound: bool
+    container: "InputContainer",
+    stream: "VideoStream",
+    path: Path,
+    geometry: FrameGeometry,
+    origin: int,
+    with_audio: bool,
 ) -> VideoInfo:
-    tick = time_base(stream)
-    rate = stream.average_rate or stream.guessed_rate or DEFAULT_RATE
-    frames = _declared_frames(container, stream)
-    seconds = stream.duration * tick if stream.duration else declared_duration(container, stream)
+    time_base = stream_time_base(stream)
+    fps = stream.average_rate or stream.guessed_rate or DEFAULT_FPS
+    num_frames = _declared_frames(container, stream)
+    duration = stream.duration * time_base if stream.duration else declared_duration(container, stream)
     return VideoInfo(
         paths=(path,),
         size=geometry.size,
-        rate=rate,
-        tick=tick,
-        start=origin * tick,
-        frames=frames,
-        seconds=frames / rate if seconds is None and frames else seconds,
-        sound=sound,
+        fps=fps,
+        time_base=time_base,
+        start=origin * time_base,
+        num_frames=num_frames,
+        duration=num_frames / fps if duration is None and num_frames else duration,
+        has_audio=with_audio,
         codec=stream.codec_context.codec.canonical_name,
     )
 
@@ -240,7 +247,7 @@ def _declared_frames(container: "InputContainer", stream: "VideoStream") -> int 
 
 
 def open_video(
-    source: str | os.PathLike[str], rate: float | Fraction = DEFAULT_RATE, max_pixels: int | None = None
+    source: str | os.PathLike[str], fps: float | Fraction = DEFAULT_FPS, max_pixels: int | None = None
 ) -> Video:
     """Open a video file, a folder of images, or a pattern of image names.
 
@@ -249,7 +256,7 @@ def open_video(
     Args:
         source: A file that ffmpeg reads, a folder, or a pattern such as 'frames/*.png'. Images are read in natural
             order, 2 before 10.
-        rate: Frames per second of images; a video file has its own times.
+        fps: Frames per second of images; a video file has its own times.
         max_pixels: Maximum number of pixels of a frame; None: `MAX_PIXELS`.
 
     Returns:
@@ -259,7 +266,7 @@ def open_video(
         InputError: The source cannot be read.
         PixelLimitError: The header declares frames of more than `max_pixels` pixels.
     """
-    path, exact = Path(source), exact_rate(rate, source)
+    path, exact = Path(source), exact_fps(fps, source)
     if is_folder(path):
         return ImageSequence(list_images(path), exact, max_pixels)
     if any(sign in str(source) for sign in "*?[") and not path_exists(path):

@@ -21,8 +21,8 @@ ImageArray = npt.NDArray[np.uint8]
 """uint8 HxWx3 RGB."""
 
 
-DEFAULT_RATE = Fraction(25)
-"""Frames per second of image sequences, which store no times, unless a rate is given."""
+DEFAULT_FPS = Fraction(25)
+"""Frames per second of image sequences, which store no times, unless a frame rate is given."""
 LONGEST_SECONDS = 1_000_000
 """Maximum duration of a frame, and maximum time of a frame after the first one, in seconds (11 days)."""
 
@@ -50,23 +50,23 @@ class VideoInfo:
     Attributes:
         paths: The video file, or all images in order.
         size: (height, width) in pixels as displayed: after rotation, with square pixels.
-        rate: Average number of frames per second.
-        tick: Time base in seconds; every frame time is a multiple of it.
+        fps: Average number of frames per second.
+        time_base: Time base in seconds; every frame time is a multiple of it.
         start: Time of the first frame on the clock of the file, in seconds. The audio uses the same clock.
-        frames: Number of frames declared by the file; None if it declares none.
-        seconds: Duration declared by the file; None if it declares none.
-        sound: Whether there is an audio stream.
+        num_frames: Number of frames declared by the file; None if it declares none.
+        duration: Duration declared by the file; None if it declares none.
+        has_audio: Whether there is an audio stream.
         codec: Codec name as in ffmpeg: h264, vp9, gif, png, ...
     """
 
     paths: tuple[Path, ...]
     size: tuple[int, int]
-    rate: Fraction
-    tick: Fraction
+    fps: Fraction
+    time_base: Fraction
     start: Fraction
-    frames: int | None
-    seconds: Fraction | None
-    sound: bool
+    num_frames: int | None
+    duration: Fraction | None
+    has_audio: bool
     codec: str
 
 
@@ -78,7 +78,7 @@ class Video(ABC):
     Attributes:
         info: Metadata.
         skipped: Number of damaged frames that the latest reading skipped.
-        torn: Whether the latest reading reached the end of the file before the declared duration.
+        truncated: Whether the latest reading reached the end of the file before the declared duration.
         max_pixels: Limit on the pixels of a frame, for whoever opens the file again; None: the default limit.
     """
 
@@ -87,37 +87,37 @@ class Video(ABC):
     def __init__(self, info: VideoInfo) -> None:
         self.info = info
         self.skipped = 0
-        self.torn = False
+        self.truncated = False
 
     def frames(
-        self, start: float | Fraction | None = None, end: float | Fraction | None = None, every: int = 1
+        self, start: float | Fraction | None = None, end: float | Fraction | None = None, frame_step: int = 1
     ) -> Iterator[VideoFrame]:
         """Read the frames with start <= time < end.
 
-        Damaged frames are skipped and counted in `skipped`. A truncated file yields its intact frames, and `torn` is
-        set afterwards.
+        Damaged frames are skipped and counted in `skipped`. A truncated file yields its intact frames and then sets
+        `truncated`.
 
         Args:
             start: Time of the first frame, in seconds; None: the beginning.
             end: Time after the last frame, in seconds; None: the end.
-            every: Yield the first of these frames and every `every`-th after it.
+            frame_step: Yield the first of these frames and every `frame_step`-th after it.
 
         Returns:
             An iterator over the frames. It raises `InputError` at a frame whose size differs from the first.
 
         Raises:
-            InputError: The span is empty or `every` is less than 1.
+            InputError: The span is empty or `frame_step` is less than 1.
         """
         first = 0.0 if start is None else _check_seconds(start, "start")
         last = float("inf") if end is None else _check_seconds(end, "end")
         if last <= first:
             raise InputError(f"there are no frames from second {first:g} to {last:g}; give an end after the start.")
-        if every < 1:
-            raise InputError(f"one frame in {every} cannot be taken; give a whole number of 1 or more.")
-        return self._reading(first, last, every)
+        if frame_step < 1:
+            raise InputError(f"one frame in {frame_step} cannot be taken; give a whole number of 1 or more.")
+        return self._reading(first, last, frame_step)
 
     @abstractmethod
-    def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
+    def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
         """Read the frames with start <= float(time) < end; see `frames`."""
 
 
@@ -132,14 +132,14 @@ def _check_seconds(value: float | Fraction, name: str) -> float:
     return seconds
 
 
-def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction:
+def exact_fps(fps: float | Fraction, path: str | os.PathLike[str]) -> Fraction:
     """Convert a frame rate to a fraction that video files can store.
 
     A float, or a fraction of large integers, becomes the nearest fraction with small integers, which differs by less
     than one millionth: 29.97 becomes 2997/100, and 0.0003 (10000/3 seconds per frame) becomes 3/10000.
 
     Args:
-        rate: Frames per second.
+        fps: Frames per second.
         path: The file to name in the error message.
 
     Returns:
@@ -148,13 +148,13 @@ def exact_rate(rate: float | Fraction, path: str | os.PathLike[str]) -> Fraction
     Raises:
         InputError: The rate is not between 1 / `LONGEST_SECONDS` and 100,000.
     """
-    if not Fraction(1, LONGEST_SECONDS) <= rate < 100_000:
+    if not Fraction(1, LONGEST_SECONDS) <= fps < 100_000:
         raise InputError(
-            f"{path} cannot have {rate} frames per second; give a rate over 0, "
+            f"{path} cannot have {fps} frames per second; give a rate over 0, "
             f"of at least {1 / LONGEST_SECONDS:f} and less than 100000."
         )
-    exact = Fraction(rate)
-    if isinstance(rate, Fraction) and max(exact.numerator, exact.denominator) < 2**31:
+    exact = Fraction(fps)
+    if isinstance(fps, Fraction) and max(exact.numerator, exact.denominator) < 2**31:
         return exact
     if exact >= 1:
         return exact.limit_denominator(1001)

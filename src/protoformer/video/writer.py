@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from protoformer.errors import InputError
-from protoformer.io.files import check_output, open_atomic, staged_folder, system_reason
+from protoformer.io.files import check_output, keep_partial_file, open_atomic, system_reason
+from protoformer.video.audio import AudioTrack, make_audio_track
 from protoformer.video.color_conversion import encode_size_tag
 from protoformer.video.decoding import open_container
 from protoformer.video.encoding import (
@@ -25,8 +26,7 @@ from protoformer.video.encoding import (
     container_for,
     encoder_for,
 )
-from protoformer.video.sound import AudioTrack, make_audio_track
-from protoformer.video.types import DEFAULT_RATE, LONGEST_SECONDS, ImageArray, Video, exact_rate, require_av
+from protoformer.video.types import DEFAULT_FPS, LONGEST_SECONDS, ImageArray, Video, exact_fps, require_av
 
 if TYPE_CHECKING:
     from av.container import OutputContainer
@@ -39,27 +39,27 @@ class EncodingPlan:
     Attributes:
         container: The container format.
         encoder: The video encoder.
-        rate: Average frames per second; it sets the duration of the last frame.
+        fps: Average frames per second; it sets the duration of the last frame.
         like: The video whose audio is transferred; None: no audio.
         quality: The trade-off between file size and fidelity.
     """
 
     container: ContainerFormat
     encoder: Encoder
-    rate: Fraction
+    fps: Fraction
     like: Video | None
     quality: Quality
 
     @property
-    def tick(self) -> Fraction:
+    def time_base(self) -> Fraction:
         """Time base in seconds, chosen so that the times of `like` and of the rate are exact if possible."""
         if self.container.constant_rate:
-            return 1 / self.rate
-        if self.container.tick is not None:
-            return self.container.tick
-        max_ticks, by_rate = self.encoder.max_ticks, self.rate.numerator
-        by_like = self.like.info.tick.denominator if self.like else by_rate
-        candidates = (lcm(by_like, by_rate), by_like, by_rate)
+            return 1 / self.fps
+        if self.container.time_base is not None:
+            return self.container.time_base
+        max_ticks, by_fps = self.encoder.max_ticks, self.fps.numerator
+        by_like = self.like.info.time_base.denominator if self.like else by_fps
+        candidates = (lcm(by_like, by_fps), by_like, by_fps)
         ticks = next((ticks for ticks in candidates if ticks <= max_ticks), max_ticks)
         return Fraction(1, ticks * max(1, min(FINEST, max_ticks) // ticks))
 
@@ -77,7 +77,7 @@ class OutputClip:
             first: Time of the first image on the clock of `plan.like`, in seconds.
         """
         self.size = size
-        self._plan, self._tick, self._first = plan, plan.tick, first
+        self._plan, self._time_base, self._first = plan, plan.time_base, first
         self._pts = -1
         self._latest: ImageArray | None = None  # a copy of the latest image, if it may have to be repeated
         self._source = ExitStack()
@@ -85,7 +85,7 @@ class OutputClip:
             f"file:{file}", "w", format=plan.container.format, container_options=dict(plan.container.options)
         )
         self._video: VideoEncoder | None = VideoEncoder(
-            self._container, plan.encoder, size, plan.rate, self._tick, plan.quality
+            self._container, plan.encoder, size, plan.fps, self._time_base, plan.quality
         )
         if self._video.padded:
             self._container.metadata["comment"] = encode_size_tag(size)
@@ -99,11 +99,11 @@ class OutputClip:
             seconds: Display time, on the clock of the first image.
             path: The path to name in error messages.
         """
-        pts = round((seconds - self._first) / self._tick)
+        pts = round((seconds - self._first) / self._time_base)
         if pts <= self._pts:
             raise InputError(
                 f"a frame for {path} at second {float(seconds):g} does not come after the one before; give times that "
-                f"grow by {float(self._tick):g} seconds or more."
+                f"grow by {float(self._time_base):g} seconds or more."
             )
         self._check_gap(seconds, pts, path)
         self._repeat_until(pts)
@@ -120,8 +120,8 @@ class OutputClip:
 
         After an interruption it can be called again and continues where it stopped.
         """
-        end = self._pts * self._tick + 1 / self._plan.rate
-        self._repeat_until(round(end / self._tick))
+        end = self._pts * self._time_base + 1 / self._plan.fps
+        self._repeat_until(round(end / self._time_base))
         video, self._video = self._video, None
         if video is not None:
             video.finish()
@@ -147,8 +147,8 @@ class OutputClip:
         container = self._plan.container
         if container.constant_rate and container.max_gap is not None and pts - self._pts > container.max_gap:
             raise InputError(
-                f"{path} cannot show a frame for more than {float(container.max_gap * self._tick):.1f} seconds, as "
-                f"before second {float(seconds):g}; choose another suffix, such as .mp4."
+                f"{path} cannot show a frame for more than {float(container.max_gap * self._time_base):.1f} seconds, "
+                f"as before second {float(seconds):g}; choose another suffix, such as .mp4."
             )
 
     def _repeat_until(self, pts: int) -> None:
@@ -162,7 +162,7 @@ class OutputClip:
 
     def _open_audio(self) -> AudioTrack | None:
         like = self._plan.like
-        if like is None or not like.info.sound:
+        if like is None or not like.info.has_audio:
             return None
         source = self._source.enter_context(open_container(like.info.paths[0], like.max_pixels, thorough=True))
         return make_audio_track(source, like.info.start + self._first, self._container, self._plan.container)
@@ -184,14 +184,14 @@ class VideoWriter:
     Attributes:
         path: The file to write.
         frames: Number of frames written.
-        kept: After Ctrl-C, the path of the partial video; else None.
+        partial_path: After Ctrl-C, the path of the partial video; else None.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         like: Video | None = None,
-        rate: float | Fraction | None = None,
+        fps: float | Fraction | None = None,
         quality: Quality = "good",
         keep_partial: bool = True,
     ) -> None:
@@ -200,7 +200,7 @@ class VideoWriter:
         Args:
             path: The file to write.
             like: A video whose audio, from the time of the first frame to the end of the last, and rate are used.
-            rate: Frames per second, for frames without a time; it does not change the speed of the audio.
+            fps: Frames per second, for frames without a time; it does not change the speed of the audio.
             quality: The trade-off between file size and fidelity; a .gif has only one.
             keep_partial: Whether Ctrl-C leaves NAME.partial.mp4.
 
@@ -210,13 +210,13 @@ class VideoWriter:
         self.path = check_output(path)
         self._keep_partial = keep_partial
         self.frames = 0
-        self.kept: Path | None = None
+        self.partial_path: Path | None = None
         container = container_for(self.path)
-        exact = exact_rate(rate, path) if rate is not None else like.info.rate if like is not None else None
+        exact = exact_fps(fps, path) if fps is not None else like.info.fps if like is not None else None
         if container.constant_rate and exact is None:
             raise InputError(f"{self.path} has frames at a constant rate; give the rate in frames per second.")
         self._step = None if exact is None else 1 / exact
-        self._plan = EncodingPlan(container, encoder_for(container, self.path), exact or DEFAULT_RATE, like, quality)
+        self._plan = EncodingPlan(container, encoder_for(container, self.path), exact or DEFAULT_FPS, like, quality)
         self._latest: Fraction | None = None
         self._file = ExitStack()
         self._temporary: Path | None = None
@@ -277,7 +277,7 @@ class VideoWriter:
     def _save_partial(self, clip: OutputClip, temporary: Path) -> None:
         with suppress(require_av().error.FFmpegError, OSError):
             clip.finish()
-            self.kept = staged_folder(temporary, self.path)
+            self.partial_path = keep_partial_file(temporary, self.path)
 
     def _frame_time(self, time: float | Fraction | None) -> Fraction:
         """Return the display time of a frame in seconds."""
@@ -321,13 +321,13 @@ def _check_image(image: ImageArray, size: tuple[int, ...], path: Path) -> None:
         )
 
 
-def write_video(path: str | os.PathLike[str], frames: Iterable[ImageArray], rate: float | Fraction) -> int:
+def write_video(path: str | os.PathLike[str], frames: Iterable[ImageArray], fps: float | Fraction) -> int:
     """Write frames as a video at a constant rate and the best quality, or leave no file at all.
 
     Args:
         path: The video file; its suffix chooses the format, see `VideoWriter`. An .avi holds motion JPEG.
         frames: Images, uint8 HxWx3 RGB, all of one size. One is in memory at a time.
-        rate: Frames per second.
+        fps: Frames per second.
 
     Returns:
         The number of frames written.
@@ -335,7 +335,7 @@ def write_video(path: str | os.PathLike[str], frames: Iterable[ImageArray], rate
     Raises:
         InputError: There are no frames, or they cannot be written to this path.
     """
-    with VideoWriter(path, rate=rate, quality="best", keep_partial=False) as writer:
+    with VideoWriter(path, fps=fps, quality="best", keep_partial=False) as writer:
         for frame in frames:
             writer.write(frame)
     return writer.frames

@@ -107,37 +107,37 @@ def _decode_image(limits: Limits, path: Path, _: dict[str, Any], spool: BinaryIO
 
 def _decode_clip(limits: Limits, path: Path, request: dict[str, Any], spool: BinaryIO) -> dict[str, Any]:
     """Write the uint8 frames of a clip, or the first one alone."""
-    movie = _opened(limits, path)
+    video = _opened(limits, path)
     numbers: list[int] = []
     times: list[str] = []
-    for frame in movie.frames():
+    for frame in video.frames():
         limits.check_frames(len(numbers) + 1, path)
         spool.write(frame.image.data)
         numbers.append(frame.number)
         times.append(str(frame.time))
         if request["first_only"]:
             break
-    info = movie.info
+    info = video.info
     return {
         "size": info.size,
-        "rate": str(info.rate),
-        "tick": str(info.tick),
+        "fps": str(info.fps),
+        "time_base": str(info.time_base),
         "start": str(info.start),
-        "frames": info.frames,
-        "seconds": None if info.seconds is None else str(info.seconds),
-        "sound": info.sound,
+        "num_frames": info.num_frames,
+        "duration": None if info.duration is None else str(info.duration),
+        "has_audio": info.has_audio,
         "codec": info.codec,
         "numbers": numbers,
         "times": times,
-        "skipped": movie.skipped,
-        "torn": movie.torn,
+        "skipped": video.skipped,
+        "truncated": video.truncated,
     }
 
 
 def _write_clip(limits: Limits, path: Path, request: dict[str, Any], _: BinaryIO) -> dict[str, Any]:
     """Write frames from standard input as a video with the sound of the upload."""
-    movie = _opened(limits, path)
-    with VideoWriter(request["output"], movie, Fraction(request["rate"])) as writer:
+    video = _opened(limits, path)
+    with VideoWriter(request["output"], video, Fraction(request["fps"])) as writer:
         for image, time in _received(sys.stdin.buffer):
             writer.write(image, time)
     return {"frames": writer.frames}
@@ -145,9 +145,9 @@ def _write_clip(limits: Limits, path: Path, request: dict[str, Any], _: BinaryIO
 
 def _opened(limits: Limits, path: Path) -> Video:
     limits.check_clip_file(path)
-    movie = open_video(path, max_pixels=limits.pixels)
-    limits.check_clip(movie, path)
-    return movie
+    video = open_video(path, max_pixels=limits.pixels)
+    limits.check_clip(video, path)
+    return video
 
 
 def _received(stream: BinaryIO) -> Iterator[tuple["np.ndarray[Any, np.dtype[np.uint8]]", Fraction]]:

@@ -43,7 +43,7 @@ class DecodedClip(Video):
     """A clip whose frames lie decoded in a file without a name, which goes when this is closed.
 
     Attributes:
-        has_sound: Whether the upload has sound. `info.sound` is False: nothing may open the upload to read it here.
+        has_audio: Whether the upload has sound. `info.has_audio` is False: nothing may open the upload to read it here.
     """
 
     def __init__(self, info: VideoInfo, places: list[tuple[int, Fraction]], spool: BinaryIO, report: "_Report") -> None:
@@ -55,8 +55,8 @@ class DecodedClip(Video):
             spool: The file, uint8 HxWx3 frames one after another.
             report: Of the process that wrote it.
         """
-        super().__init__(replace(info, sound=False))
-        self.has_sound = info.sound
+        super().__init__(replace(info, has_audio=False))
+        self.has_audio = info.has_audio
         self._places, self._spool, self._report = places, spool, report
         self._lock = threading.Lock()
 
@@ -64,10 +64,10 @@ class DecodedClip(Video):
         """How many frames there are."""
         return len(self._places)
 
-    def _reading(self, start: float, end: float, every: int) -> Iterator[VideoFrame]:
-        self.skipped, self.torn = self._report.skipped, self._report.torn
+    def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
+        self.skipped, self.truncated = self._report.skipped, self._report.truncated
         inside = [index for index, (_, time) in enumerate(self._places) if start <= float(time) < end]
-        for index in inside[::every]:
+        for index in inside[::frame_step]:
             yield VideoFrame(self._image(index), *self._places[index])
 
     def _image(self, index: int) -> ImageArray:
@@ -92,15 +92,15 @@ class _Report:
         return int(self.values["skipped"])
 
     @property
-    def torn(self) -> bool:
-        return bool(self.values["torn"])
+    def truncated(self) -> bool:
+        return bool(self.values["truncated"])
 
     def fraction(self, name: str) -> Fraction:
         return Fraction(str(self.values[name]))
 
 
 class ClipWriter(Protocol):
-    """What writes a clip: `MovieWriter`, or `SoundWriter` where there is sound to be kept."""
+    """What writes a clip: `VideoWriter`, or `SoundWriter` where there is sound to be kept."""
 
     frames: int
 
@@ -160,7 +160,7 @@ def decode_clip(limits: Limits, path: Path, deadline: Deadline, first_only: bool
         first_only: Decode the first frame alone.
 
     Yields:
-        A movie with the frames and times that `open_movie` gives.
+        A video with the frames and times that `open_video` gives.
 
     Raises:
         InputError: It is no clip, is over a limit, or makes its decoder crash.
@@ -181,8 +181,8 @@ def clip_writer(output: Path, clip: DecodedClip, limits: Limits, deadline: Deadl
         limits: Those within which `clip` was decoded.
         deadline: When to give up.
     """
-    if not clip.has_sound:
-        return VideoWriter(output, clip, clip.info.rate)
+    if not clip.has_audio:
+        return VideoWriter(output, clip, clip.info.fps)
     return SoundWriter(output, clip, limits, deadline)
 
 
@@ -193,7 +193,7 @@ class SoundWriter:
         """Arguments as in `clip_writer`."""
         self.frames = 0
         self._path, self._limits, self._deadline = clip.info.paths[0], limits, deadline
-        self._more = {"output": str(output), "rate": str(clip.info.rate)}
+        self._more = {"output": str(output), "fps": str(clip.info.fps)}
 
     def __enter__(self) -> Self:
         request = _request("write", self._limits, self._path, self._deadline, 0) | self._more
@@ -343,12 +343,12 @@ def _clip(limits: Limits, path: Path, spool: BinaryIO, report: _Report) -> Decod
     info = VideoInfo(
         paths=(path,),
         size=(height, width),
-        rate=report.fraction("rate"),
-        tick=report.fraction("tick"),
+        fps=report.fraction("fps"),
+        time_base=report.fraction("time_base"),
         start=report.fraction("start"),
-        frames=report["frames"],
-        seconds=None if report["seconds"] is None else report.fraction("seconds"),
-        sound=bool(report["sound"]),
+        num_frames=report["num_frames"],
+        duration=None if report["duration"] is None else report.fraction("duration"),
+        has_audio=bool(report["has_audio"]),
         codec=str(report["codec"]),
     )
     return DecodedClip(info, places, spool, report)

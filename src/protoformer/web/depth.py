@@ -71,7 +71,7 @@ def depth_image(
         deadline.check()
         on_progress(done / total, "depth")
 
-    result = model.depth(decoded, fov=request.fov, range=request.range, prototypes=True, progress=progress)
+    result = model.depth(decoded, fov=request.fov, range=request.range, return_prototypes=True, progress=progress)
     image = as_image(decoded)[0]
     downloads = {suffix: folder / f"depth{suffix}" for suffix in (".png", ".npy", ".ply")}
     result.save(downloads[".png"], "mm")

@@ -66,7 +66,7 @@ def render_pair(folder: Path, name: str, family: str, number: int) -> PairExampl
     renderer = SyntheticScenes(family, size=SIZE, bank=procedural_bank(SIDE, TEXTURES)).renderer([number])
     paths = (folder / f"{family}-1.png", folder / f"{family}-2.png")
     for frame, path in enumerate(paths):
-        write_image(path, to_uint8(renderer.clean(renderer.view(frame / renderer.scenes.rate))[0]))
+        write_image(path, to_uint8(renderer.clean(renderer.view(frame / renderer.scenes.fps))[0]))
     return PairExample(name, *paths)
 
 
@@ -84,7 +84,7 @@ def render_clip(folder: Path, name: str, family: str, number: int, frames: int =
     folder.mkdir(parents=True, exist_ok=True)
     renderer = SyntheticScenes(family, size=SIZE, bank=procedural_bank(SIDE, TEXTURES)).renderer([number])
     path = folder / f"{family}.mp4"
-    with VideoWriter(path, rate=float(renderer.scenes.rate)) as writer:
+    with VideoWriter(path, fps=float(renderer.scenes.fps)) as writer:
         for frame in range(frames):
-            writer.write(to_uint8(renderer.clean(renderer.view(frame / renderer.scenes.rate))[0]))
+            writer.write(to_uint8(renderer.clean(renderer.view(frame / renderer.scenes.fps))[0]))
     return ClipExample(name, path)

@@ -68,14 +68,14 @@ def flow_pair(
         deadline.check()
         on_progress(done / total, "flow")
 
-    result = model.flow(*images, tile=tile, prototypes=tile is None, progress=progress)
+    result = model.flow(*images, tile=tile, return_prototypes=tile is None, progress=progress)
     result.save(folder / "motion.flo")
     lengths = result.flow.norm(dim=0)
     scale = max(1.0, float(lengths.flatten()[:: max(1, lengths.numel() // 10**6)].quantile(0.99)))
     image = images[0][0]
     return FlowOutput(
         view=flow_viewer_data(result, to_uint8(image), scale),
-        prototypes=_prototypes(result.prototypes[0][-1], image, result.seen) if tile is None else "",
+        prototypes=_prototypes(result.prototypes[0][-1], image, result.input_size) if tile is None else "",
         download=folder / "motion.flo",
         pairs=1,
         summary=(
@@ -130,9 +130,9 @@ def _first_prototypes(model: FlowPredictor, video: FlowVideo, step: FlowFrame) -
     if step.image is None or video.plan is None or video.plan.tile is not None:
         return ""
     image = to_float(step.image)
-    shown = resize(image[None].to(model.device), video.plan.seen)
+    shown = resize(image[None].to(model.device), video.plan.working)
     prototypes = model.network.features(normalize_images(shown), True).prototypes[0][-1]
-    return _prototypes(prototypes.first(1).cpu(), image, step.seen)
+    return _prototypes(prototypes.first(1).cpu(), image, step.input_size)
 
 
 def _prototypes(prototypes: Prototypes, image: Tensor, seen: tuple[int, int] | None) -> str:

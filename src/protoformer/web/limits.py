@@ -82,11 +82,11 @@ class Limits:
         if not any(head[place : place + len(mark)] == mark for place, mark in _HEADS):
             raise InputError(f"{path} is not a video of a known kind; give an mp4, mov, mkv, webm, avi or gif file.")
 
-    def check_clip(self, movie: Video, path: Path) -> None:
+    def check_clip(self, video: Video, path: Path) -> None:
         """Refuse a clip whose frames are too large, or too many by what its head says."""
-        self.check_pixels(path, *movie.info.size)
-        if movie.info.frames is not None:
-            self.check_frames(movie.info.frames, path)
+        self.check_pixels(path, *video.info.size)
+        if video.info.num_frames is not None:
+            self.check_frames(video.info.num_frames, path)
 
     def check_frames(self, count: int, path: Path) -> None:
         """Refuse a clip of too many frames."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import shown
+from protoformer.io.files import short_repr
 from protoformer.synthetic.scene import to_device
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -279,7 +279,7 @@ def check_numbers(config: Any, what: str) -> None:
         value = getattr(config, field.name)
         requirement = _requirement(field.name, value)
         if requirement:
-            raise InputError(f"the {what}'s {field.name} is {shown(value)}, but it must be {requirement}.")
+            raise InputError(f"the {what}'s {field.name} is {short_repr(value)}, but it must be {requirement}.")
     if not config.erase_size[0] <= config.erase_size[1]:
         raise InputError(f"the {what}'s erase_size {config.erase_size} must be (minimum, maximum).")
 

@@ -10,7 +10,7 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Material,
     add_sky,
-    sample_air,
+    sample_atmosphere,
     sample_hand_motion,
     sample_sensor,
     vectors,
@@ -21,7 +21,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-RATE = 30.0
+FPS = 30.0
 """Frames per second."""
 ACTORS = 6
 """Number of actors; the first is the target, instance 1."""
@@ -43,10 +43,10 @@ def build_chase(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, sh
     return Scenes(
         primitives=assembly.primitives(),
         camera=_sample_camera(draws, size, distance, amplitude[:, 0], frequency[:, 0], phase[:, 0], shake),
-        air=sample_air(draws),
-        film=sample_sensor(draws, focus=(4.0, 20.0)),
+        atmosphere=sample_atmosphere(draws),
+        sensor=sample_sensor(draws, focus=(4.0, 20.0)),
         size=size,
-        rate=RATE,
+        fps=FPS,
         target=1,
     )
 

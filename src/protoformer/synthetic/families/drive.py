@@ -11,7 +11,7 @@ from protoformer.synthetic.assembly import (
     Material,
     add_sky,
     ground_rotation,
-    sample_air,
+    sample_atmosphere,
     sample_hand_motion,
     sample_sensor,
     vectors,
@@ -301,7 +301,7 @@ def camera_rotation(pitch: Tensor, yaw: Tensor) -> Tensor:
     return rotation(torch.stack((zero, yaw, zero), -1)) @ rotation(torch.stack((pitch, zero, zero), -1))
 
 
-RATE = 10.0
+FPS = 10.0
 """Frames per second."""
 FOCAL = 721.5 / 1242
 """Focal length of KITTI's cameras relative to the image width."""
@@ -323,10 +323,10 @@ def build_drive(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, sh
     return Scenes(
         primitives=assembly.primitives(),
         camera=_sample_camera(draws, size, shake),
-        air=sample_air(draws, foggy=0.4),
-        film=sample_sensor(draws, focus=(8.0, 40.0)),
+        atmosphere=sample_atmosphere(draws, foggy=0.4),
+        sensor=sample_sensor(draws, focus=(8.0, 40.0)),
         size=size,
-        rate=RATE,
+        fps=FPS,
     )
 
 

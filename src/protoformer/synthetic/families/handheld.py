@@ -5,7 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from protoformer.synthetic.assembly import Assembly, add_sky, sample_air, sample_hand_motion, sample_sensor, vectors
+from protoformer.synthetic.assembly import (
+    Assembly,
+    add_sky,
+    sample_atmosphere,
+    sample_hand_motion,
+    sample_sensor,
+    vectors,
+)
 from protoformer.synthetic.families.drive import (
     add_ground,
     add_houses,
@@ -20,7 +27,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-RATE = 30.0
+FPS = 30.0
 """Frames per second."""
 PEOPLE = 5
 """Maximum number of people."""
@@ -42,10 +49,10 @@ def build_handheld(draws: SceneRandom, size: tuple[int, int], bank: TextureBank,
     return Scenes(
         primitives=assembly.primitives(),
         camera=_sample_camera(draws, size, front, shake),
-        air=sample_air(draws),
-        film=sample_sensor(draws, focus=(4.0, 20.0)),
+        atmosphere=sample_atmosphere(draws),
+        sensor=sample_sensor(draws, focus=(4.0, 20.0)),
         size=size,
-        rate=RATE,
+        fps=FPS,
     )
 
 

@@ -11,7 +11,7 @@ from protoformer.synthetic.assembly import (
     Material,
     add_sky,
     ground_rotation,
-    sample_air,
+    sample_atmosphere,
     sample_hand_motion,
     sample_sensor,
     vectors,
@@ -22,7 +22,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-RATE = 24.0
+FPS = 24.0
 """Frames per second."""
 MIN_SPEED, MAX_SPEED = 0.1, 400.0
 """Image speed of the objects, pixels per frame."""
@@ -75,10 +75,10 @@ def build_objects(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, 
     return Scenes(
         primitives=assembly.primitives(),
         camera=_sample_camera(draws, size, focal, shake),
-        air=sample_air(draws),
-        film=sample_sensor(draws),
+        atmosphere=sample_atmosphere(draws),
+        sensor=sample_sensor(draws),
         size=size,
-        rate=RATE,
+        fps=FPS,
     )
 
 
@@ -139,7 +139,7 @@ def _sample_orbit(
         (amplitude[..., :2], torch.minimum(amplitude[..., 2:].abs(), max_depth_amplitude[..., None])), dim=-1
     )
     phases = torch.stack((phase + math.pi / 2, phase, phase + draws.uniform(f"{name}.rise", 0, 6.28, shape)), dim=-1)
-    frequency = (angle * RATE / (2 * math.pi))[..., None].expand_as(phases)
+    frequency = (angle * FPS / (2 * math.pi))[..., None].expand_as(phases)
     center = start - amplitude * torch.sin(phases + 0.5 * angle[..., None])
     return MotionPath.of(center).with_waves(amplitude[..., None], frequency[..., None], phases[..., None])
 
@@ -155,7 +155,7 @@ def _sample_tilt(draws: SceneRandom, name: str, kind: str, count: int) -> Tensor
 
 
 def _sample_spin(draws: SceneRandom, name: str, kind: str, count: int) -> MotionPath:
-    rate = draws.log_uniform(f"{name}.spin", 0.001, 0.3, (count, 1)) * RATE
+    rate = draws.log_uniform(f"{name}.spin", 0.001, 0.3, (count, 1)) * FPS
     axis = draws.direction(f"{name}.axis", (count,))
     if kind in ("blob", "cutout", "rectangle"):
         # A tumbling flat object would vanish when seen edge-on, so it rotates in its plane and rocks.
@@ -184,7 +184,7 @@ def _sample_ripple(draws: SceneRandom, name: str, count: int) -> Tensor:
     waves = draws.uniform(f"{name}.waviness", 1.5, 7.0, (count, 2))
     amplitude = enabled * draws.uniform(f"{name}.wave", 0.05, 0.35, (count, 2)) / waves
     phase = draws.uniform(f"{name}.waved", 0.0, 6.28, (count, 2))
-    rate = draws.normal(f"{name}.waving", 0.0, 0.5, (count, 2)) * RATE
+    rate = draws.normal(f"{name}.waving", 0.0, 0.5, (count, 2)) * FPS
     return torch.stack((amplitude, waves, phase, rate), dim=-1)
 
 
@@ -224,10 +224,10 @@ def _add_background(assembly: Assembly) -> None:
 
 def _sample_camera(draws: SceneRandom, size: tuple[int, int], focal: Tensor, shake: float) -> Camera:
     height, width = size
-    pan = draws.log_uniform("camera.pan", 0.2, min(60.0, MAX_PAN * width)) / focal * RATE
+    pan = draws.log_uniform("camera.pan", 0.2, min(60.0, MAX_PAN * width)) / focal * FPS
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
-    roll = draws.normal("camera.roll", 0.0, 0.004) * RATE
-    drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * RATE
+    roll = draws.normal("camera.roll", 0.0, 0.004) * FPS
+    drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * FPS
     # Waves within a quarter of the view and one meter, so that the camera of a long clip keeps facing the scene.
     angular_velocity = vectors(pan * heading.sin(), pan * heading.cos(), roll)[..., None]
     turn_amplitude, turn_frequency = _bounded_waves(

@@ -12,7 +12,7 @@ from protoformer.synthetic.assembly import (
     add_sky,
     ground_rotation,
     remove_near,
-    sample_air,
+    sample_atmosphere,
     sample_hand_motion,
     sample_sensor,
     vectors,
@@ -41,7 +41,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import Camera, MotionPath, Scenes
 from protoformer.synthetic.texture_bank import TextureBank
 
-RATE = 30.0
+FPS = 30.0
 """Frames per second."""
 FOCAL = 518.9 / 640
 """Focal length of a Kinect relative to the image width."""
@@ -80,10 +80,10 @@ def build_room(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, sha
     return Scenes(
         primitives=remove_near(assembly.primitives(), camera.position.at(torch.zeros(len(draws))), NEAREST),
         camera=camera,
-        air=sample_air(draws, foggy=0.0),
-        film=sample_sensor(draws, focus=(1.0, 5.0)),
+        atmosphere=sample_atmosphere(draws, foggy=0.0),
+        sensor=sample_sensor(draws, focus=(1.0, 5.0)),
         size=size,
-        rate=RATE,
+        fps=FPS,
     )
 
 

@@ -83,18 +83,18 @@ def tile_of(height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _exposed(
-    tables, bounds, suns, alive, casts, outline, shape_texture, silhouettes, looks, texture, texels, lens, light, air,
-    shifts, out,
+    tables, bounds, suns, alive, casts, outline, shape_texture, silhouettes, looks, texture, texels, lens, light,
+    atmosphere, shifts, out,
     subframes, height, width, batch, primitives, step, side, surfaces, levels, stride,
     e0, e1, e2, e3, e4, e5, e6, e7,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     scene = tl.program_id(1)
     row, column, top, left = tile_of(height, width, TALL, WIDE)
-    air += 8 * scene
-    ambient, fog = tl.load(air), tl.load(air + 1)
-    light_r, light_g, light_b = tl.load(air + 2), tl.load(air + 3), tl.load(air + 4)
-    fog_r, fog_g, fog_b = tl.load(air + 5), tl.load(air + 6), tl.load(air + 7)
+    atmosphere += 8 * scene
+    ambient, fog = tl.load(atmosphere), tl.load(atmosphere + 1)
+    light_r, light_g, light_b = tl.load(atmosphere + 2), tl.load(atmosphere + 3), tl.load(atmosphere + 4)
+    fog_r, fog_g, fog_b = tl.load(atmosphere + 5), tl.load(atmosphere + 6), tl.load(atmosphere + 7)
     red, green = tl.zeros((TALL * WIDE,), tl.float32), tl.zeros((TALL * WIDE,), tl.float32)
     blue = tl.zeros((TALL * WIDE,), tl.float32)
     for moment in range(subframes):
@@ -244,12 +244,12 @@ def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
 
 
 def exposed(
-    frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, air: Tensor, shifts: Tensor
+    frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, atmosphere: Tensor, shifts: Tensor
 ) -> Tensor:
     """Compute the mean of `Renderer._final_color` over T moments: B x 3 x H x W.
 
-    tables: T x F x B x P. suns: T x B x 3. air: B x 8, ambient fraction, fog per meter, colors of sunlight and fog.
-    shifts: T x 2, offset of each moment's rays from the pixel centers. Lens and existing primitives are the frame's.
+    tables: T x F x B x P. suns: T x B x 3. atmosphere: B x 8, ambient fraction, fog per meter, colors of sunlight and
+    fog. shifts: T x 2, offset of each moment's rays from the pixel centers. Lens and primitives are the frame's.
     """
     bank, (height, width) = shapes.bank, frame.size
     moments, _, batch, primitives = tables.shape
@@ -258,7 +258,7 @@ def exposed(
     _exposed[(triton.cdiv(height, tall) * triton.cdiv(width, wide), batch)](
         tables, bounds_of(tables, suns, frame.counts), suns,
         frame.alive.view(torch.uint8), frame.casts.view(torch.uint8), shapes.outline, shapes.texture, bank.silhouettes,
-        looks.table, looks.texture, bank.texels, frame.lens, light_of(looks), air, shifts, out,
+        looks.table, looks.texture, bank.texels, frame.lens, light_of(looks), atmosphere, shifts, out,
         moments, height, width, batch, primitives, batch * primitives, bank.side, bank.surfaces, bank.levels,
         bank.stride, *ends_of(frame.counts),
         TALL=tall, WIDE=wide, num_warps=8, maxnreg=128,

@@ -1,4 +1,4 @@
-"""The sound of a movie comes along: copied or encoded again, cut where the pictures are cut, and in time with them."""
+"""The sound of a video comes along: copied or encoded again, cut where the pictures are cut, and in time with them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,9 +188,9 @@ def test_sound_ends_where_the_pictures_do_or_before(tmp_path: Path) -> None:
     assert long.times.size == 3 * RATE
 
 
-def test_sound_and_pictures_lie_side_by_side_in_the_file(tmp_path: Path, make_movie: Make) -> None:
+def test_sound_and_pictures_lie_side_by_side_in_the_file(tmp_path: Path, make_video: Make) -> None:
     """Or a player would have to jump to and fro, and the writer to hold all of the sound."""
-    like = open_video(make_movie(tmp_path / "old.mkv", [np.zeros((32, 48, 3), np.uint8)] * 100, rate=4, sound="aac"))
+    like = open_video(make_video(tmp_path / "old.mkv", [np.zeros((32, 48, 3), np.uint8)] * 100, rate=4, sound="aac"))
     with VideoWriter(tmp_path / "new.mkv", like) as writer:
         for frame in like.frames():
             writer.write(frame.image, frame.time)
@@ -205,11 +205,11 @@ def test_sound_and_pictures_lie_side_by_side_in_the_file(tmp_path: Path, make_mo
         assert abs(latest[0] - latest[1]) < 1
 
 
-def test_what_has_no_sound_gets_none(tmp_path: Path, make_movie: Make) -> None:
-    silent = open_video(make_movie(tmp_path / "silent.mp4", [np.zeros((32, 48, 3), np.uint8)] * 5))
+def test_what_has_no_sound_gets_none(tmp_path: Path, make_video: Make) -> None:
+    silent = open_video(make_video(tmp_path / "silent.mp4", [np.zeros((32, 48, 3), np.uint8)] * 5))
     loud = open_video(flash(tmp_path / "loud.mp4", "aac"))
     for like, name in [(silent, "new.mp4"), (loud, "new.gif"), (None, "plain.mp4")]:
-        with VideoWriter(tmp_path / name, like, rate=25) as writer:
+        with VideoWriter(tmp_path / name, like, fps=25) as writer:
             for _ in range(5):
                 writer.write(np.zeros((32, 48, 3), np.uint8))
         assert heard(tmp_path / name) is None

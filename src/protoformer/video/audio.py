@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from protoformer.errors import InputError
-from protoformer.video.decoding import audio_stream, demux, time_base
+from protoformer.video.decoding import audio_stream, demux, stream_time_base
 from protoformer.video.encoding import ContainerFormat
 from protoformer.video.types import require_av
 
@@ -130,7 +130,9 @@ def make_audio_track(
         _seek(container, source, start)
     codec = source.codec_context.codec.canonical_name
     is_pcm = codec.startswith("pcm_")  # its packets may have any length, and encoding it again is lossless
-    begins_late = source.start_time is not None and source.start_time * time_base(source) - start > _MIN_AUDIBLE_GAP
+    begins_late = (
+        source.start_time is not None and source.start_time * stream_time_base(source) - start > _MIN_AUDIBLE_GAP
+    )
     copied = codec in output_format.copied_codecs
     if copied and not is_pcm and not (output_format.gapless_audio and begins_late):
         copy = target.add_stream_from_template(source)
@@ -142,7 +144,7 @@ def make_audio_track(
 
 def _seek(container: "InputContainer", stream: "AudioStream", start: Fraction) -> None:
     try:
-        container.seek(int(start / time_base(stream)), stream=stream)
+        container.seek(int(start / stream_time_base(stream)), stream=stream)
     except require_av().error.FFmpegError:
         return  # the audio before `start` is then read and dropped
 
@@ -176,13 +178,13 @@ def _copy_packets(
     hides_lead: bool,
 ) -> Iterator[AudioChunk]:
     """Yield packets; of those that begin before the new file, only the ones that are not played."""
-    tick, preskip = time_base(source), _opus_preskip(source)
-    shift, order = round(start / tick), _MonotonicFilter()
+    time_base, preskip = stream_time_base(source), _opus_preskip(source)
+    shift, order = round(start / time_base), _MonotonicFilter()
     for packet in _packets(container, source):
         if packet.size == 0 or packet.pts is None:
             continue
-        begin = packet.pts * tick - start
-        end = begin + (packet.duration or 0) * tick
+        begin = packet.pts * time_base - start
+        end = begin + (packet.duration or 0) * time_base
         if (end if hides_lead else begin + preskip) >= 0 and order.accept(begin, end):
             packet.pts -= shift
             packet.dts = packet.pts
