@@ -1,9 +1,10 @@
 """How fast a recipe trains, and how much of a step goes to its data, beside RAFT.
 
-    python benchmarks/training.py                                    flow-world as it is, on this machine's GPU
-    python benchmarks/training.py --recipe depth-world --no-raft     another recipe, of any task
+    python benchmarks/training.py                                    flow-synthetic as it is, on this machine's GPU
+    python benchmarks/training.py --recipe depth-synthetic --no-raft     another recipe, of any task
     python benchmarks/training.py --speeds eager graph --json out/training.json
-    python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch=2 --set "data.crop=[64, 96]"
+    python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch_size=2 \
+        --set "data.crop_size=[64, 96]"
 
 One row a way to run the step. Alone: one batch again and again. With data: batches made anew, as in a run, of which the
 share of data is what a step takes longer. Pairs a second are with data; memory is the most that was held on the GPU.
@@ -51,7 +52,7 @@ class TrainingCost:
     gib: float | None
 
     @property
-    def data_share(self) -> float | None:
+    def data_fraction(self) -> float | None:
         """What of a step with data the data take."""
         return None if self.with_data is None else max(0.0, 1 - self.alone / self.with_data)
 
@@ -78,7 +79,7 @@ def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
     task = task_of(recipe)
     engine = build_engine(launch(str(device)), recipe, task)
     batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
-    rate, held = recipe.optimizer.rate, task.tensors(next(batches))
+    rate, held = recipe.optimizer.lr, task.tensors(next(batches))
     alone = milliseconds(lambda: engine.step(held, rate), device, steps)
     in_flight = InFlight(device)
 
@@ -87,8 +88,8 @@ def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
         in_flight.another()
 
     with_data = milliseconds(step, device, steps, DATA_WARM_UP if device.type == "cuda" else WARM_UP)
-    name = f"{recipe.model.preset}, {recipe.run.speed}"
-    return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch / with_data, held_gib(device))
+    name = f"{recipe.model.preset}, {recipe.run.execution}"
+    return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch_size / with_data, held_gib(device))
 
 
 def raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> TrainingCost:
@@ -98,7 +99,7 @@ def raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> Tr
     network: nn.Module = raft_large(weights=None).to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     call: Callable[..., list[Tensor]] = torch.compile(network) if compiled else network
-    batch, (height, width) = recipe.data.batch, recipe.data.crop
+    batch, (height, width) = recipe.data.batch_size, recipe.data.crop_size
     first, second = 2 * torch.rand(2, batch, 3, height, width, device=device) - 1
     flow = torch.randn(batch, 2, height, width, device=device)
 
@@ -139,7 +140,7 @@ def shown(costs: list[TrainingCost], title: str) -> Table:
     for column in ("network", "ms alone", "ms with data", "data, %", "pairs a second", "GiB"):
         table.add_column(column, justify="left" if column == "network" else "right")
     for each in costs:
-        share = each.data_share
+        share = each.data_fraction
         table.add_row(
             each.name,
             f"{each.alone:.1f}",
@@ -154,7 +155,7 @@ def shown(costs: list[TrainingCost], title: str) -> Table:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipe", default="flow-world")
+    parser.add_argument("--recipe", default="flow-synthetic")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph", "both"), help="of our own step")
@@ -166,14 +167,14 @@ def main() -> None:
     recipe = read_recipe(arguments.recipe).changed(arguments.settings)
     costs: list[TrainingCost] = []
     for speed in arguments.speeds or (("eager", "graph", "both") if device.type == "cuda" else ("eager",)):
-        this = recipe.changed([f"run.speed={speed}"])
+        this = recipe.changed([f"run.execution={speed}"])
         costs.extend(measured(speed, lambda this=this: ours(this, device, arguments.steps), device))  # type: ignore[misc]
     for compiled in (False, True) if arguments.raft else ():
         costs.extend(
             measured("RAFT-large", lambda way=compiled: raft(recipe, device, arguments.steps, way), device)  # type: ignore[misc]
         )
-    (height, width), precision = recipe.data.crop, recipe.run.precision
-    title = f"Training, {recipe.data.batch} pairs of {height}x{width} a step, {precision}, on {device}"
+    (height, width), precision = recipe.data.crop_size, recipe.run.precision
+    title = f"Training, {recipe.data.batch_size} pairs of {height}x{width} a step, {precision}, on {device}"
     Console(width=120).print(shown(costs, title))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)

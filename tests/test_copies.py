@@ -78,5 +78,5 @@ def test_a_deep_copy_has_weights_of_its_own(model: Any) -> None:
 def test_configurations_and_recipes_can_be_copied() -> None:
     from protoformer.training.recipe import read_recipe
 
-    for each in (pf.preset("tiny"), read_recipe("flow-world")):
+    for each in (pf.preset("tiny"), read_recipe("flow-synthetic")):
         assert COPIES["pickle"](each) == each == copy.deepcopy(each)

@@ -12,13 +12,13 @@ import pytest
 from protoformer.ablation.summary import RESULT, RunResult, read_result, write_result
 from protoformer.training.loggers import read_log
 
-WHOLE = RunResult("key", 1, 10, 2.5, 1000, 0.5, 3.0, (64, 96), "cpu", {"world": {"epe": 1.0, "fl": 2.0}})
+WHOLE = RunResult("key", 1, 10, 2.5, 1000, 0.5, 3.0, (64, 96), "cpu", {"synthetic": {"epe": 1.0, "fl": 2.0}})
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_result(tmp_path, WHOLE)
     assert read_result(tmp_path, "key") == WHOLE and read_result(tmp_path, "other") is None
-    odd = dataclasses.replace(WHOLE, steps=0, scores={"world": {"epe": float("nan")}})
+    odd = dataclasses.replace(WHOLE, steps=0, scores={"synthetic": {"epe": float("nan")}})
     write_result(tmp_path, odd)
     assert repr(read_result(tmp_path, "key")) == repr(odd)
 
@@ -35,9 +35,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
         {"size": 3},
         {"device": 7},
         {"scores": []},
-        {"scores": {"world": 1.0}},
-        {"scores": {"world": {"epe": "low"}}},
-        {"scores": {"world": {"epe": [1.0]}}},
+        {"scores": {"synthetic": 1.0}},
+        {"scores": {"synthetic": {"epe": "low"}}},
+        {"scores": {"synthetic": {"epe": [1.0]}}},
         {"other": 1},
     ],
 )

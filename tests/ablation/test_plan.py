@@ -120,11 +120,11 @@ def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_the
 @pytest.mark.parametrize(
     ("other", "same"),
     [
-        (lambda: plan_of("updates", "run.log_every=7", "run.speed=graph", "data.workers=5"), True),
-        (lambda: plan_of("updates", "model.fields.flow_pixels=9"), True),
+        (lambda: plan_of("updates", "run.log_every=7", "run.execution=graph", "data.num_workers=5"), True),
+        (lambda: plan_of("updates", "model.overrides.flow_pixels=9"), True),
         (lambda: plan_of("updates", "data.seed=1"), False),
         (lambda: plan_of("updates", "run.validation_scenes=3"), False),
-        (lambda: plan_of("updates", "optimizer.rate=1e-3"), False),
+        (lambda: plan_of("updates", "optimizer.lr=1e-3"), False),
         (lambda: plan_of("updates", budget=RunBudget(steps=3)), False),
         (lambda: plan_of("updates", judging=EvaluationPlan(("sintel",), (64, 64))), False),
         (lambda: plan_of("updates", judging=EvaluationPlan((), (64, 72))), False),
@@ -137,11 +137,11 @@ def test_a_run_is_known_by_all_that_decides_its_results(other: Callable[[], Abla
 
 
 def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
-    plan = plan_of("iterations", "model.fields.prototypes=16", "data.batch=3", "data.seed=5")
+    plan = plan_of("iterations", "model.overrides.prototypes=16", "data.batch_size=3", "data.seed=5")
     for label, iterations in (("N = 1", 1), ("N = 4", 4)):
         recipe = plan.runs[plan.places["iterations", label, 5]].recipe
         assert (recipe.model.config().iterations, recipe.model.config().prototypes) == (iterations, 16)
-        assert recipe.data.batch == 3
+        assert recipe.data.batch_size == 3
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
         (lambda: plan_of(task="track"), "no ablation of 'track'; choose one of flow, depth"),
         (lambda: plan_of("all", "run.steps=3"), "leave them out of --set"),
         (lambda: plan_of("all", "task=depth"), "give it to --task"),
-        (lambda: plan_of("all", "model.start=flow"), "leave model.start out"),
-        (lambda: plan_of("all", "data.bach=3"), "the nearest one is data.batch"),
+        (lambda: plan_of("all", "model.init_weights=flow"), "leave model.init_weights out"),
+        (lambda: plan_of("all", "data.bach=3"), "the nearest one is data.batch_size"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(make: Callable[[], object], sentence: str) -> None:

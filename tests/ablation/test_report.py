@@ -26,7 +26,7 @@ def row(label: str, published: tuple[float, float], *errors: float, full: bool =
         return SummaryRow(label, full, published, 0, None, None, None, None, None, {})
     deviation = max(errors) - min(errors) if len(errors) > 1 else None
     scores = {
-        "world epe": Spread(sum(errors) / len(errors), deviation, errors),
+        "synthetic epe": Spread(sum(errors) / len(errors), deviation, errors),
         "sintel clean epe": Spread(9.0, None, (9.0,)),
     }
     return SummaryRow(label, full, published, len(errors), 4_210_000, 307.11, 12.34, 1500.0, 61.2, scores)
@@ -34,10 +34,10 @@ def row(label: str, published: tuple[float, float], *errors: float, full: bool =
 
 def summary(*rows: SummaryRow, agreement: Agreement | None = None) -> Summary:
     first = agreement or Agreement(
-        "world epe", 3, 2, 0.5, sure=2, sure_agreeing=1, contrary=(Disagreement("LS", "FC", 0.25, True),)
+        "synthetic epe", 3, 2, 0.5, sure=2, sure_agreeing=1, contrary=(Disagreement("LS", "FC", 0.25, True),)
     )
     other = Agreement("sintel clean epe", 3, 1, float("nan"), None, None, ())
-    columns = ("world epe", "sintel clean epe")
+    columns = ("synthetic epe", "sintel clean epe")
     return Summary(
         *("flow", "synchronization", "how it is done", (0, 1), columns, rows, (first, other)),
         **{"device": "CPU", "size": (440, 1024), "setting": "fast network, 10 steps each"},
@@ -62,7 +62,7 @@ def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
     lines = text.splitlines()
     assert lines[0] == "## Flow: how it is done"
     assert lines[2] == (
-        "| variant | paper: Sintel clean EPE | paper: Sintel final EPE | world EPE | sintel clean EPE | parameters "
+        "| variant | paper: Sintel clean EPE | paper: Sintel final EPE | synthetic EPE | sintel clean EPE | parameters "
         "| GFLOPs | ms | steps | seconds |"
     )
     assert lines[4] == "| none | 0.51 | 0.74 | 4.100 ± 0.200 | 9.000 | 4.21 M | 307.1 | 12.3 | 1500 | 61 |"
@@ -74,15 +74,15 @@ def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
 
 def test_the_verdict_says_where_the_order_is_the_papers_and_whether_that_is_more_than_chance() -> None:
     assert describe_agreement(summary(*ROWS)) == [
-        "By world EPE, 2 of 3 pairs of rows are in the order of the paper's Sintel final EPE (Spearman 0.50).",
+        "By synthetic EPE, 2 of 3 pairs of rows are in the order of the paper's Sintel final EPE (Spearman 0.50).",
         "2 of the 3 differences are more than the seeds' spread explains (Student's t, 95 %), and 1 of these 2 agree "
         "with the paper.",
         "Against the paper: LS is worse than FC by 0.250, more than the spread.",
         "Pairs ordered as in the paper by the other columns: sintel clean EPE 1 of 3.",
     ]
-    alone = Agreement("world epe", 1, 1, 1.0, None, None, ())
+    alone = Agreement("synthetic epe", 1, 1, 1.0, None, None, ())
     assert describe_agreement(summary(*ROWS, agreement=alone))[1].startswith("One seed tells no spread")
-    nothing = Agreement("world epe", 0, 0, float("nan"), None, None, ())
+    nothing = Agreement("synthetic epe", 0, 0, float("nan"), None, None, ())
     assert describe_agreement(summary(*ROWS, agreement=nothing)) == [
         "Fewer than two rows are finished, so there is no order to compare."
     ]
@@ -90,9 +90,9 @@ def test_the_verdict_says_where_the_order_is_the_papers_and_whether_that_is_more
 
 def test_a_csv_has_every_figure_in_full() -> None:
     first, second, _ = csv.DictReader(io.StringIO(ablation_csv(summary(*ROWS))))
-    assert float(first["world epe mean"]) == pytest.approx(4.1) and float(first["world epe deviation"]) > 0
+    assert float(first["synthetic epe mean"]) == pytest.approx(4.1) and float(first["synthetic epe deviation"]) > 0
     assert (first["paper Sintel final EPE"], first["parameters"], first["seeds"]) == ("0.74", "4210000", "2")
-    assert (second["world epe mean"], second["milliseconds"], second["seeds"]) == ("", "", "0")
+    assert (second["synthetic epe mean"], second["milliseconds"], second["seeds"]) == ("", "", "0")
 
 
 def test_a_table_fits_a_terminal() -> None:

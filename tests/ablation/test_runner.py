@@ -28,8 +28,14 @@ from protoformer.training.loggers import Observer, TrainingProgress, read_log
 from protoformer.training.task import ValidationResult
 
 SMALL = (
-    *("data.workers=0", "data.batch=1", "data.crop=[64, 64]", "data.families={objects: 1}", "run.precision=fp32"),
-    *("run.validation_scenes=2", "model.fields.updates_training=1", "model.fields.updates=1"),
+    *(
+        "data.num_workers=0",
+        "data.batch_size=1",
+        "data.crop_size=[64, 64]",
+        "data.families={objects: 1}",
+        "run.precision=fp32",
+    ),
+    *("run.validation_scenes=2", "model.overrides.updates_training=1", "model.overrides.updates=1"),
 )
 TWO = AblationTable("iterations", "two of its rows", TABLES["iterations"].variants[1:3])
 
@@ -58,11 +64,11 @@ class Watching(Observer):
         self.begun.append(run.name)
         return self
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         if progress.step == self.at:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def noted(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         self.notes.append(sentence)
 
 
@@ -96,7 +102,7 @@ def test_a_stopped_ablation_goes_on_and_what_is_finished_is_not_done_again(tmp_p
         result = read_result(folder, run.key)
         assert result is not None and result == ended.results[run.key]
         assert (result.steps, result.seed, result.milliseconds, result.size) == (3, 0, 2.5, (64, 64))
-        assert {"epe", "fl"} <= result.scores["world"].keys() and result.scores["sizes"]["epe"] > 10
+        assert {"epe", "fl"} <= result.scores["synthetic"].keys() and result.scores["sizes"]["epe"] > 10
         assert result.parameters > 1e5 and 0 < result.gflops < 10 and result.seconds > 0
     first = next(iter(plan.runs.values()))
     starts = [
@@ -118,13 +124,13 @@ def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
 
 def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:
     plan = plan_of(
-        RunBudget(steps=1), "model.fields.depth_updates=1", "run.validation_scenes=1", task="depth", table=ONE
+        RunBudget(steps=1), "model.overrides.depth_updates=1", "run.validation_scenes=1", task="depth", table=ONE
     )
     written: list[Path] = []
     ended = ablation(plan, tmp_path, Watching(), write_weights=lambda _network, path: written.append(path)).run()
     assert [path.parent.name for path in written] == [run.name for run in plan.runs.values()]
     summary = summarize(plan, ONE, ended.results)
-    assert summary.columns == ("world abs_rel", "world rmse") and summary.rows[0].published == (0.065, 2.737)
+    assert summary.columns == ("synthetic abs_rel", "synthetic rmse") and summary.rows[0].published == (0.065, 2.737)
 
 
 def test_a_run_by_minutes_goes_on_at_the_rate_that_it_had_with_the_minutes_that_it_had(tmp_path: Path) -> None:
@@ -139,8 +145,8 @@ def test_a_run_by_minutes_goes_on_at_the_rate_that_it_had_with_the_minutes_that_
     checkpoints.save(folder / "checkpoints", late)
     assert ablation(plan, tmp_path, Watching(at=2)).run().stopped
     before, after = (each for each in read_log(folder / "log.jsonl") if each["event"] == "step")
-    assert before["rate"] == run.recipe.optimizer.rate and 5 < before["left"] <= 60
-    assert 0 < after["rate"] / run.recipe.optimizer.rate <= 5 / 18 and 0 < after["left"] <= 5
+    assert before["lr"] == run.recipe.optimizer.lr and 5 < before["seconds_left"] <= 60
+    assert 0 < after["lr"] / run.recipe.optimizer.lr <= 5 / 18 and 0 < after["seconds_left"] <= 5
 
 
 def test_a_finished_run_whose_result_is_damaged_starts_over_and_says_so(tmp_path: Path) -> None:
@@ -165,7 +171,7 @@ def test_a_result_that_is_another_runs_or_damaged_is_none(tmp_path: Path) -> Non
 
 def test_a_result_of_other_types_is_none(tmp_path: Path) -> None:
     figures = {"seconds": 2.0, "parameters": 3, "gflops": 0.5, "milliseconds": 4.0, "size": [64, 96]}
-    good = {"key": "a", "seed": 0, "steps": 1, **figures, "device": "CPU", "scores": {"world": {"epe": 1.5}}}
+    good = {"key": "a", "seed": 0, "steps": 1, **figures, "device": "CPU", "scores": {"synthetic": {"epe": 1.5}}}
     path = tmp_path / "result.json"
     path.write_text(json.dumps(good))
     assert read_result(tmp_path, "a") is not None
@@ -173,7 +179,7 @@ def test_a_result_of_other_types_is_none(tmp_path: Path) -> None:
         {"seconds": "x"},
         {"size": [1]},
         {"scores": [1]},
-        {"scores": {"world": {"epe": "x"}}},
+        {"scores": {"synthetic": {"epe": "x"}}},
         {"gflops": None},
     ):
         path.write_text(json.dumps(good | change))

@@ -22,17 +22,22 @@ def summary_of(errors: dict[str, tuple[float, ...]]) -> Summary:
     for label, values in errors.items():
         for seed, error in enumerate(values):
             key = plan.places["components", label, seed]
-            scores = {"world": {"epe": error, "fl": 10.0, "px1": 1.0}, "sintel": {"clean epe": 1.0, "clean fl": 2.0}}
+            scores = {
+                "synthetic": {"epe": error, "fl": 10.0, "px1": 1.0},
+                "sintel": {"clean epe": 1.0, "clean fl": 2.0},
+            }
             results[key] = RunResult(key, seed, 5, 2.0 + seed, 100, 1.5, 3.0 + seed, (64, 72), "CPU", scores)
     return summarize(plan, COMPONENTS, results)
 
 
 def test_rows_are_means_over_seeds_beside_the_papers() -> None:
     summary = summary_of({"base": (5.0, 7.0), "CAP only": (4.0, 4.0), "LS only": (4.5, 4.5), "CAP and LS": (3.0, 3.0)})
-    assert summary.columns == ("world epe", "world fl", "sintel clean epe")
+    assert summary.columns == ("synthetic epe", "synthetic fl", "sintel clean epe")
     row = summary.rows[0]
     assert (row.label, row.published, row.seeds, row.is_default) == ("base", (0.55, 0.81), 2, False)
-    assert row.scores["world epe"].mean == 6 and row.scores["world epe"].deviation == pytest.approx(math.sqrt(2))
+    assert row.scores["synthetic epe"].mean == 6 and row.scores["synthetic epe"].deviation == pytest.approx(
+        math.sqrt(2)
+    )
     assert (row.parameters, row.gflops, row.milliseconds, row.steps, row.seconds) == (100, 1.5, 3.5, 5, 2.5)
     assert [each.is_default for each in summary.rows] == [False, False, False, True]
     assert summary.setting == ("tiny network, 5 steps each, batches of 16 at 192x256, seeds 0 to 1, 64 held-out scenes")
@@ -42,12 +47,12 @@ def test_the_order_of_the_rows_is_compared_with_the_papers() -> None:
     """The paper's order, the best first: CAP and LS, CAP only, LS only, base."""
     summary = summary_of({"base": (6.0,), "CAP only": (3.0,), "LS only": (4.0,), "CAP and LS": (3.5,)})
     first = summary.agreements[0]
-    assert (first.column, first.pairs, first.agreeing) == ("world epe", 6, 5)
+    assert (first.column, first.pairs, first.agreeing) == ("synthetic epe", 6, 5)
     assert first.correlation == pytest.approx(0.8)  # ranks 2, 1, 3, 4: 1 - 6 * 2 / 60
     assert (first.sure, first.sure_agreeing) == (None, None)
     assert first.contrary == (Disagreement("CAP and LS", "CAP only", 0.5, None),)
     tied = summary.agreements[1]
-    assert (tied.column, tied.agreeing) == ("world fl", 0) and math.isnan(tied.correlation)
+    assert (tied.column, tied.agreeing) == ("synthetic fl", 0) and math.isnan(tied.correlation)
 
 
 def test_a_difference_counts_that_is_more_than_the_seeds_spread_explains() -> None:

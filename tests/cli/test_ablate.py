@@ -21,10 +21,21 @@ from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.training.loggers import read_log
 
 SMALL = [
-    *("--preset", "tiny", "--device", "cpu", "--size", "64x64", "--set", "data.workers=0", "--set", "data.batch=1"),
-    *("--set", "data.crop=[64, 64]", "--set", "run.precision=fp32", "--set", "run.validation_scenes=1"),
+    *(
+        "--preset",
+        "tiny",
+        "--device",
+        "cpu",
+        "--size",
+        "64x64",
+        "--set",
+        "data.num_workers=0",
+        "--set",
+        "data.batch_size=1",
+    ),
+    *("--set", "data.crop_size=[64, 64]", "--set", "run.precision=fp32", "--set", "run.validation_scenes=1"),
     *("--set", "data.families={objects: 1}"),
-    *("--set", "model.fields.updates_training=1", "--set", "model.fields.updates=1"),
+    *("--set", "model.overrides.updates_training=1", "--set", "model.overrides.updates=1"),
 ]
 
 
@@ -55,16 +66,16 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
     outcome = ablated(protoformer, "components", *options, "--keep-weights")
     assert outcome.code == 0, outcome.err
     assert [line.split(":")[0] for line in outcome.errors] == ["run 1 of 2", "run 2 of 2"]
-    assert "wrote out/flow-components.md, flow-components.csv" in outcome.out and "world EPE" in outcome.out
+    assert "wrote out/flow-components.md, flow-components.csv" in outcome.out and "synthetic EPE" in outcome.out
 
     found = json.loads(Path("out/flow-components.json").read_text())
     assert [row["label"] for row in found["rows"]] == ["base", "CAP and LS"]
-    assert found["columns"] == ["world epe", "world fl", "sintel clean epe", "sintel final epe"]
+    assert found["columns"] == ["synthetic epe", "synthetic fl", "sintel clean epe", "sintel final epe"]
     assert all(row["milliseconds"] > 0 and row["gflops"] > 0 and row["steps"] == 1 for row in found["rows"])
-    assert found["recipe"]["data"]["crop"] == [64, 64]
+    assert found["recipe"]["data"]["crop_size"] == [64, 64]
     rows = list(csv.DictReader(Path("out/flow-components.csv").read_text().splitlines()))
-    assert [float(each["world epe mean"]) for each in rows] == [
-        row["scores"]["world epe"]["mean"] for row in found["rows"]
+    assert [float(each["synthetic epe mean"]) for each in rows] == [
+        row["scores"]["synthetic epe"]["mean"] for row in found["rows"]
     ]
     assert read_image("out/flow-components.png").shape[1] == 1600
     (weights,) = Path("out/runs").glob("flow-components-base-*/weights.safetensors")
@@ -96,7 +107,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
         (("all", "--steps", "1", "--data", "."), "it has none of the folders Sintel, Middlebury"),
         (("all", "--steps", "1", "--page", "page.md"), "the page page.md cannot be read"),
         (("all", "--steps", "1", "--page", "empty.md"), "empty.md has no place for tables"),
-        (("all", "--steps", "1", "--set", "run.speed=graph"), "needs one process on a GPU"),
+        (("all", "--steps", "1", "--set", "run.execution=graph"), "needs one process on a GPU"),
         (("all", "--steps", "1", "--size", "64"), "--size is '64'"),
     ],
 )

@@ -13,24 +13,24 @@ from protoformer.cli import train as train_command
 from protoformer.cli.train import TrainingBar, duration
 from protoformer.datasets.clips import write_clips
 from protoformer.io.image import read_image
-from protoformer.synthetic import generator as world_module
+from protoformer.synthetic import generator
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.training.loggers import TrainingProgress, read_log
 
 RECIPE = """
-what: a toy
-model: {preset: tiny, fields: {updates_training: 2}}
-data: {batch: 1, crop: [64, 64], families: {objects: 1}}
+description: a toy
+model: {preset: tiny, overrides: {updates_training: 2}}
+data: {batch_size: 1, crop_size: [64, 64], families: {objects: 1}}
 schedule: {kind: constant, warm_up: 2}
-run: {steps: 4, log_every: 2, validate_every: 2, pictures_every: 4, validation_scenes: 2}
+run: {steps: 4, log_every: 2, validate_every: 2, draw_every: 4, validation_scenes: 2}
 """
 
 
 @pytest.fixture(autouse=True)
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A recipe in the current folder, of few textures."""
-    monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
+    monkeypatch.setattr(generator, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(RECIPE)
     return "toy.yaml"
@@ -45,7 +45,7 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     outcome = run(protoformer, "--validate", "sintel/train:clips", "--parts", "1MB")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
-        "4 steps done, since the steps are over; wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
+        "finished after 4 steps (steps); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
     )
     model = pf.load("runs/toy/weights.safetensors", device="cpu")
     assert model.trained and model.network.config.updates_training == 2
@@ -54,8 +54,8 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     assert len(list(Path("runs/toy/tensorboard").iterdir())) == 1
     assert len(list(Path("runs/toy/checkpoints/step-00000004").glob("*.safetensors"))) > 1
     scores = [record for record in read_log(Path("runs/toy/log.jsonl")) if record["event"] == "validation"]
-    assert [(record["step"], record["on"]) for record in scores] == [
-        (2, "world"), (2, "sintel"), (4, "world"), (4, "sintel"),
+    assert [(record["step"], record["dataset"]) for record in scores] == [
+        (2, "synthetic"), (2, "sintel"), (4, "synthetic"), (4, "sintel"),
     ]  # fmt: skip
     assert {"epe", "fl", "px1"} <= scores[0].keys() and {"clean epe", "final epe"} <= scores[1].keys()
 
@@ -63,15 +63,15 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
 def test_a_run_goes_on_tells_what_changed_and_how_it_ended(protoformer) -> None:
     run(protoformer, "--set", "run.validation_scenes=0")
     further = run(
-        protoformer, "--set", "run.validation_scenes=0", "--set", "optimizer.rate=1e-4", "--steps", "6", "--json"
+        protoformer, "--set", "run.validation_scenes=0", "--set", "optimizer.lr=1e-4", "--steps", "6", "--json"
     )
     assert further.code == 0
     assert further.notes == [
-        "note: optimizer.rate changes from 0.00025 to 0.0001.",
+        "note: optimizer.lr changes from 0.00025 to 0.0001.",
         "note: run.steps changes from 4 to 6.",
     ]
     ended = json.loads(further.out)
-    assert (ended["step"], ended["why"], ended["weights"]) == (6, "steps", "runs/toy/weights.safetensors")
+    assert (ended["step"], ended["stop_reason"], ended["weights"]) == (6, "steps", "runs/toy/weights.safetensors")
     assert ended["checkpoint"] == "runs/toy/checkpoints/step-00000006" and ended["summary"] == "runs/toy/summary.png"
     over = run(protoformer, "--set", "run.validation_scenes=0", "--fresh", "--steps", "2", "--json")
     assert json.loads(over.out)["step"] == 2 and over.notes == []
@@ -82,11 +82,11 @@ def test_steps_that_take_long_without_a_gpu_are_told_before_the_first(protoforme
         raise pf.InputError("the first step begins; wait.")
 
     monkeypatch.setattr(train_command.Trainer, "run", ended)
-    large = ("--set", "data.batch=8", "--set", "data.crop=[256, 384]")
+    large = ("--set", "data.batch_size=8", "--set", "data.crop_size=[256, 384]")
     (note,) = run(protoformer, *large).notes
     assert "without a GPU, and a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
     assert note.endswith(f" add --set model.preset=tiny {train_command.SMALL}.")
-    (note,) = run(protoformer, *large, "--set", "model.start=flow", "--set", "model.preset=fast").notes
+    (note,) = run(protoformer, *large, "--set", "model.init_weights=flow", "--set", "model.preset=fast").notes
     assert note.endswith(f" add {train_command.SMALL}.")
     assert run(protoformer).notes == []
 
@@ -94,7 +94,7 @@ def test_steps_that_take_long_without_a_gpu_are_told_before_the_first(protoforme
 def test_a_run_begins_with_the_weights_it_is_given(protoformer) -> None:
     run(protoformer, "--set", "run.validation_scenes=0")
     given = pf.load("runs/toy/weights.safetensors", device="cpu").network.state_dict()
-    options = ("--set", "run.validation_scenes=0", "--set", "model.start=runs/toy/weights.safetensors")
+    options = ("--set", "run.validation_scenes=0", "--set", "model.init_weights=runs/toy/weights.safetensors")
     outcome = protoformer("train", "toy.yaml", "-o", "b", "--device", "cpu", "--steps", "1", *options)
     assert outcome.code == 0
     begun = pf.load("b/weights.safetensors", device="cpu").network.state_dict()
@@ -106,7 +106,7 @@ def test_a_run_begins_with_the_weights_it_is_given(protoformer) -> None:
 def test_weights_to_begin_with_are_not_needed_to_go_on(protoformer) -> None:
     run(protoformer, "--set", "run.validation_scenes=0", "--steps", "1")
     Path("runs/toy/weights.safetensors").rename("given.safetensors")
-    options = ("--set", "run.validation_scenes=0", "--set", "model.start=given.safetensors")
+    options = ("--set", "run.validation_scenes=0", "--set", "model.init_weights=given.safetensors")
     command = ("train", "toy.yaml", "-o", "b", "--device", "cpu", *options)
     assert protoformer(*command, "--steps", "1").code == 0
     Path("given.safetensors").unlink()
@@ -134,16 +134,16 @@ def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer
     monkeypatch.setattr(train_command.Trainer, "run", out_of_memory)
     outcome = run(protoformer)
     assert outcome.code == 2 and outcome.err == (
-        "protoformer: the memory ran out; lower data.batch, or set model.checkpoint_gradients=true, which takes more "
-        "time instead.\n"
+        "protoformer: the memory ran out; lower data.batch_size, or set model.activation_checkpointing=true, which "
+        "takes more time instead.\n"
     )
 
 
 def test_recipes_are_listed(protoformer) -> None:
     outcome = protoformer("train", "--list")
     assert outcome.code == 0
-    assert {"flow-chairs", "flow-world"} <= {line.split()[0] for line in outcome.out.splitlines() if line.strip()}
-    assert json.loads(protoformer("train", "--list", "--json").out)["flow-world"]["task"] == "flow"
+    assert {"flow-chairs", "flow-synthetic"} <= {line.split()[0] for line in outcome.out.splitlines() if line.strip()}
+    assert json.loads(protoformer("train", "--list", "--json").out)["flow-synthetic"]["task"] == "flow"
 
 
 @pytest.mark.parametrize(
@@ -151,10 +151,10 @@ def test_recipes_are_listed(protoformer) -> None:
     [
         ((), "a run needs a recipe and a folder"),
         (("toy.yaml",), "a run needs a recipe and a folder"),
-        (("flow-wrld", "-o", "new"), "nearest known one is 'flow-world'"),
-        (("toy.yaml", "-o", "new", "--set", "optimizer.rat=1"), "the nearest one is optimizer.rate"),
-        (("toy.yaml", "-o", "new", "--set", "optimizer.rate"), "key=value"),
-        (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0.0, but it must be above 0"),
+        (("flow-synth", "-o", "new"), "nearest known one is 'flow-synthetic'"),
+        (("toy.yaml", "-o", "new", "--set", "optimizer.rat=1"), "the nearest one is optimizer.lr"),
+        (("toy.yaml", "-o", "new", "--set", "optimizer.lr"), "key=value"),
+        (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0, but it must be null or a number, above 0"),
         (("toy.yaml", "-o", "new", "--parts", "many"), "'many' is not a size"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
         (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
@@ -163,12 +163,15 @@ def test_recipes_are_listed(protoformer) -> None:
             "sintel has no split 'val'; choose one of train, test",
         ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
-        (("stabilize-world", "-o", "new", "--validate", "deepstab:."), "a run of stabilize is judged on scenes of the"),
+        (
+            ("stabilize-synthetic", "-o", "new", "--validate", "deepstab:."),
+            "a run of stabilize is judged on scenes of the",
+        ),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
-        (("toy.yaml", "-o", "new", "--set", "run.speed=graph", "--device", "cpu"), "needs one process on a GPU"),
-        (("toy.yaml", "-o", "new", "--set", "model.start=flow", "--device", "cpu"), "are of another network"),
+        (("toy.yaml", "-o", "new", "--set", "run.execution=graph", "--device", "cpu"), "needs one process on a GPU"),
+        (("toy.yaml", "-o", "new", "--set", "model.init_weights=flow", "--device", "cpu"), "are of another network"),
         (("toy.yaml", "-o", "toy.yaml", "--device", "cpu"), "toy.yaml"),
         (("flow-chairs", "-o", "new", "--device", "cpu"), "root"),
     ],

@@ -60,7 +60,7 @@ def test_inference_runs_without_the_packages_for_training(folder: Path) -> None:
     assert all((folder / name).is_file() for name in written)
 
 
-@pytest.mark.parametrize("command", ["train|flow-world|-o|run", "ablate|components|--task|flow|--steps|1|-o|run"])
+@pytest.mark.parametrize("command", ["train|flow-synthetic|-o|run", "ablate|components|--task|flow|--steps|1|-o|run"])
 def test_training_names_the_extra_that_it_lacks_and_writes_nothing(folder: Path, command: str) -> None:
     program = BLOCKED.replace("from protoformer.cli.main import app", "from protoformer.cli.main import main")
     program = program.partition("for command in")[0] + f"sys.argv = ['protoformer', *{command.split('|')!r}]\nmain()\n"

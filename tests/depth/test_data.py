@@ -28,7 +28,7 @@ def rooms(root: Path, count: int) -> DatasetSection:
         for kind, values in (("rgb", pixels), ("depth", pixels[..., 0])):
             (root / "train" / kind).mkdir(parents=True, exist_ok=True)
             write_image(root / "train" / kind / f"{number:04d}.{'jpg' if kind == 'rgb' else 'png'}", values)
-    return DatasetSection(str(root), augmentation="rooms", fields={"erase_size": [2, 6]})
+    return DatasetSection(str(root), augmentation="rooms", overrides={"erase_size": [2, 6]})
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataSection:
     monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     return DataSection(
         source="mix",
-        world_share=0.4,
+        synthetic_fraction=0.4,
         seed=3,
-        batch=2,
-        crop=(16, 24),
+        batch_size=2,
+        crop_size=(16, 24),
         families={"room": 1.0},
         datasets={"nyuv2": rooms(tmp_path, 5)},
-        broken=1,
+        max_broken_samples=1,
     )
 
 
@@ -62,9 +62,11 @@ def test_the_world_has_its_share_of_the_batches_and_both_come_in_their_own_order
     batches = first(opened(mix).batches(0), 10)
     from_world = [batch.names[0].startswith("room-") for batch in batches]
     assert from_world == [False, False, True, False, True, False, False, True, False, True]
-    for source in ("world", "dataset"):
+    for source in ("synthetic", "dataset"):
         alone = opened(dataclasses.replace(mix, source=source)).batches(0)
-        ours = [batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "world")]
+        ours = [
+            batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "synthetic")
+        ]
         assert all(same(batch, next(alone)) for batch in ours)
     assert all(batch.image.shape == (2, 3, 16, 24) and batch.valid.any() for batch in batches)
 
@@ -84,7 +86,7 @@ def test_a_mix_goes_on_where_it_stopped_and_ranks_divide_it(mix: DataSection) ->
 @forks
 def test_workers_read_the_same_in_the_same_order(mix: DataSection) -> None:
     data = dataclasses.replace(mix, source="dataset")
-    batches = opened(dataclasses.replace(data, workers=2)).batches(1)
+    batches = opened(dataclasses.replace(data, num_workers=2)).batches(1)
     for expected in first(opened(data).batches(1), 4):
         assert same(next(batches), expected)
 
@@ -93,7 +95,7 @@ def test_a_broken_image_is_replaced_told_once_and_too_many_stop_the_run(mix: Dat
     depths = Path(str(mix.datasets["nyuv2"].root)) / "train" / "depth"
     (depths / "0002.png").write_bytes(b"")
     said: list[str] = []
-    source = opened(mix, told=said.append)
+    source = opened(mix, on_message=said.append)
     names = {name for batch in first(source.batches(0), 12) for name in batch.names}
     assert "0002" not in names and {"0000", "0001", "0003", "0004"} <= names
     assert len(source.broken) == len(said) == 1 and said[0].startswith("nyuv2 0002 is left out: ")
@@ -109,7 +111,9 @@ def test_the_official_file_may_be_the_place_of_a_dataset(tmp_path: Path) -> None
         file["depths"] = np.full((2, 32, 24), 2.5, dtype=np.float32)
     (tmp_path / "train.txt").write_text("2\n")
     section = DatasetSection(str(tmp_path / "nyu.mat"), augmentation="rooms")
-    batch = next(opened(DataSection(source="dataset", batch=1, crop=(16, 24), datasets={"nyuv2": section})).batches(0))
+    batch = next(
+        opened(DataSection(source="dataset", batch_size=1, crop_size=(16, 24), datasets={"nyuv2": section})).batches(0)
+    )
     assert batch.names == ("0002",) and torch.equal(batch.depth.unique(), torch.tensor([2.5]))
 
 
@@ -123,7 +127,8 @@ def test_an_image_without_a_camera_teaches_nothing(tmp_path: Path) -> None:
     own = DatasetSection(str(tmp_path), split="all", augmentation="rooms")
     said: list[str] = []
     source = opened(
-        DataSection(source="dataset", batch=2, crop=(16, 24), datasets={"own-depth": own}), told=said.append
+        DataSection(source="dataset", batch_size=2, crop_size=(16, 24), datasets={"own-depth": own}),
+        on_message=said.append,
     )
     batch = next(source.batches(0))
     assert set(batch.names) == {"train/rgb/0000.jpg"} and torch.equal(batch.depth.unique(), torch.tensor([2.0]))

@@ -51,7 +51,7 @@ def in_use(recipe: Recipe, size: tuple[int, int], camera: torch.Tensor) -> float
 
 
 def varied(recipe: Recipe, dataset: str) -> DepthAugmentation:
-    config = recipe.data.datasets[dataset].augmented(recipe.data.crop)
+    config = recipe.data.datasets[dataset].build_augmentation(recipe.data.crop_size)
     assert isinstance(config, DepthAugmentation)
     return config
 
@@ -79,7 +79,7 @@ def test_the_camera_of_a_varied_image_is_that_of_the_scale_it_was_drawn_at(size:
     sample = DepthSample(image=torch.rand(1, 3, *size), depth=depth, valid=depth > 0, intrinsics=camera[None])
     changed = augment_depth(sample, config, [(0, 0, 3)])
     scale = sample_depth_parameters(config, (0, 0, 3), (240, 320)).cutting.scale
-    assert changed.intrinsics is not None and changed.image.shape[-2:] == recipe.data.crop
+    assert changed.intrinsics is not None and changed.image.shape[-2:] == recipe.data.crop_size
     assert float(focal_length(changed.intrinsics)) == pytest.approx(scale * in_use(recipe, size, camera), rel=1e-5)
     # Images of any resolution train alike: a thing is where, and as large as, that of half the size has it.
     half = dataclasses.replace(
@@ -91,8 +91,8 @@ def test_the_camera_of_a_varied_image_is_that_of_the_scale_it_was_drawn_at(size:
 
 
 def test_the_world_is_rendered_at_the_size_of_use_with_the_lens_of_a_depth_camera() -> None:
-    recipe = read_recipe("depth-world")
-    assert math.prod(recipe.data.crop) == recipe.model.config().depth_pixels
+    recipe = read_recipe("depth-synthetic")
+    assert math.prod(recipe.data.crop_size) == recipe.model.config().depth_pixels
     world = SyntheticScenes("room", size=(24, 32), bank=procedural_bank(16, 2))
     drawn = 10 * world.renderer(list(range(60))).scenes.camera.focal[:, 0].numpy()  # as of 320 pixels across
     low, high = np.percentile(drawn, (10, 90))
@@ -111,9 +111,9 @@ def test_another_size_of_use_needs_images_of_that_size() -> None:
     with pytest.raises(
         InputError, match="kitti-eigen is shown at up to 466992 pixels, but the model is used at up to 9;"
     ):
-        recipe.changed(["model.fields.depth_pixels=9"])
+        recipe.changed(["model.overrides.depth_pixels=9"])
     fields = {"pixels": 90_000}
-    section = dataclasses.replace(recipe.data.datasets["kitti-eigen"], fields=fields)
+    section = dataclasses.replace(recipe.data.datasets["kitti-eigen"], overrides=fields)
     data = dataclasses.replace(recipe.data, datasets={"kitti-eigen": section})
-    model = dataclasses.replace(recipe.model, fields={"depth_pixels": 90_000})
+    model = dataclasses.replace(recipe.model, overrides={"depth_pixels": 90_000})
     assert varied(dataclasses.replace(recipe, data=data, model=model), "kitti-eigen").pixels == 90_000

@@ -13,7 +13,7 @@ from protoformer.flow.training import FlowTask
 from protoformer.models.config import preset
 from protoformer.models.heads.depth import build_depth, focal_length, metric_depth
 from protoformer.models.heads.flow import build_flow
-from protoformer.synthetic import generator as world_module
+from protoformer.synthetic import generator
 from protoformer.synthetic.generator import SyntheticScenes, depth_stream
 from protoformer.synthetic.samples import DepthSample
 from protoformer.synthetic.texture_bank import procedural_bank
@@ -26,18 +26,18 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
+    monkeypatch.setattr(generator, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     return Recipe(
         task="depth",
         model=ModelSection("tiny"),
-        data=DataSection(batch=2, crop=(32, 48), families={"room": 1.0}),
+        data=DataSection(batch_size=2, crop_size=(32, 48), families={"room": 1.0}),
         schedule=ScheduleSection("constant", 0),
         run=RunSection(validation_scenes=6),
     )
 
 
 def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
-    settings = ["loss.gamma=0.5", "loss.confidence=0.3", "loss.edges=2", "loss.nearest=2", "loss.farthest=4"]
+    settings = ["loss.gamma=0.5", "loss.confidence=0.3", "loss.edges=2", "loss.min_depth=2", "loss.max_depth=4"]
     task = task_of(recipe.changed(settings))
     assert isinstance(task, DepthTask)
     network = task.build().train()
@@ -59,9 +59,9 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
 def test_scenes_that_are_held_out_are_not_trained_on_and_are_judged_in_meters(recipe: Recipe) -> None:
     task = DepthTask(recipe)
     network = task.build().eval()
-    held_out = task.held_out(CPU)
+    held_out = task.validation_set(CPU)
     first, second = held_out.validate(network), held_out.validate(network)
-    assert first == second and first.name == "world"
+    assert first == second and first.name == "synthetic"
     assert set(first.scores) == {"abs_rel", "rmse", "delta1", "silog"}
     examples = held_out.examples(network)
     assert [example.name[-7:] for example in examples] == ["-000000", "-000004"]
@@ -114,7 +114,7 @@ def test_the_network_is_told_where_each_camera_looks(recipe: Recipe) -> None:
     heard: list[torch.Tensor] = []
     network.register_forward_pre_hook(lambda _, given: heard.append(given[1]))
     task.loss(network, tensors, task.weight(tensors))
-    task.held_out(CPU).predicted(network, dataclasses.replace(batch, intrinsics=beside))
+    task.validation_set(CPU).predicted(network, dataclasses.replace(batch, intrinsics=beside))
     assert len(heard) == 2 and all(torch.equal(center, beside[:, :2, 2]) for center in heard)
 
 

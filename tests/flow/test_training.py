@@ -21,7 +21,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     return Recipe(
         model=ModelSection("tiny"),
-        data=DataSection(batch=2, crop=(32, 48), families={"objects": 1.0}),
+        data=DataSection(batch_size=2, crop_size=(32, 48), families={"objects": 1.0}),
         schedule=ScheduleSection("constant", 0),
         run=RunSection(validation_scenes=6),
     )
@@ -62,9 +62,9 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
 def test_scenes_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Recipe) -> None:
     task = FlowTask(recipe)
     network = task.build().eval()
-    held_out = task.held_out(CPU)
+    held_out = task.validation_set(CPU)
     first, second = held_out.validate(network), held_out.validate(network)
-    assert first == second and first.name == "world" and set(first.scores) == {"epe", "fl", "px1"}
+    assert first == second and first.name == "synthetic" and set(first.scores) == {"epe", "fl", "px1"}
     assert sum(len(batch.first) for batch in held_out._rendered()) == 6  # of two batches of four
     examples = held_out.examples(network)
     assert [example.name[-7:] for example in examples] == ["-000000", "-000004"]

@@ -137,12 +137,12 @@ def step_errors(before: State, expected: State, found: State, settings: Optimize
     squares = (1 - square_decay) * gradient.square()
     count = float(before["guard.good"]) + 1
     mean = flat(found, first) / (1 - decay**count)
-    spread = (flat(found, second) / (1 - square_decay**count)).sqrt() + settings.epsilon
+    spread = (flat(found, second) / (1 - square_decay**count)).sqrt() + settings.eps
     weights = flat(before, weight)
     update = -rate * (mean / spread + settings.weight_decay * weights)
 
     updates, names = float(before["ema_updates"]), [name for name in found if name.startswith("ema.")]
-    kept = min(settings.ema, (1 + updates) / (10 + updates))
+    kept = min(settings.ema_decay, (1 + updates) / (10 + updates))
     average = flat(before, names)
     towards = (1 - kept) * (flat(found, [f"model.{name[len('ema.') :]}" for name in names]) - average)
     values, right_values = (state["guard.sums"] - before["guard.sums"] for state in (found, expected))
@@ -217,7 +217,7 @@ def recorded_is_eager(
         eager, graph = (
             build_engine(launch("cuda"), each, task_of(each))
             for each in (
-                dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, speed=speed))
+                dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, execution=speed))
                 for speed in ("eager", "graph")
             )
         )

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 
 def recipes(task: str) -> list[Recipe]:
-    base = base_recipe(task, "tiny", ["data.batch=2", "data.crop=[64, 64]"], graph=True)
+    base = base_recipe(task, "tiny", ["data.batch_size=2", "data.crop_size=[64, 64]"], graph=True)
     plan = plan_ablation(select_tables("all"), 1, base, RunBudget(steps=9), EvaluationPlan((), (64, 64)))
     return [run.recipe for run in plan.runs.values()]
 
@@ -29,4 +29,4 @@ def test_the_step_of_every_variant_can_be_recorded(task: str) -> None:
         for _ in range(WARM_UP + 2):
             engine.step(work.tensors(next(batches)), 1e-4)
         counted = engine.guard.counted()
-        assert (counted.good, counted.skipped) == (WARM_UP + 2, 0), recipe.model.fields
+        assert (counted.good, counted.skipped) == (WARM_UP + 2, 0), recipe.model.overrides

@@ -16,7 +16,7 @@ from protoformer.training.recipe import DataSection
 from protoformer.training.sources import synthetic_source
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-SCENES = DataSection(seed=3, batch=4, crop=(96, 128), families={"objects": 0.6, "drive": 0.4})
+SCENES = DataSection(seed=3, batch_size=4, crop_size=(96, 128), families={"objects": 0.6, "drive": 0.4})
 STEPS = 12
 
 
@@ -29,7 +29,7 @@ def busy() -> None:
 
 def test_batches_rendered_beside_busy_steps_are_those_rendered_alone() -> None:
     mix = SyntheticMix(SCENES, range(4), torch.device("cuda"), flow_sample)
-    alone = [mix.parcel(number).batch for number in range(2, 2 + STEPS)]
+    alone = [mix.make_batch(number).batch for number in range(2, 2 + STEPS)]
     torch.cuda.synchronize()
     kept = []
     for batch in itertools.islice(synthetic_source(SCENES, "cuda").batches(2), STEPS):
@@ -51,7 +51,7 @@ def test_one_thread_of_the_host_works_for_a_gpu_that_renders() -> None:
         return flow_sample(renderer, look)
 
     before = torch.get_num_threads()
-    SyntheticMix(SCENES, range(4), torch.device("cuda"), make).parcel(0)
+    SyntheticMix(SCENES, range(4), torch.device("cuda"), make).make_batch(0)
     assert threads == [1] and torch.get_num_threads() == before
 
 

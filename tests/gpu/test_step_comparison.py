@@ -22,7 +22,7 @@ def recipe_in(precision: str) -> Recipe:
     return Recipe(
         task="depth",
         model=ModelSection("tiny"),
-        data=DataSection(batch=2, crop=(32, 32)),
+        data=DataSection(batch_size=2, crop_size=(32, 32)),
         schedule=ScheduleSection("constant", warm_up=4),
         run=RunSection(precision=precision),
     )

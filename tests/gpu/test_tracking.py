@@ -30,7 +30,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 RECIPE = Recipe(
     task="track",
     model=ModelSection("tiny", {"search_side": 64, "reference_side": 48}),
-    data=DataSection(batch=4, crop=(48, 64), families={"chase": 1.0}),
+    data=DataSection(batch_size=4, crop_size=(48, 64), families={"chase": 1.0}),
     schedule=ScheduleSection("constant", warm_up=4),
 )
 

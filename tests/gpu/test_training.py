@@ -21,10 +21,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 RECIPE = Recipe(
     model=ModelSection("tiny"),
-    data=DataSection(batch=2, crop=(64, 64)),
-    optimizer=OptimizerSection(rate=1e-3, epsilon=1e-5),
+    data=DataSection(batch_size=2, crop_size=(64, 64)),
+    optimizer=OptimizerSection(lr=1e-3, eps=1e-5),
     schedule=ScheduleSection("constant", warm_up=4),
-    run=RunSection(steps=12, log_every=4, validate_every=6, pictures_every=0, validation_scenes=2),
+    run=RunSection(steps=12, log_every=4, validate_every=6, draw_every=0, validation_scenes=2),
 )
 STEPS = WARM_UP + 4
 
@@ -128,12 +128,12 @@ def test_compiled_parts_compute_the_same(
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
 def test_a_run_on_the_world_goes_on_where_it_stopped(speed: str, tmp_path: Path) -> None:
-    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, speed=speed))
+    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, execution=speed))
 
     def state(folder: str, steps: int) -> dict[str, Tensor]:
         chosen = recipe.changed([f"run.steps={steps}"])
         ended = Trainer(chosen, task_of(chosen), tmp_path / folder, device="cuda").run()
-        assert (ended.step, ended.why) == (steps, "steps")
+        assert (ended.step, ended.stop_reason) == (steps, "steps")
         return load(ended.checkpoint).tensors
 
     half, resumed, whole = state("halves", 5), state("halves", 12), state("whole", 12)
@@ -162,4 +162,4 @@ def test_the_share_of_data_is_the_time_that_the_gpu_has_nothing_to_do() -> None:
             pace.stepped()
         with pace.working():
             torch.cuda.synchronize()
-        assert pace.data_share() > 0.3 if slow else pace.data_share() < 0.1
+        assert pace.data_fraction() > 0.3 if slow else pace.data_fraction() < 0.1

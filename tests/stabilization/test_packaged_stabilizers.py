@@ -37,7 +37,7 @@ def steady_walk() -> list[np.ndarray]:
 
 @pytest.mark.usefixtures("few_textures")
 def test_less_than_a_quarter_of_a_shake_is_left_by_one_that_sees_both_ways() -> None:
-    recipe = read_recipe("stabilize-world").changed([f"data.seed={UNSEEN}", "run.validation_scenes=4"])
+    recipe = read_recipe("stabilize-synthetic").changed([f"data.seed={UNSEEN}", "run.validation_scenes=4"])
     field = load_stabilizer(regressor="field", device="cpu")
     scores = StabilizeTask(recipe).held_out(torch.device("cpu")).validate(field.network).scores
     assert scores["shake"] > 3 and scores["error"] < 0.25 * scores["shake"]

@@ -34,25 +34,25 @@ def recipe() -> Recipe:
     return Recipe(
         task="stabilize",
         model=ModelSection("tiny", SMALL),
-        data=DataSection(batch=2, crop=(48, 64), families={"handheld": 1.0}, final=0.0),
-        optimizer=OptimizerSection(rate=1e-3),
+        data=DataSection(batch_size=2, crop_size=(48, 64), families={"handheld": 1.0}, final_fraction=0.0),
+        optimizer=OptimizerSection(lr=1e-3),
         schedule=ScheduleSection("constant", 0),
-        run=RunSection(validation_scenes=3, validate_every=0, pictures_every=0),
+        run=RunSection(validation_scenes=3, validate_every=0, draw_every=0),
     )
 
 
 def test_a_recipe_of_stabilization_trains_stabilization(recipe: Recipe) -> None:
     task = task_of(recipe)
     assert isinstance(task, StabilizeTask) and isinstance(task.build(), StabilizeNetwork)
-    packaged = read_recipe("stabilize-world")
-    assert packaged.model.start == "flow" and isinstance(task_of(packaged), StabilizeTask)
-    height, width = packaged.data.crop
+    packaged = read_recipe("stabilize-synthetic")
+    assert packaged.model.init_weights == "flow" and isinstance(task_of(packaged), StabilizeTask)
+    height, width = packaged.data.crop_size
     assert height * width <= packaged.model.config().stab_pixels and height % 8 == width % 8 == 0
 
 
 def test_videos_on_disk_have_no_warps_to_learn_from(recipe: Recipe) -> None:
     chosen = recipe.changed(["data.source=dataset", "data.datasets={deepstab: {weight: 1}}"])
-    with pytest.raises(InputError, match="trains on synthetic scenes only; set it to world"):
+    with pytest.raises(InputError, match="trains on synthetic scenes only; set it to synthetic"):
         StabilizeTask(chosen).source(0, 1, CPU, pytest.fail)
 
 
@@ -70,7 +70,7 @@ def test_the_loss_is_a_mean_over_cells(recipe: Recipe) -> None:
 def test_frames_that_are_held_out_stay_the_same_and_can_be_drawn(recipe: Recipe) -> None:
     task = StabilizeTask(recipe)
     network = task.build().eval()
-    held_out = task.held_out(CPU)
+    held_out = task.validation_set(CPU)
     one, other = held_out.validate(network), held_out.validate(network)
     assert one == other and set(one.scores) == {"error", "shake", "share"}
     (example,) = held_out.examples(network)
@@ -93,7 +93,7 @@ def test_the_encoder_is_flows_and_stays_so(recipe: Recipe) -> None:
 
 
 def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: Path) -> None:
-    chosen = recipe.changed(["run.steps=4", "run.checkpoint_every=2", "data.batch=1"])
+    chosen = recipe.changed(["run.steps=4", "run.checkpoint_every=2", "data.batch_size=1"])
     Trainer(chosen, StabilizeTask(chosen), tmp_path / "whole").run()
     shutil.copytree(tmp_path / "whole", tmp_path / "halves")
     shutil.rmtree(tmp_path / "halves" / "checkpoints" / "step-00000004")
@@ -108,7 +108,7 @@ def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: P
 @pytest.mark.long
 def test_the_smallest_network_takes_most_of_a_few_shakes_away(recipe: Recipe) -> None:
     steps, rate = 45, 4e-3
-    task = StabilizeTask(recipe.changed(["data.batch=8", "model.fields.stab_window=15"]))
+    task = StabilizeTask(recipe.changed(["data.batch_size=8", "model.overrides.stab_window=15"]))
     tensors = task.tensors(next(task.source(0, 1, CPU, pytest.fail).batches(0)))
     torch.manual_seed(0)
     network = task.build().train()

@@ -67,11 +67,11 @@ class LineTask:
     def build(self) -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> PointSource:
-        self.opened = PointSource(self.recipe.data.batch, rank, ranks, self.poisoned)
+    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> PointSource:
+        self.opened = PointSource(self.recipe.data.batch_size, rank, ranks, self.poisoned)
         return self.opened
 
-    def held_out(self, device: torch.device) -> "LineTask":
+    def validation_set(self, device: torch.device) -> "LineTask":
         return self
 
     def validate(self, network: nn.Module) -> ValidationResult:
@@ -117,17 +117,17 @@ class NoisePairs:
 class NoiseTask(FlowTask):
     """Flow on data that costs nothing."""
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> NoisePairs:
-        return NoisePairs(self.recipe.data.batch, rank, ranks)
+    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoisePairs:
+        return NoisePairs(self.recipe.data.batch_size, rank, ranks)
 
 
 def noise_recipe(**run: Any) -> Recipe:
     return Recipe(
-        model=ModelSection(preset="tiny", fields={"updates_training": 2}),
-        data=DataSection(batch=2, crop=(64, 64)),
-        optimizer=OptimizerSection(rate=1e-3),
+        model=ModelSection(preset="tiny", overrides={"updates_training": 2}),
+        data=DataSection(batch_size=2, crop_size=(64, 64)),
+        optimizer=OptimizerSection(lr=1e-3),
         schedule=ScheduleSection(kind="one_cycle"),
-        run=RunSection(**{"validate_every": 0, "pictures_every": 0, "validation_scenes": 0, "log_every": 7, **run}),
+        run=RunSection(**{"validate_every": 0, "draw_every": 0, "validation_scenes": 0, "log_every": 7, **run}),
     )
 
 
@@ -159,18 +159,18 @@ class NoiseDepths:
 class NoiseDepthTask(DepthTask):
     """Depth of data that costs nothing."""
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> NoiseDepths:
-        return NoiseDepths(self.recipe.data.batch, rank, ranks)
+    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoiseDepths:
+        return NoiseDepths(self.recipe.data.batch_size, rank, ranks)
 
 
 def depth_recipe(**run: Any) -> Recipe:
     return Recipe(
         task="depth",
         model=ModelSection("tiny"),
-        data=DataSection(batch=2, crop=(64, 64)),
-        optimizer=OptimizerSection(rate=1e-3),
+        data=DataSection(batch_size=2, crop_size=(64, 64)),
+        optimizer=OptimizerSection(lr=1e-3),
         schedule=ScheduleSection("constant", 2),
-        run=RunSection(**{"validate_every": 0, "pictures_every": 0, "validation_scenes": 0, "log_every": 2, **run}),
+        run=RunSection(**{"validate_every": 0, "draw_every": 0, "validation_scenes": 0, "log_every": 2, **run}),
     )
 
 
@@ -180,26 +180,26 @@ class Told(Observer):
     def __init__(self) -> None:
         self.heard: list[tuple[str, Any]] = []
 
-    def started(self, step: int, steps: int | None) -> None:
-        self.heard.append(("started", step))
+    def on_start(self, step: int, steps: int | None) -> None:
+        self.heard.append(("on_start", step))
 
-    def logged(self, progress: TrainingProgress) -> None:
-        self.heard.append(("logged", progress))
+    def on_log(self, progress: TrainingProgress) -> None:
+        self.heard.append(("on_log", progress))
 
-    def validated(self, step: int, found: ValidationResult) -> None:
-        self.heard.append(("validated", step))
+    def on_validation(self, step: int, found: ValidationResult) -> None:
+        self.heard.append(("on_validation", step))
 
-    def pictured(self, step: int, name: str, pixels: Any) -> None:
-        self.heard.append(("pictured", step))
+    def on_image(self, step: int, name: str, pixels: Any) -> None:
+        self.heard.append(("on_image", step))
 
-    def saved(self, step: int, path: Path) -> None:
-        self.heard.append(("saved", step))
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        self.heard.append(("on_checkpoint", step))
 
-    def noted(self, sentence: str) -> None:
-        self.heard.append(("noted", sentence))
+    def on_message(self, sentence: str) -> None:
+        self.heard.append(("on_message", sentence))
 
-    def ended(self, step: int) -> None:
-        self.heard.append(("ended", step))
+    def on_end(self, step: int) -> None:
+        self.heard.append(("on_end", step))
 
     def of(self, kind: str) -> list[Any]:
         return [what for each, what in self.heard if each == kind]
@@ -208,10 +208,10 @@ class Told(Observer):
 def line_recipe(**run: Any) -> Recipe:
     return Recipe(
         model=ModelSection(preset="tiny"),
-        data=DataSection(batch=8, crop=(64, 64)),
-        optimizer=OptimizerSection(rate=0.05, ema=0.9),
+        data=DataSection(batch_size=8, crop_size=(64, 64)),
+        optimizer=OptimizerSection(lr=0.05, ema_decay=0.9),
         schedule=ScheduleSection(kind="constant", warm_up=5, decay=0),
-        run=RunSection(**{"steps": 40, "log_every": 10, "validate_every": 0, "pictures_every": 0, **run}),
+        run=RunSection(**{"steps": 40, "log_every": 10, "validate_every": 0, "draw_every": 0, **run}),
     )
 
 

@@ -22,7 +22,7 @@ from protoformer.training.recipe import DataSection, DatasetSection
 from protoformer.training.sources import dataset_source, synthetic_source
 
 CONFIG = preset("tiny", search_side=64, reference_side=48)
-SCENES = DataSection(seed=3, batch=4, crop=(48, 64), families={"chase": 0.6, "objects": 0.4})
+SCENES = DataSection(seed=3, batch_size=4, crop_size=(48, 64), families={"chase": 0.6, "objects": 0.4})
 TENSORS = ("reference", "reference_boxes", "search", "boxes", "located", "judged")
 
 
@@ -94,7 +94,9 @@ def write_clip(folder: Path, frames: int, seed: int, gone: tuple[int, ...] = ())
 def clips(tmp_path: Path) -> DataSection:
     for number in range(5):
         write_clip(tmp_path / f"Clip{number}", 6, number, gone=(4,))
-    return DataSection(source="dataset", batch=4, datasets={"otb": DatasetSection(root=str(tmp_path), split="all")})
+    return DataSection(
+        source="dataset", batch_size=4, datasets={"otb": DatasetSection(root=str(tmp_path), split="all")}
+    )
 
 
 def test_clips_on_disk_go_on_where_they_stopped(clips: DataSection) -> None:
@@ -121,7 +123,7 @@ def test_a_clip_that_cannot_be_read_is_replaced_and_named(clips: DataSection) ->
     for path in (broken / "img").iterdir():
         path.write_bytes(b"no picture")
     said: list[str] = []
-    batches = first(dataset_source(clips, vary=ClipPairs(CONFIG), told=said.append).batches(0), 3)
+    batches = first(dataset_source(clips, vary=ClipPairs(CONFIG), on_message=said.append).batches(0), 3)
     names = {name for pairs in batches for name in pairs.names}
     assert "otb Clip2" not in names and len(names) == 4
     assert any(sentence.startswith("otb Clip2 is left out: ") for sentence in said)

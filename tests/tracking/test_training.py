@@ -35,10 +35,10 @@ def recipe() -> Recipe:
     return Recipe(
         task="track",
         model=ModelSection("tiny", SMALL),
-        data=DataSection(batch=2, crop=(48, 64), families={"chase": 1.0}, final=0.0),
-        optimizer=OptimizerSection(rate=1e-3),
+        data=DataSection(batch_size=2, crop_size=(48, 64), families={"chase": 1.0}, final_fraction=0.0),
+        optimizer=OptimizerSection(lr=1e-3),
         schedule=ScheduleSection("constant", 0),
-        run=RunSection(validation_scenes=6, validate_every=0, pictures_every=0),
+        run=RunSection(validation_scenes=6, validate_every=0, draw_every=0),
     )
 
 
@@ -47,7 +47,7 @@ def test_a_recipe_of_tracking_trains_tracking(recipe: Recipe) -> None:
     assert isinstance(task, TrackTask) and isinstance(task.build(), TrackNetwork)
 
 
-@pytest.mark.parametrize(("name", "side"), [("track-world", 192), ("track-lasot", 352)])
+@pytest.mark.parametrize(("name", "side"), [("track-synthetic", 192), ("track-lasot", 352)])
 def test_the_packages_recipes_can_be_built(name: str, side: int) -> None:
     found = read_recipe(name)
     assert (found.task, found.model.config().search_side) == ("track", side)
@@ -73,9 +73,9 @@ def test_the_loss_is_a_mean_over_located_targets(recipe: Recipe) -> None:
 def test_pairs_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Recipe) -> None:
     task = TrackTask(recipe)
     network = task.build().eval()
-    held_out = task.held_out(CPU)
+    held_out = task.validation_set(CPU)
     one, other = held_out.validate(network), held_out.validate(network)
-    assert one == other and one.name == "world" and set(one.scores) == {"iou", "found", "right"}
+    assert one == other and one.name == "synthetic" and set(one.scores) == {"iou", "found", "right"}
     assert sum(len(pairs.search) for pairs in held_out._rendered()) == 6  # of two batches of four
     examples = held_out.examples(network)
     assert len(examples) == 2
@@ -113,7 +113,7 @@ def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: P
 @pytest.mark.long
 def test_the_smallest_network_learns_a_few_targets_by_heart(recipe: Recipe) -> None:
     steps, rate = 90, 3e-3
-    task = TrackTask(recipe.changed(["data.batch=8", "data.crop=[72, 96]"]))
+    task = TrackTask(recipe.changed(["data.batch_size=8", "data.crop_size=[72, 96]"]))
     batch = next(task.source(0, 1, CPU, pytest.fail).batches(0))
     tensors = task.tensors(batch)
     weight = task.weight(tensors)

@@ -47,9 +47,9 @@ def test_a_step_takes_what_the_last_ones_took_however_slow_the_first_was(time: T
 
 def test_the_share_of_data_is_the_time_waited_for_them(time: Time) -> None:
     pace = stepped(StepTimer(torch.device("cpu")), time, 3, 3, wait=1)
-    assert (pace.data_share(), pace.window_seconds(), pace.steps) == (0.25, 8, 2)
+    assert (pace.data_fraction(), pace.window_seconds(), pace.steps) == (0.25, 8, 2)
     pace.clear()
-    assert (pace.data_share(), pace.window_seconds(), pace.steps) == (0, 0, 0)
+    assert (pace.data_fraction(), pace.window_seconds(), pace.steps) == (0, 0, 0)
 
 
 def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:

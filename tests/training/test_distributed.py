@@ -39,12 +39,12 @@ for name, runs in (("lines", Lines()), ("noises", Noises()), ("depths", Depths()
     told = Told()
     # Where a gradient is of rounding errors alone, Adam would blow them up to whole steps. Steps are short, since on
     # noise a network is chaotic: after long ones, the order of a sum decides on which side of a ReLU a number falls.
-    settings = ["data.batch=4", "optimizer.rate=1e-4", "optimizer.epsilon=1e-5", "schedule.kind=constant"]
+    settings = ["data.batch_size=4", "optimizer.lr=1e-4", "optimizer.eps=1e-5", "schedule.kind=constant"]
     for steps in (3, 5):  # the second go goes on with what the first one saved
         recipe = runs.recipe(steps=steps, log_every=5, validate_every=2).changed(settings)
         runs.trainer(folder / name, recipe, observers=(told,), validators=(judge,)).run()
     if told.heard:
-        progress = told.of("logged")[-1]
+        progress = told.of("on_log")[-1]
         print(name, progress.loss, *progress.metrics.values())
 """
 REFUSALS = """
@@ -85,7 +85,7 @@ def attempted(what, folder, budget=5, lost=None, settings=()):
         how = str(error)
     except SystemExit as error:
         how = f"exit {{error.code}}"
-    heard = [progress.broken for progress in told.of("logged")], sorted(told.of("noted"))
+    heard = [progress.broken_samples for progress in told.of("on_log")], sorted(told.of("on_message"))
     with (folder.parent / f"refusals-{{rank}}.txt").open("a") as file:
         print(what, how, *heard, sep="|", file=file)
 
@@ -145,7 +145,7 @@ def test_what_one_process_refuses_ends_both_and_the_first_speaks_for_all(lines, 
     assert found["broken", "0"] == ["step 6", "[2, 2, 2]", sentences]
     assert found["broken", "1"] == ["step 6", "[]", "[]"]
     assert lines.last(folder / "broken").record["broken"] == dict.fromkeys("ab", "it is torn")
-    assert found["too many", "0"][0].startswith("2 samples cannot be read, and data.broken allows 1: ")
+    assert found["too many", "0"][0].startswith("2 samples cannot be read, and data.max_broken_samples allows 1: ")
     assert found["too many", "1"][0] == "exit 2"
     assert lines.last(folder / "many").step == 2
 
@@ -165,7 +165,9 @@ def test_two_processes_end_with_the_weights_of_one(
     alone, both = figures(capsys.readouterr().out), figures(printed)
     for kind in ("lines", "noises", "depths"):
         assert both[kind] == pytest.approx(alone[kind], rel=1e-4)
-        judged = [record for record in read_log(folder / "two" / kind / "log.jsonl") if record.get("on") == "judge"]
+        judged = [
+            record for record in read_log(folder / "two" / kind / "log.jsonl") if record.get("dataset") == "judge"
+        ]
         assert [(record["step"], record["epe"]) for record in judged] == [
             (step, pytest.approx(2**0.5)) for step in (2, 3, 4, 5)
         ]

@@ -10,7 +10,7 @@ from protoformer.training.distributed import launch
 from protoformer.training.engine import build_engine
 from protoformer.training.recipe import OptimizerSection, Recipe
 
-ODD = OptimizerSection(rate=0.03, weight_decay=0.2, betas=(0.6, 0.7), epsilon=0.05, clip=0.4, ema=0.5)
+ODD = OptimizerSection(lr=0.03, weight_decay=0.2, betas=(0.6, 0.7), eps=0.05, max_grad_norm=0.4, ema_decay=0.5)
 
 
 def test_steps_are_those_of_adamw_with_clipped_gradients(lines, tmp_path) -> None:
@@ -37,8 +37,8 @@ def test_steps_are_those_of_adamw_with_clipped_gradients(lines, tmp_path) -> Non
     ("settings", "reached"),
     [
         ([], []),
-        (["model.checkpoint_gradients=true"], ["recompute_activations"]),
-        (["run.speed=compile"], ["compile_parts"]),
+        (["model.activation_checkpointing=true"], ["recompute_activations"]),
+        (["run.execution=compile"], ["compile_parts"]),
     ],
 )
 def test_options_reach_the_network_that_is_trained(lines, tmp_path, monkeypatch, settings, reached) -> None:

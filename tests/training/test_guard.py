@@ -50,7 +50,7 @@ def test_a_poisoned_batch_changes_nothing_but_the_count(lines, tmp_path: Path, t
         if name.startswith(("model.", "ema", "optimizer.")):
             assert torch.equal(clean[name], skipped[name]), name
     assert (skipped["guard.skipped"], skipped["guard.row"], skipped["guard.step"]) == (2, 2, 5)
-    assert told.of("logged")[-1].skipped == 2 and told.of("logged")[-1].loss is not None
+    assert told.of("on_log")[-1].skipped_steps == 2 and told.of("on_log")[-1].loss is not None
 
 
 def test_training_goes_on_after_a_poisoned_batch(lines, tmp_path: Path) -> None:

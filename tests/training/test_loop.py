@@ -77,37 +77,37 @@ def test_a_finished_run_is_finished_again_without_a_step(lines, tmp_path: Path) 
     before = lines.last(tmp_path)
     again = lines.trainer(tmp_path)
     ended = again.run()
-    assert (ended.step, ended.why, again.task.opened.asked) == (40, "steps", [])
+    assert (ended.step, ended.stop_reason, again.task.opened.asked) == (40, "steps", [])
     assert same(before, lines.last(tmp_path))
 
 
 def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, told) -> None:
-    recipe = lines.recipe(steps=12, log_every=5, validate_every=6, pictures_every=6, checkpoint_every=8)
+    recipe = lines.recipe(steps=12, log_every=5, validate_every=6, draw_every=6, checkpoint_every=8)
     trainer = lines.trainer(
         tmp_path, recipe, observers=(told,), draw=lambda example: np.zeros((2, 2, 3), dtype=np.uint8)
     )
     trainer.run()
     heard = [(kind, getattr(what, "step", what)) for kind, what in told.heard]
     assert heard == [
-        ("started", 0),
-        ("saved", 0),
-        ("logged", 5),
-        ("validated", 6),
-        ("pictured", 6),
-        ("saved", 8),
-        ("logged", 10),
-        ("validated", 12),
-        ("pictured", 12),
-        ("logged", 12),
-        ("saved", 12),
-        ("ended", 12),
+        ("on_start", 0),
+        ("on_checkpoint", 0),
+        ("on_log", 5),
+        ("on_validation", 6),
+        ("on_image", 6),
+        ("on_checkpoint", 8),
+        ("on_log", 10),
+        ("on_validation", 12),
+        ("on_image", 12),
+        ("on_log", 12),
+        ("on_checkpoint", 12),
+        ("on_end", 12),
     ]
     events = [(record["event"], record["step"]) for record in read_log(tmp_path / "log.jsonl")]
-    names = {"started": "start", "saved": "checkpoint", "logged": "step", "validated": "validation"}
+    names = {"on_start": "start", "on_checkpoint": "checkpoint", "on_log": "step", "on_validation": "validation"}
     assert events == [(names[kind], step) for kind, step in heard if kind in names]
-    last = told.of("logged")[-1]
-    assert last.samples_per_second > 0 and 0 <= last.data_share <= 1 and last.left == 0
-    assert set(last.metrics) == {"off"} and last.memory is None
+    last = told.of("on_log")[-1]
+    assert last.samples_per_second > 0 and 0 <= last.data_fraction <= 1 and last.seconds_left == 0
+    assert set(last.metrics) == {"off"} and last.peak_memory is None
 
 
 def test_the_loss_in_the_log_is_the_mean_over_its_steps(lines, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def failing(trainer, number: int):
 def test_a_run_whose_data_fail_is_saved_first(lines, tmp_path: Path, told) -> None:
     with pytest.raises(InputError, match="the data are gone"):
         failing(lines.trainer(tmp_path / "failed", observers=(told,)), 17).run()
-    assert told.of("saved") == [0, 17] and told.heard[-1] == ("ended", 17)
+    assert told.of("on_checkpoint") == [0, 17] and told.heard[-1] == ("on_end", 17)
     lines.trainer(tmp_path / "failed").run()
     lines.trainer(tmp_path / "whole").run()
     assert same(lines.last(tmp_path / "whole"), lines.last(tmp_path / "failed"))
@@ -201,8 +201,10 @@ def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path
 
     breaking(lines.trainer(tmp_path, lines.recipe(steps=10)), "a", "b").run()
     breaking(lines.trainer(tmp_path, lines.recipe(steps=20), observers=(told,)), "b", "c").run()
-    assert told.of("logged")[-1].broken == 3
-    assert told.of("noted")[-1] == "c is left out: it is torn." and "b is left out" not in str(told.of("noted"))
+    assert told.of("on_log")[-1].broken_samples == 3
+    assert told.of("on_message")[-1] == "c is left out: it is torn." and "b is left out" not in str(
+        told.of("on_message")
+    )
     assert lines.last(tmp_path).record["broken"] == dict.fromkeys("abc", "it is torn")
 
 
@@ -213,11 +215,11 @@ def changed(recipe: Recipe, *settings: str) -> Recipe:
 def test_other_settings_are_told_one_sentence_each_and_another_network_is_refused(lines, tmp_path: Path, told) -> None:
     recipe = lines.recipe(steps=5)
     lines.trainer(tmp_path, recipe).run()
-    other = changed(recipe, "run.steps=8", "optimizer.rate=0.01", "run.minutes=5", "model.checkpoint_gradients=true")
+    other = changed(recipe, "run.steps=8", "optimizer.lr=0.01", "run.minutes=5", "model.activation_checkpointing=true")
     lines.trainer(tmp_path, other, observers=(told,)).run()
-    assert told.of("noted") == [
-        "model.checkpoint_gradients changes from False to True.",
-        "optimizer.rate changes from 0.05 to 0.01.",
+    assert told.of("on_message") == [
+        "model.activation_checkpointing changes from False to True.",
+        "optimizer.lr changes from 0.05 to 0.01.",
         "run.steps changes from 5 to 8.",
     ]
     before = lines.last(tmp_path)
@@ -242,7 +244,7 @@ def test_a_run_without_a_whole_checkpoint_is_not_written_over(lines, tmp_path: P
         path.write_text("{}")
     with pytest.raises(InputError, match=r"log.jsonl belongs to a run that cannot be resumed, .* --fresh"):
         lines.trainer(tmp_path, lines.recipe(steps=5), observers=(told,)).run()
-    assert len(told.of("noted")) == 2  # one sentence for each checkpoint that was passed over
+    assert len(told.of("on_message")) == 2  # one sentence for each checkpoint that was passed over
     assert lines.trainer(tmp_path, lines.recipe(steps=5), fresh=True).run().step == 5
 
 
@@ -254,7 +256,7 @@ def test_the_checkpoint_before_a_torn_one_is_taken(lines, tmp_path: Path, told) 
     part = next(torn.glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-5])
     lines.trainer(tmp_path / "torn", recipe, observers=(told,)).run()
-    assert told.of("started") == [16] and len(told.of("noted")) == 1
+    assert told.of("on_start") == [16] and len(told.of("on_message")) == 1
     whole, mended = lines.last(tmp_path / "whole"), lines.last(tmp_path / "torn")
     assert all(torch.equal(whole.tensors[name], tensor) for name, tensor in mended.tensors.items())
 
@@ -280,7 +282,7 @@ def test_a_slim_checkpoint_is_smaller_and_goes_on_from_the_same_weights(lines, t
 
 def test_steps_that_cannot_be_recorded_are_refused_before_anything_is_made(lines, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="needs one process on a GPU"):
-        lines.trainer(tmp_path / "new", lines.recipe(speed="graph")).run()
+        lines.trainer(tmp_path / "new", lines.recipe(execution="graph")).run()
     with pytest.raises(InputError, match="needs an end"):
         recipe = dataclasses.replace(lines.recipe(steps=None), schedule=ScheduleSection("constant", 0, decay=0.2))
         lines.trainer(tmp_path / "new", recipe).run()

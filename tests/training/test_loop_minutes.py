@@ -51,12 +51,12 @@ def test_minutes_end_a_run_in_time_and_it_goes_on_afterwards(lines, tmp_path: Pa
     ended = timed(lines, clock, tmp_path, recipe).run()
     # 120 s less 2 to end, and one and a half times the 7 of a checkpoint, one of which was the first; 4 s of validation
     # nobody knew of before.
-    assert (ended.why, ended.step, clock.now) == ("minutes", 100, 7 + 100 + 7 + 4)
+    assert (ended.stop_reason, ended.step, clock.now) == ("minutes", 100, 7 + 100 + 7 + 4)
     began = clock.now
     again = timed(lines, clock, tmp_path, recipe).run()
-    assert (again.why, again.step) == ("minutes", 100 + 107)
+    assert (again.stop_reason, again.step) == ("minutes", 100 + 107)
     third = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2)).run()
-    assert third.why == "minutes" and third.step > again.step
+    assert third.stop_reason == "minutes" and third.step > again.step
     assert clock.now <= began + 2 * 120
     assert lines.last(tmp_path).step == third.step
 
@@ -67,7 +67,7 @@ def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clo
         schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
     )
     timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
     usable = 120 - 2 - 1.5 * 7
     assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(100)])
 
@@ -85,7 +85,7 @@ def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
     plain = first.task.tensors
 
     def tensors(batch):
-        if len(told.of("logged")) == stopped - 1:
+        if len(told.of("on_log")) == stopped - 1:
             signal.raise_signal(signal.SIGTERM)
         return plain(batch)
 
@@ -95,15 +95,15 @@ def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
     second = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
     clock.now += 30  # to start up
     ended = second.run()
-    assert (ended.why, ended.step) == ("minutes", 120 - 7)
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    assert (ended.stop_reason, ended.step) == ("minutes", 120 - 7)
+    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
     assert rates == pytest.approx([min(1, (1 - (7 + step) / 120) / 0.5) for step in range(113)])
 
     third = timed(
         lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True
     )  # as if it had not been judged
-    assert third.run().step == 113 + 1 and told.of("logged")[-1].rate == 0
-    assert told.of("noted") == []
+    assert third.run().step == 113 + 1 and told.of("on_log")[-1].lr == 0
+    assert told.of("on_message") == []
 
 
 def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, told) -> None:
@@ -112,13 +112,13 @@ def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Pat
         lines.recipe(steps=40, minutes=60, log_every=1), schedule=ScheduleSection("constant", warm_up=0, decay=0.5)
     )
     timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.rate / recipe.optimizer.rate for each in told.of("logged")]
+    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
     assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
 
 
 def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, told) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(told,)).run()
-    assert told.of("saved") == [0, 60, 120, 150]
+    assert told.of("on_checkpoint") == [0, 60, 120, 150]
 
 
 def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, told) -> None:
@@ -128,12 +128,12 @@ def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: P
     before = lines.last(tmp_path).step
     short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
     assert short.run().step == before + 30  # half of its minute
-    assert told.of("noted") == ["run.validate_every changes from 5 to 0."]
+    assert told.of("on_message") == ["run.validate_every changes from 5 to 0."]
     began = clock.now
     late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
     hurried = dataclasses.replace(late, began=clock.now - 100)  # loading took all of it
     assert hurried.run().step == before + 31
-    assert told.of("noted")[-1] == "the minutes of this session were over after one step; give it more minutes."
+    assert told.of("on_message")[-1] == "the minutes of this session were over after one step; give it more minutes."
     assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
 
 
@@ -164,7 +164,7 @@ def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoin
     lines, tmp_path: Path, clock: Clock, told
 ) -> None:
     def judge(network) -> ValidationResult:
-        if told.of("validated")[-1] == 20:
+        if told.of("on_validation")[-1] == 20:
             signal.raise_signal(signal.SIGTERM)
         return ValidationResult("judge", {})
 
@@ -172,8 +172,8 @@ def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoin
     trainer = timed(lines, clock, tmp_path, recipe, observers=(told,), validators=(judge, judge))
     trainer.task.validate = clock.slowed(11, trainer.task.validate)
     ended = trainer.run()
-    assert (ended.why, ended.step) == ("SIGTERM", 20)
-    assert told.of("validated") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
-    kinds = [(kind, what) for kind, what in told.heard if kind in ("saved", "validated") and what == 20]
-    assert kinds == [("saved", 20), ("validated", 20), ("validated", 20)]
+    assert (ended.stop_reason, ended.step) == ("SIGTERM", 20)
+    assert told.of("on_validation") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
+    kinds = [(kind, what) for kind, what in told.heard if kind in ("on_checkpoint", "on_validation") and what == 20]
+    assert kinds == [("on_checkpoint", 20), ("on_validation", 20), ("on_validation", 20)]
     assert lines.last(tmp_path).record["took"]["validation"] == 15  # of the whole one

@@ -26,9 +26,9 @@ def world_trainer(task: str, folder: Path, **options: Any) -> Trainer[Any]:
     recipe = Recipe(
         task=task,
         model=ModelSection("tiny", small),
-        data=DataSection(batch=2, crop=(48, 64), families={family: 1.0}, final=0.0),
+        data=DataSection(batch_size=2, crop_size=(48, 64), families={family: 1.0}, final_fraction=0.0),
         schedule=ScheduleSection("constant", 0),
-        run=RunSection(steps=3, validation_scenes=0, validate_every=0, pictures_every=0, log_every=2),
+        run=RunSection(steps=3, validation_scenes=0, validate_every=0, draw_every=0, log_every=2),
     )
     return Trainer(recipe, task_of(recipe), folder, **options)
 
@@ -72,10 +72,10 @@ def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, t
     assert not (tmp_path / "weights.safetensors").exists()
     assert [
         each
-        for each in told.of("noted")
+        for each in told.of("on_message")
         if each.startswith("no step has changed the weights so far: of 2 steps, 2 had no")
     ]
-    assert all(progress.loss is None for progress in told.of("logged"))
+    assert all(progress.loss is None for progress in told.of("on_log"))
     torch.manual_seed(trainer.recipe.data.seed)
     tensors = last(tmp_path).tensors
     for key, tensor in trainer.task.build().state_dict().items():
@@ -83,7 +83,7 @@ def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, t
 
 
 def test_depths_that_the_loss_does_not_count_teach_nothing(tmp_path: Path, depths) -> None:
-    recipe = depths.recipe(steps=3).changed(["loss.nearest=5000", "loss.farthest=6000"])
+    recipe = depths.recipe(steps=3).changed(["loss.min_depth=5000", "loss.max_depth=6000"])
     with pytest.raises(InputError, match=UNTAUGHT.format(3)):
         depths.trainer(tmp_path, recipe).run()
 
@@ -105,8 +105,8 @@ def test_a_step_without_a_target_changes_nothing_but_counts(lines, tmp_path: Pat
         if name.startswith(("model.", "ema", "optimizer.")):
             assert torch.equal(clean[name], skipped[name]), name
     assert [int(skipped[f"guard.{name}"]) for name in ("step", "skipped", "empty", "learned")] == [5, 0, 2, 3]
-    (progress,) = told.of("logged")
-    assert progress.skipped == 0 and progress.loss is not None
+    (progress,) = told.of("on_log")
+    assert progress.skipped_steps == 0 and progress.loss is not None
 
 
 def test_data_that_comes_to_have_targets_is_learned_from(lines, tmp_path: Path) -> None:

@@ -40,10 +40,13 @@ def refused(path: Path, text: str) -> str:
         ("task: flow\nrun: *run\n", "line 2: anchors and aliases"),
         ("run: {<<: {steps: 3}}\n", "line 1: merge keys, <<, are not allowed"),
         ("run: !!map {steps: 3}\n", "line 1: tags, which begin with !, are not allowed"),
-        ("what: !secret x\n", "line 1: tags, which begin with !, are not allowed"),
-        ("what: !!binary aGk=\n", "line 1: tags, which begin with !, are not allowed"),
-        ("model: {fields: " + "{a: " * 20 + "1" + "}" * 20 + "}", "line 1: values are nested in more than 12 levels"),
-        ("model: {fields: {prototypes: " + "[" * 4 + "]" * 4 + "}}", "prototypes is ([[[]]],)"),
+        ("description: !secret x\n", "line 1: tags, which begin with !, are not allowed"),
+        ("description: !!binary aGk=\n", "line 1: tags, which begin with !, are not allowed"),
+        (
+            "model: {overrides: " + "{a: " * 20 + "1" + "}" * 20 + "}",
+            "line 1: values are nested in more than 12 levels",
+        ),
+        ("model: {overrides: {prototypes: " + "[" * 4 + "]" * 4 + "}}", "prototypes is ([[[]]],)"),
         ("run: {steps: 1, steps: 2}\n", "line 1: the key 'steps' is given twice"),
         ("run: {steps: " + "9" * 5000 + "}\n", "Exceeds the limit"),
         ("run: {minutes: " + "9" * 400 + "}\n", "run.minutes is a whole number of"),
@@ -52,10 +55,19 @@ def refused(path: Path, text: str) -> str:
         ("task: " + "x" * 30000 + "\n", "there is no task 'xxx"),
         ("x" * 900 + ": 3\n", "there is no key xxx"),
         ("data: {families: {" + "y" * 900 + ": 3}}\n", "there is no family of scenes 'yyy"),
-        ("data: {batch: 1000000000}\n", "data.batch is 1000000000, but it must be at most"),
-        ("data: {crop: [1000000000, 16]}\n", "data.crop is 1000000000, but it must be at most"),
-        ("data: {workers: 1000000}\n", "data.workers is 1000000, but it must be at most"),
-        ("model: {fields: {depths: [1000000, 2]}}\n", "depths is (1000000, 2), but it must be two whole numbers"),
+        (
+            "data: {batch_size: 1000000000}\n",
+            "data.batch_size is 1000000000, but it must be a whole number, 1 or more and at most",
+        ),
+        (
+            "data: {crop_size: [1000000000, 16]}\n",
+            "data.crop_size is [1000000000, 16], but it must be a list of 2 whole numbers, each 16 or more and at most",
+        ),
+        (
+            "data: {num_workers: 1000000}\n",
+            "data.num_workers is 1000000, but it must be a whole number, 0 or more and at most",
+        ),
+        ("model: {overrides: {depths: [1000000, 2]}}\n", "depths is (1000000, 2), but it must be two whole numbers"),
         ("# " + "x" * MAX_TEXT + "\n", f"at most {MAX_TEXT} are read"),
     ],
 )
@@ -74,11 +86,11 @@ def test_a_long_file_is_not_read_to_its_end(tmp_path: Path) -> None:
         "run.steps=&a [1, *a]",
         "data.families=" + LAUGHS,
         "run." + "a." * 5000 + "b=3",
-        "model.fields." + "a." * 100 + "b=3",
+        "model.overrides." + "a." * 100 + "b=3",
         "x" * 100_000,
         "run.steps=" + "9" * 100_000,
-        "data.crop=" + "[" * 50_000,
-        "what.a=3",
+        "data.crop_size=" + "[" * 50_000,
+        "description.a=3",
     ],
     ids=lambda setting: setting[:16],
 )
@@ -95,7 +107,7 @@ def test_nesting_without_end_is_refused_in_plain_values() -> None:
     for _ in range(500):
         value = [value]
     with pytest.raises(InputError, match="nested in more than 12 levels"):
-        Recipe.from_dict({"model": {"fields": {"prototypes": value}}})
+        Recipe.from_dict({"model": {"overrides": {"prototypes": value}}})
 
 
 def test_recipes_of_the_package_are_far_from_the_limits() -> None:

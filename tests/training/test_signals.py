@@ -20,10 +20,10 @@ from protoformer.training.recipe import read_recipe
 from protoformer.training.trainer import Trainer
 
 RECIPE = """
-model: {preset: tiny, fields: {updates_training: 2}}
-data: {batch: 1, crop: [64, 64], families: {objects: 1}}
+model: {preset: tiny, overrides: {updates_training: 2}}
+data: {batch_size: 1, crop_size: [64, 64], families: {objects: 1}}
 schedule: {kind: one_cycle}
-run: {steps: 7, log_every: 1, checkpoint_every: 3, validate_every: 0, pictures_every: 0, validation_scenes: 0}
+run: {steps: 7, log_every: 1, checkpoint_every: 3, validate_every: 0, draw_every: 0, validation_scenes: 0}
 """
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_finishes_its_step_and_goes_on_exactly(
     written: list[Path] = []
     write: Callable[[Any, Path], None] = lambda _, path: written.append(path)  # noqa: E731
     ended = signalled(lines.trainer(tmp_path / "stopped", write_weights=write), 16, each).run()
-    assert (ended.step, ended.why, ended.weights, written) == (17, each.name, None, [])
+    assert (ended.step, ended.stop_reason, ended.weights, written) == (17, each.name, None, [])
     assert lines.last(tmp_path / "stopped").step == 17
     assert lines.trainer(tmp_path / "stopped", write_weights=write).run().step == 40
     whole, stopped = lines.last(tmp_path / "whole"), lines.last(tmp_path / "stopped")
@@ -87,7 +87,7 @@ def test_two_control_c_leave_the_last_checkpoint(lines, tmp_path: Path, told) ->
     with pytest.raises(KeyboardInterrupt):
         signalled(trainer, 12, signal.SIGINT, signal.SIGINT).run()
     assert lines.last(tmp_path).step == 10
-    assert told.heard[-1] == ("ended", 12)
+    assert told.heard[-1] == ("on_end", 12)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from protoformer.training.recipe import DataSection, DatasetSection
 from protoformer.training.sources import Source, dataset_source, open_source, synthetic_source
 
 FAMILIES = {"objects": 0.5, "drive": 0.3, "handheld": 0.2}
-SCENES = DataSection(seed=3, batch=4, crop=(16, 24), families=FAMILIES)
+SCENES = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families=FAMILIES)
 CPU = torch.device("cpu")
 forks = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -79,16 +79,16 @@ def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample],
 @forks
 def test_workers_render_the_same_in_the_same_order_and_draw_nobodys_chance(rendered: list[FlowSample]) -> None:
     before = torch.get_rng_state()
-    batches = synthetic_source(dataclasses.replace(SCENES, workers=2)).batches(1)
+    batches = synthetic_source(dataclasses.replace(SCENES, num_workers=2)).batches(1)
     for expected in rendered[1:]:
         assert same(next(batches), expected)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
-    large = dataclasses.replace(SCENES, batch=32)
+    large = dataclasses.replace(SCENES, batch_size=32)
     mix = SyntheticMix(large, range(32), CPU, lambda renderer, _: renderer.scenes.names)
-    names = [name for number in range(12) for name in mix.parcel(number).batch or ()]
+    names = [name for number in range(12) for name in mix.make_batch(number).batch or ()]
     for family in FAMILIES:
         of_family = [name for name in names if name.startswith(family)]
         assert len(of_family) > 32
@@ -96,14 +96,14 @@ def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
 
 
 def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own() -> None:
-    paced = dataclasses.replace(SCENES, pace={"objects": (0.5, 4.0)})
+    paced = dataclasses.replace(SCENES, motion_scale={"objects": (0.5, 4.0)})
     usual, mix = (
         SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.fps) for data in (SCENES, paced)
     )
     paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
     for number in range(60):
         family = mix.generators[mix.locate(number)[0]].family
-        rates = usual.parcel(number).batch, mix.parcel(number).batch
+        rates = usual.make_batch(number).batch, mix.make_batch(number).batch
         paces[family].append(rates[0] / rates[1])
     assert paces["drive"] == [1.0] * len(paces["drive"])
     objects = sorted(paces["objects"])
@@ -129,7 +129,7 @@ def test_families_have_their_shares_of_the_batches_at_any_time() -> None:
 
 
 def test_a_family_alone_gives_the_batches_of_its_stream() -> None:
-    alone = dataclasses.replace(SCENES, families={"drive": 2.0, "room": 0.0}, final=0.4)
+    alone = dataclasses.replace(SCENES, families={"drive": 2.0, "room": 0.0}, final_fraction=0.4)
     assert [world.family for world in SyntheticMix(alone, range(4), CPU, flow_sample).generators] == ["drive"]
     stream = flow_stream(SyntheticScenes("drive", family_seed(3, "drive"), (16, 24)), 4, final=0.4)
     for batch, expected in zip(synthetic_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
@@ -143,7 +143,7 @@ def test_the_order_in_which_families_are_listed_changes_nothing(rendered: list[F
 
 def test_textures_may_come_from_a_folder(tmp_path: Path, rendered: list[FlowSample]) -> None:
     Image.fromarray(np.full((8, 8, 3), 200, dtype=np.uint8)).save(tmp_path / "gray.png")
-    batch = next(synthetic_source(dataclasses.replace(SCENES, bank=str(tmp_path))).batches(0))
+    batch = next(synthetic_source(dataclasses.replace(SCENES, texture_bank=str(tmp_path))).batches(0))
     assert batch.names == rendered[0].names
     assert not torch.equal(batch.first, rendered[0].first)
 
@@ -151,7 +151,9 @@ def test_textures_may_come_from_a_folder(tmp_path: Path, rendered: list[FlowSamp
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         synthetic_source(SCENES, rank=0, ranks=3)
-    assert str(caught.value) == ("a batch of 4 cannot be divided among 3 processes; make data.batch a multiple of 3.")
+    assert str(caught.value) == (
+        "a batch of 4 cannot be divided among 3 processes; make data.batch_size a multiple of 3."
+    )
 
 
 def test_on_a_cpu_nothing_is_made_ahead() -> None:
@@ -172,11 +174,11 @@ def chairs(root: Path, count: int) -> Path:
 
 
 def section(root: Path, weight: int = 1) -> DatasetSection:
-    return DatasetSection(root=str(root), split="all", weight=weight, fields={"erase_size": [4, 8]})
+    return DatasetSection(root=str(root), split="all", weight=weight, overrides={"erase_size": [4, 8]})
 
 
 def on_disk(root: Path, **fields: object) -> DataSection:
-    whole = {"source": "dataset", "seed": 5, "batch": 4, "crop": (16, 24), "broken": 2, **fields}
+    whole = {"source": "dataset", "seed": 5, "batch_size": 4, "crop_size": (16, 24), "max_broken_samples": 2, **fields}
     return DataSection(**{"datasets": {"flyingchairs": section(root)}, **whole})  # type: ignore[arg-type]
 
 
@@ -190,7 +192,7 @@ def silent(sentence: str) -> None:
 
 
 def test_an_epoch_shows_every_sample_once_and_each_epoch_in_its_own_order(ten: DataSection) -> None:
-    names = [name for batch in first(open_source(ten, told=silent).batches(0), 10) for name in batch.names]
+    names = [name for batch in first(open_source(ten, on_message=silent).batches(0), 10) for name in batch.names]
     epochs = [names[start : start + 10] for start in range(0, 40, 10)]
     assert [sorted(epoch) for epoch in epochs] == [[f"{number:05d}" for number in range(1, 11)]] * 4
     assert len({tuple(epoch) for epoch in epochs}) == 4
@@ -208,7 +210,7 @@ def test_a_sample_is_varied_by_its_seed_epoch_and_index(ten: DataSection) -> Non
     batch = next(dataset_source(ten).batches(4))  # samples 16 .. 19, of the second epoch
     order = epoch_order(5, 1, 10)
     for place, index in enumerate(order[6:10]):
-        config = ten.datasets["flyingchairs"].augmented((16, 24))
+        config = ten.datasets["flyingchairs"].build_augmentation((16, 24))
         expected = augment_flow(dataset[index], config, [(5, 1, int(index))])
         assert batch.names[place] == expected.names[0]
         for name in ("first", "second", "flow", "valid"):
@@ -224,7 +226,7 @@ def test_ranks_together_read_what_one_process_does(ten: DataSection, ranks: int)
 
 @forks
 def test_workers_read_the_same_in_the_same_order(ten: DataSection) -> None:
-    batches = dataset_source(dataclasses.replace(ten, workers=2)).batches(1)
+    batches = dataset_source(dataclasses.replace(ten, num_workers=2)).batches(1)
     for expected in first(dataset_source(ten).batches(1), 4):
         assert same(next(batches), expected)
 
@@ -262,7 +264,7 @@ def test_weights_say_how_often_an_epoch_shows_a_sample(tmp_path: Path) -> None:
     )
     mix = DatasetMix(data, range(4), augment_flow_sample)
     assert len(mix) == 12
-    batches = [mix.parcel(number).batch for number in range(3)]
+    batches = [mix.make_batch(number).batch for number in range(3)]
     shown = [pair for batch in batches if batch for pair in zip(batch.names, batch.first, strict=True)]
     assert Counter(name for name, _ in shown) == {
         **{f"0000{number}": 2 for number in (1, 2, 3)},
@@ -281,7 +283,7 @@ def test_a_broken_sample_is_replaced_by_the_next_counted_and_told_once(ten: Data
     whole = [name for batch in first(dataset_source(ten).batches(0), 5) for name in batch.names]
     damaged(ten, 3)
     said: list[str] = []
-    source = dataset_source(dataclasses.replace(ten, workers=workers), told=said.append)
+    source = dataset_source(dataclasses.replace(ten, num_workers=workers), on_message=said.append)
     names = [name for batch in first(source.batches(0), 5) for name in batch.names]
     following = {place: whole[place - place % 10 + (place + 1) % 10] for place in range(20)}
     assert names == [following[place] if name == "00003" else name for place, name in enumerate(whole)]
@@ -296,7 +298,7 @@ def test_what_stands_in_is_varied_in_its_own_way(ten: DataSection) -> None:
     dataset = open_dataset("flyingchairs", ten.datasets["flyingchairs"].root, "all")
     damaged(ten, int(order[0]) + 1)
     batch = next(dataset_source(ten).batches(0))
-    config = ten.datasets["flyingchairs"].augmented((16, 24))
+    config = ten.datasets["flyingchairs"].build_augmentation((16, 24))
     expected = augment_flow(dataset[int(order[1])], config, [(5, 0, int(order[0]))])
     assert torch.equal(batch.first[:1], expected.first)
     assert batch.names[0] == batch.names[1]
@@ -306,11 +308,11 @@ def test_what_stands_in_is_varied_in_its_own_way(ten: DataSection) -> None:
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
 def test_more_broken_samples_than_allowed_stop_the_run(ten: DataSection, workers: int) -> None:
     damaged(ten, 2, 4, 6)
-    source = dataset_source(dataclasses.replace(ten, workers=workers))
+    source = dataset_source(dataclasses.replace(ten, num_workers=workers))
     with pytest.raises(InputError) as caught:
         first(source.batches(0), 3)
     message = str(caught.value)
-    assert message.startswith("3 samples cannot be read, and data.broken allows 2: flyingchairs 0000")
+    assert message.startswith("3 samples cannot be read, and data.max_broken_samples allows 2: flyingchairs 0000")
     assert all(f"flyingchairs 0000{number} (" in message for number in (2, 4, 6))
     assert message.endswith("); repair them or allow more.") and "\n" not in message
     assert len(source.broken) == 3
@@ -330,9 +332,11 @@ def test_where_nothing_can_be_read_each_is_tried_once_until_too_many_failed(
 ) -> None:
     damaged(ten, *range(1, 11))
     often = {"flyingchairs": dataclasses.replace(ten.datasets["flyingchairs"], weight=5)}
-    source = dataset_source(dataclasses.replace(ten, broken=budget, datasets=often))
+    source = dataset_source(dataclasses.replace(ten, max_broken_samples=budget, datasets=often))
     read = counted_reads(source, monkeypatch)
-    with pytest.raises(InputError, match=rf"{tries} samples cannot be read, and data\.broken allows {budget}"):
+    with pytest.raises(
+        InputError, match=rf"{tries} samples cannot be read, and data\.max_broken_samples allows {budget}"
+    ):
         next(source.batches(0))
     assert len(read) == tries
 
@@ -352,7 +356,7 @@ def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
     )
     said: list[str] = []
     data = on_disk(tmp_path, datasets={"own": section(tmp_path)})
-    batch = next(dataset_source(data, told=said.append).batches(0))
+    batch = next(dataset_source(data, on_message=said.append).batches(0))
     assert set(batch.names) == {"data/00001_img1.ppm"}
     assert said == ["own data/00002_img1.ppm is left out: it has no ground-truth flow, so it cannot be trained on."]
 
@@ -376,7 +380,7 @@ def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -
 def test_workers_go_on_when_the_run_is_told_to_stop_and_end_when_it_does(ten: DataSection) -> None:
     expected = first(dataset_source(ten).batches(0), 12)
     others = set(multiprocessing.active_children())
-    batches = dataset_source(dataclasses.replace(ten, workers=1)).batches(0)
+    batches = dataset_source(dataclasses.replace(ten, num_workers=1)).batches(0)
     assert same(next(batches), expected[0])
     (worker,) = set(multiprocessing.active_children()) - others
     for name in ("INT", "TERM"):

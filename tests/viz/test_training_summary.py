@@ -8,7 +8,7 @@ PAPER = np.array((250, 250, 248))
 
 
 def step(number: int, loss: float | None, epe: float) -> dict[str, object]:
-    return {"event": "step", "step": number, "loss": loss, "metrics": {"epe": epe}, "rate": 1e-3}
+    return {"event": "step", "step": number, "loss": loss, "metrics": {"epe": epe}, "lr": 1e-3}
 
 
 RECORDS = [
@@ -16,8 +16,8 @@ RECORDS = [
     step(10, 5.0, 2.0),
     step(20, None, 1.5),
     step(30, 2.0, 1.0),
-    {"event": "validation", "step": 20, "on": "sintel", "clean epe": 3.0, "final epe": 4.0, "clean fl": 9.0},
-    {"event": "validation", "step": 30, "on": "world", "epe": None},
+    {"event": "validation", "step": 20, "dataset": "sintel", "clean epe": 3.0, "final epe": 4.0, "clean fl": 9.0},
+    {"event": "validation", "step": 30, "dataset": "synthetic", "epe": None},
 ]
 
 
@@ -52,16 +52,16 @@ def test_a_run_without_a_figure_is_drawn_too() -> None:
 
 
 def test_the_metric_that_is_shown_is_the_tasks_first() -> None:
-    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": {"iou": 0.4, "right": 0.9}, "rate": 1e-3}]
-    judged = {"event": "validation", "step": 10, "on": "world", "iou": 0.5, "right": 0.8}
+    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": {"iou": 0.4, "right": 0.9}, "lr": 1e-3}]
+    judged = {"event": "validation", "step": 10, "dataset": "synthetic", "iou": 0.5, "right": 0.8}
     error = np.split(training_summary([*records, judged], [], "a run", ""), (540, 1060), axis=1)[1]
     assert has(error, (31, 111, 178)) and has(error, (200, 85, 61))  # training and world
 
 
 def test_a_run_of_depth_shows_its_relative_error() -> None:
     metrics = {"abs_rel": 0.4, "delta1": 0.5, "silog": 3.0}
-    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": metrics, "rate": 1e-3}]
-    judged = {"event": "validation", "step": 10, "on": "nyuv2", "abs_rel": 0.3, "rmse": 0.8, "delta1": 0.6}
+    records = [{"event": "step", "step": 10, "loss": 2.0, "metrics": metrics, "lr": 1e-3}]
+    judged = {"event": "validation", "step": 10, "dataset": "nyuv2", "abs_rel": 0.3, "rmse": 0.8, "delta1": 0.6}
     drawn = training_summary([*records, judged], [], "a run", "")
     error = np.split(drawn, (540, 1060), axis=1)[1]
     assert has(error, (31, 111, 178)) and has(error, (200, 85, 61))  # training and nyuv2

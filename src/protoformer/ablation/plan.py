@@ -130,23 +130,23 @@ def select_tables(name: str) -> tuple[AblationTable, ...]:
 
 SETTINGS = (
     # Small images, since many networks share the time of one.
-    "data.crop=[192, 256]",
-    "data.light.erase_size=[20, 50]",
+    "data.crop_size=[192, 256]",
+    "data.relighting.erase_size=[20, 50]",
     # A short run trains at the peak learning rate for most of its time and decays at the end.
     "schedule.kind=constant",
     "schedule.warm_up=100",
     "schedule.decay=0.3",
-    "optimizer.ema=0.99",
+    "optimizer.ema_decay=0.99",
     # Validated once, at the end, on more scenes than usual.
     "run.validate_every=0",
-    "run.pictures_every=0",
+    "run.draw_every=0",
     "run.validation_scenes=64",
     "run.checkpoint_minutes=2",
 )
 """Changes to a task's recipe on synthetic scenes, applied before the user's settings."""
 IRRELEVANT_KEYS = (
-    *(("run", name) for name in ("speed", "log_every", "checkpoint_every", "checkpoint_minutes")),
-    *(("data", name) for name in ("workers", "broken")),
+    *(("run", name) for name in ("execution", "log_every", "checkpoint_every", "checkpoint_minutes")),
+    *(("data", name) for name in ("num_workers", "max_broken_samples")),
 )
 """Recipe keys that do not affect the result, so that runs finished on another machine are recognized."""
 IRRELEVANT_FIELDS = ("flow_pixels",)
@@ -261,15 +261,15 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
     """
     if task not in TASKS:
         raise InputError(f"the paper has no ablation of {short_repr(task)}; choose one of {', '.join(TASKS)}.")
-    usual = [f"model.preset={preset}", *(f"model.fields.{name}={value}" for name, value in DEFAULTS.items())]
-    speed = ["run.speed=graph"] if graph else []
-    recipe = read_recipe(f"{task}-world").changed([*usual, *SETTINGS, *speed, *settings])
+    usual = [f"model.preset={preset}", *(f"model.overrides.{name}={value}" for name, value in DEFAULTS.items())]
+    speed = ["run.execution=graph"] if graph else []
+    recipe = read_recipe(f"{task}-synthetic").changed([*usual, *SETTINGS, *speed, *settings])
     if recipe.run.steps is not None or recipe.run.minutes is not None:
         raise InputError(
             "run.steps and run.minutes are set by --steps, --minutes or --minutes-each; leave them out of --set."
         )
-    if recipe.model.start is not None:
-        raise InputError("variants are different networks and start from random weights; leave model.start out.")
+    if recipe.model.init_weights is not None:
+        raise InputError("variants are different networks and start from random weights; leave model.init_weights out.")
     if recipe.task != task:
         raise InputError(f"the task is {task}, which --set cannot change to {recipe.task}; give it to --task.")
     return recipe
@@ -311,7 +311,7 @@ def plan_ablation(
 
 def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
     """Build a variant's recipe; it has no validation scenes of its own, because runs share them."""
-    fields = [f"model.fields.{name}={value}" for name, value in variant.fields.items()]
+    fields = [f"model.overrides.{name}={value}" for name, value in variant.fields.items()]
     return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
 
 

@@ -96,7 +96,7 @@ class AblationRunner:
         make_folder(self.folder / "runs")
         task, device = task_of(self.plan.base.changed(["data.seed=0"])), launch(self.device).device
         task.source(0, 1, device, lambda _: None)
-        return task.held_out(device)
+        return task.validation_set(device)
 
     def _train(self, run: PlannedRun, held_out: ValidationSet, observer: Observer) -> RunResult | None:
         """Train a run and return its result, or None if it was stopped."""
@@ -110,11 +110,11 @@ class AblationRunner:
             observers=(recorder, observer),
             validators=validators,
             write_weights=self.write_weights,
-            fresh=_must_start_over(RunFolder(folder), observer.noted),
+            fresh=_must_start_over(RunFolder(folder), observer.on_message),
             minutes_of_run=True,
         ).run()
         if (
-            ended.why not in ("steps", "minutes")
+            ended.stop_reason not in ("steps", "minutes")
             or recorder.step != ended.step
             or len(recorder.scores) < len(validators)
         ):
@@ -144,7 +144,7 @@ class _ScoreRecorder(Observer):
         self.step = -1
         self.scores: dict[str, dict[str, float]] = {}
 
-    def validated(self, step: int, result: ValidationResult) -> None:
+    def on_validation(self, step: int, result: ValidationResult) -> None:
         """Record the scores."""
         if step != self.step:
             self.step, self.scores = step, {}

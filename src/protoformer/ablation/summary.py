@@ -133,8 +133,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 METRICS = {"flow": ("epe", "fl"), "depth": ("abs_rel", "rmse")}
 """What is shown of a task's scores; of all of them less is better."""
-WORLD = "world"
-FIRST = {"flow": "world epe", "depth": "world abs_rel"}
+SYNTHETIC = "synthetic"
+FIRST = {"flow": "synthetic epe", "depth": "synthetic abs_rel"}
 """The column that an ablation is read by."""
 PUBLISHED = {"flow": ("Sintel clean EPE", "Sintel final EPE"), "depth": ("KITTI AbsRel", "KITTI RMSE")}
 """What the paper measured; the second tells all rows of every table apart, so the paper's order is by it."""
@@ -259,7 +259,7 @@ def _select_scores(task: str, scores: dict[str, dict[str, float]]) -> dict[str, 
     for dataset, values in scores.items():
         for name, value in values.items():
             metric = name.split()[-1]  # "epe", or of a part of a dataset, "clean epe"
-            if metric in METRICS[task] and (dataset == WORLD or metric != "fl"):
+            if metric in METRICS[task] and (dataset == SYNTHETIC or metric != "fl"):
                 selected[f"{dataset} {name}"] = value
     return selected
 
@@ -309,10 +309,10 @@ def _significance_threshold(spreads: list[Spread]) -> float | None:
 def _setting(plan: AblationPlan) -> str:
     """How the runs were trained, in words."""
     recipe = next(iter(plan.runs.values())).recipe
-    run, (height, width) = recipe.run, recipe.data.crop
+    run, (height, width) = recipe.run, recipe.data.crop_size
     length = f"{run.steps} steps" if run.minutes is None else f"{60 * run.minutes:.0f} seconds"
     return (
-        f"{recipe.model.preset} network, {length} each, batches of {recipe.data.batch} at {height}x{width}, "
+        f"{recipe.model.preset} network, {length} each, batches of {recipe.data.batch_size} at {height}x{width}, "
         f"{_seeds(plan.seeds)}, {plan.base.run.validation_scenes} held-out scenes"
     )
 

@@ -113,7 +113,8 @@ def ablate(
     seeds: Annotated[int, typer.Option(help="How often each variant is trained; two or more tell the spread.")] = 1,
     preset: Annotated[str, typer.Option(help="The network that variants are changed from.")] = "fast",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe of all runs: data.batch=8. Repeat for several.")
+        list[str] | None,
+        typer.Option("--set", help="Change the recipe of all runs: data.batch_size=8. Repeat for several."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="A folder of benchmarks to score on, those of Sintel, NYUv2, ... that it has.")

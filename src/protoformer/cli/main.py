@@ -153,7 +153,7 @@ def _print_notice(text: str, style: str) -> None:
 def _advice(arguments: list[str]) -> str:
     """What makes a command need less memory."""
     if arguments[:1] in (["train"], ["ablate"]):
-        return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
+        return "lower data.batch_size, or set model.activation_checkpointing=true, which takes more time instead"
     if arguments[:1] in (["flow"], ["batch"]):
         return "give --memory, such as 2GB, within which large images are processed in tiles, or close other programs"
     return "make the images smaller or close other programs"

@@ -157,21 +157,21 @@ class TrainingBar(Observer):
         self.task = self.bar.add_task(what, total=None, figures="")
         self.steps: int | None = None
 
-    def started(self, step: int, steps: int | None) -> None:
+    def on_start(self, step: int, steps: int | None) -> None:
         """Show it."""
         self.steps = steps
         self.bar.update(self.task, total=steps, completed=step, figures=f"step {step}")
         self.bar.start()
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         """Show the figures."""
         self.bar.update(self.task, completed=progress.step, figures=self.figures(progress))
 
-    def noted(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         """Print it over the bar."""
         self.console.print("note:", sentence, style="yellow")
 
-    def ended(self, step: int) -> None:
+    def on_end(self, step: int) -> None:
         """Take the bar away."""
         self.bar.stop()
 
@@ -182,10 +182,10 @@ class TrainingBar(Observer):
             parts.append(f"loss {progress.loss:.3f}")
             parts.append(_watched(*next(iter(progress.metrics.items()))))
         parts.append(f"{progress.samples_per_second:.1f} pairs/s")
-        if progress.skipped or progress.broken:
-            parts.append(f"{progress.skipped} steps and {progress.broken} samples skipped")
-        if progress.left is not None:
-            parts.append(f"{duration(progress.left)} left")
+        if progress.skipped_steps or progress.broken_samples:
+            parts.append(f"{progress.skipped_steps} steps and {progress.broken_samples} samples skipped")
+        if progress.seconds_left is not None:
+            parts.append(f"{duration(progress.seconds_left)} left")
         return ", ".join(parts)
 
 
@@ -201,7 +201,7 @@ class LatestImages(Observer):
         self.step = -1
         self.pictures: list[npt.NDArray[np.uint8]] = []
 
-    def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
         """Keep it."""
         if step != self.step:
             self.step, self.pictures = step, []
@@ -221,7 +221,7 @@ LOADING = 300
 LONG_STEP = 500_000
 """Pixels of a step over which somebody who trains on a CPU should know how long that takes."""
 
-SMALL = '--set data.batch=1 --set "data.crop=[192, 256]" --set run.validation_scenes=4'
+SMALL = '--set data.batch_size=1 --set "data.crop_size=[192, 256]" --set run.validation_scenes=4'
 """What makes a step take seconds on a CPU."""
 
 
@@ -235,7 +235,7 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Stop after so many, all saved.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of the run in all, those before this call counted.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe: optimizer.rate=1e-4. Repeat for several.")
+        list[str] | None, typer.Option("--set", help="Change the recipe: optimizer.lr=1e-4. Repeat for several.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
     parts: Annotated[str | None, typer.Option(help="Split checkpoints into files of at most this size: 15MB.")] = None,
@@ -254,7 +254,7 @@ def train(
 ) -> None:
     """Train a network by a recipe; the same command resumes a stopped run.
 
-    Example: `protoformer train flow-world -o runs/flow --minutes 60`
+    Example: `protoformer train flow-synthetic -o runs/flow --minutes 60`
     """
     began = _process_began()  # loading the program is part of its minutes
     if list_them:
@@ -276,7 +276,7 @@ def train(
         task_of(chosen, _start(chosen, place, fresh)),
         output,
         device=on,
-        observers=(bar, pictures, TensorBoardLogger(place.board, bar.noted)),
+        observers=(bar, pictures, TensorBoardLogger(place.board, bar.on_message)),
         validators=validators,
         draw=tools.draw,
         write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
@@ -302,7 +302,7 @@ def _list(as_json: bool) -> None:
     for column in ("name", "what"):
         table.add_column(column)
     for name, each in recipes.items():
-        table.add_row(name, each.what)
+        table.add_row(name, each.description)
     Console().print(table)
 
 
@@ -313,18 +313,20 @@ def _report(ended: TrainingEnd, place: RunFolder, as_json: bool) -> None:
         }
         print(json.dumps({**shown, "summary": None if ended.weights is None else str(place.summary)}))
     elif ended.weights is None:
-        print(f"stopped by {ended.why} at step {ended.step} and saved {ended.checkpoint}; run it again to go on")
+        print(
+            f"stopped by {ended.stop_reason} at step {ended.step} and saved {ended.checkpoint}; run it again to go on"
+        )
     else:
-        print(f"{ended.step} steps done, since the {ended.why} are over; wrote {ended.weights}, see {place.summary}")
+        print(f"finished after {ended.step} steps ({ended.stop_reason}); wrote {ended.weights}, see {place.summary}")
 
 
 def _tell_slow(recipe: Recipe, name: str, bar: TrainingBar) -> None:
     """Note that steps take long without a GPU, where they do, and what takes less."""
-    batch, (height, width) = recipe.data.batch, recipe.data.crop
+    batch, (height, width) = recipe.data.batch_size, recipe.data.crop_size
     if batch * height * width < LONG_STEP:
         return
-    tiny = "--set model.preset=tiny " if recipe.model.start is None else ""  # which fixes the network's size
-    bar.noted(
+    tiny = "--set model.preset=tiny " if recipe.model.init_weights is None else ""  # which fixes the network's size
+    bar.on_message(
         f"this trains without a GPU, and a step of {name}, {batch} samples of {width}x{height} pixels, can take "
         "minutes; --minutes ends a run between two steps, and what was learned is scored after that. To try it out in "
         f"a new folder, add {tiny}{SMALL}."
@@ -333,12 +335,12 @@ def _tell_slow(recipe: Recipe, name: str, bar: TrainingBar) -> None:
 
 def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:
     """The network that the recipe begins with, if it names one and the run is yet to begin."""
-    name = recipe.model.start
+    name = recipe.model.init_weights
     if name is None or (place.begun() and not fresh):
         return None
     path = packaged_weights(name) if name in TASKS else Path(name)
     if path is None:
-        raise InputError(f"this version brings no weights for {name}; give model.start a .safetensors file.")
+        raise InputError(f"this version brings no weights for {name}; give model.init_weights a .safetensors file.")
     return load_weights(path).network
 
 

@@ -35,14 +35,16 @@ class DepthTask:
         """Build the network of the recipe."""
         network = build_network("depth", self.recipe.model.config())
         if self.start is not None:
-            load_initial_weights(network, self.start, self.recipe.model.start)
+            load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[DepthSample]:
+    def source(
+        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+    ) -> Source[DepthSample]:
         """Open the recipe's source of images."""
-        return open_source(self.recipe.data, device, DEPTH, rank=rank, ranks=ranks, told=told)
+        return open_source(self.recipe.data, device, DEPTH, rank=rank, ranks=ranks, on_message=on_message)
 
-    def held_out(self, device: torch.device) -> "ValidationDepths":
+    def validation_set(self, device: torch.device) -> "ValidationDepths":
         """Return synthetic validation scenes that are never trained on."""
         return ValidationDepths(self.recipe, device)
 
@@ -69,7 +71,7 @@ class DepthTask:
 
     def _mask(self, tensors: dict[str, Tensor]) -> Tensor:
         options = self.recipe.loss
-        return valid_depth_mask(tensors["depth"], tensors["valid"], options.nearest, options.farthest)
+        return valid_depth_mask(tensors["depth"], tensors["valid"], options.min_depth, options.max_depth)
 
 
 class ValidationDepths(ValidationScenes[DepthSample]):
@@ -77,7 +79,7 @@ class ValidationDepths(ValidationScenes[DepthSample]):
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         super().__init__(recipe, DEPTH, device)
-        self.nearest, self.farthest = recipe.loss.nearest, recipe.loss.farthest
+        self.nearest, self.farthest = recipe.loss.min_depth, recipe.loss.max_depth
 
     def predicted(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""

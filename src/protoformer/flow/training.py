@@ -33,14 +33,16 @@ class FlowTask:
         """Build the network of the recipe."""
         network = build_network("flow", self.recipe.model.config())
         if self.start is not None:
-            load_initial_weights(network, self.start, self.recipe.model.start)
+            load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[FlowSample]:
+    def source(
+        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+    ) -> Source[FlowSample]:
         """Open the recipe's source of image pairs."""
-        return open_source(self.recipe.data, device, rank=rank, ranks=ranks, told=told)
+        return open_source(self.recipe.data, device, rank=rank, ranks=ranks, on_message=on_message)
 
-    def held_out(self, device: torch.device) -> "ValidationFlows":
+    def validation_set(self, device: torch.device) -> "ValidationFlows":
         """Return synthetic validation scenes that are never trained on."""
         return ValidationFlows(self.recipe, FLOW, device)
 

@@ -302,7 +302,7 @@ def apply_setting(values: dict[str, Any], setting: str, example: str = "key=valu
 
     Args:
         values: The values, which are changed; `read_fields` reads them afterwards.
-        setting: A dotted key and a value in yaml, such as "data.crop=[368, 496]".
+        setting: A dotted key and a value in yaml, such as "data.crop_size=[368, 496]".
         example: A setting for the message.
 
     Raises:

@@ -21,7 +21,7 @@ from protoformer.training.task import TaskLoss, ValidationScenes
 
 
 class StabilizeTask:
-    """Stabilization task of a recipe, whose `data.crop` is the working size.
+    """Stabilization task of a recipe, whose `data.crop_size` is the working size.
 
     Attributes:
         recipe: Recipe to train.
@@ -42,16 +42,16 @@ class StabilizeTask:
         """Build the network of the recipe, with its initial weights."""
         network = build_network("stabilize", self.config)
         if self.start is not None:
-            load_initial_weights(network, self.start, self.recipe.model.start)
+            load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]
+        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[StabilityWindows]:
-        """Open the training windows of the recipe for one process. told: callback for log messages."""
-        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, told=told)
+        """Open the training windows of the recipe for one process. on_message: callback for log messages."""
+        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, on_message=on_message)
 
-    def held_out(self, device: torch.device) -> "ValidationWindows":
+    def validation_set(self, device: torch.device) -> "ValidationWindows":
         """Return synthetic validation windows, which are never used for training."""
         return ValidationWindows(self.recipe, self.kind, device)
 

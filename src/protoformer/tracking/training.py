@@ -24,7 +24,7 @@ from protoformer.training.task import EXAMPLES, Example, TaskLoss, ValidationSce
 class TrackTask:
     """Tracking task of a recipe.
 
-    `data.crop` of the recipe is the size of the synthetic frames; the model configuration sets that of the crops.
+    `data.crop_size` of the recipe is the size of the synthetic frames; the model configuration sets that of the crops.
 
     Attributes:
         recipe: Recipe to train.
@@ -45,14 +45,16 @@ class TrackTask:
         """Build the network of the recipe, with its initial weights."""
         network = build_network("track", self.config)
         if self.start is not None:
-            load_initial_weights(network, self.start, self.recipe.model.start)
+            load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[TrackPairs]:
-        """Open the training pairs of the recipe for one process. told: callback for log messages."""
-        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, told=told)
+    def source(
+        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+    ) -> Source[TrackPairs]:
+        """Open the training pairs of the recipe for one process. on_message: callback for log messages."""
+        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, on_message=on_message)
 
-    def held_out(self, device: torch.device) -> "ValidationPairs":
+    def validation_set(self, device: torch.device) -> "ValidationPairs":
         """Return synthetic validation pairs, which are never used for training."""
         return ValidationPairs(self.recipe, self.kind, device)
 

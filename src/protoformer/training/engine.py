@@ -105,21 +105,23 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
         task: The recipe's task.
 
     Raises:
-        InputError: If the recipe's `run.speed` needs a single GPU process and this is not one.
+        InputError: If the recipe's `run.execution` needs a single GPU process and this is not one.
     """
-    speed, device = recipe.run.speed, fabric.device
+    speed, device = recipe.run.execution, fabric.device
     use_compile, use_graph = speed in ("compile", "both"), speed in ("graph", "both")
     if use_graph and (device.type != "cuda" or world_size() > 1):
         raise InputError(
-            f"run.speed={speed} needs one process on a GPU; set run.speed to eager or compile, or run it without "
-            "torchrun."
+            f"run.execution={speed} needs one process on a GPU; set run.execution to eager or compile, or run it "
+            "without torchrun."
         )
     torch.manual_seed(recipe.data.seed)
     network = task.build().to(device).train()
     if device.type == "cuda":  # where channels-last convolutions are fastest
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    average = WeightAverage(network, recipe.optimizer.ema)  # copies the network, so this comes before any wrapping
-    if recipe.model.checkpoint_gradients:
+    average = WeightAverage(
+        network, recipe.optimizer.ema_decay
+    )  # copies the network, so this comes before any wrapping
+    if recipe.model.activation_checkpointing:
         recompute_activations(network)
     if use_compile:
         compile_parts(network)
@@ -132,7 +134,7 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
         }
     guard = NonFiniteGuard(1 + len(task.metrics), device)
     objective = fabric.setup_module(Objective(network, task, bf16=recipe.run.precision == "bf16"))
-    step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.clip)
+    step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.max_grad_norm)
     return Engine(network, optimizer, average, guard, GraphedStep(step) if use_graph else step)
 
 
@@ -177,7 +179,8 @@ def load_initial_weights(network: nn.Module, start: nn.Module, name: str | None)
     if not same_fields or _get_shapes(target) != _get_shapes(source):
         part = "network" if same_task else "encoder"
         raise InputError(
-            f"the weights {name} are of another {part} than the recipe's; set model.preset and model.fields to match."
+            f"the weights {name} are of another {part} than the recipe's; set model.preset and "
+            "model.overrides to match."
         )
     target.load_state_dict(source.state_dict())
 

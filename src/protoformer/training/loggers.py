@@ -27,51 +27,51 @@ class TrainingProgress:
         step: Steps done.
         loss: Mean loss, or None if no step had a finite one.
         metrics: The task's metrics by name.
-        rate: Learning rate.
+        lr: Learning rate.
         samples_per_second: Training throughput of all processes.
         seconds: Training time of the whole run.
-        data_share: Fraction of the time since the last log spent waiting for data.
-        skipped: Steps skipped in the whole run because they were not finite.
-        broken: Samples of the whole run that could not be read.
-        memory: Peak GPU memory, bytes; None on a CPU.
-        left: Estimated seconds until the end of the run; None without a limit.
+        data_fraction: Fraction of the time since the last log spent waiting for data.
+        skipped_steps: Steps skipped in the whole run because they were not finite.
+        broken_samples: Samples of the whole run that could not be read.
+        peak_memory: Peak GPU memory, bytes; None on a CPU.
+        seconds_left: Estimated seconds until the end of the run; None without a limit.
     """
 
     step: int
     loss: float | None
     metrics: dict[str, float]
-    rate: float
+    lr: float
     samples_per_second: float
     seconds: float
-    data_share: float
-    skipped: int
-    broken: int
-    memory: int | None
-    left: float | None
+    data_fraction: float
+    skipped_steps: int
+    broken_samples: int
+    peak_memory: int | None
+    seconds_left: float | None
 
 
 class Observer:
     """Callbacks of the training loop that do nothing; only rank 0 calls them."""
 
-    def started(self, step: int, steps: int | None) -> None:
+    def on_start(self, step: int, steps: int | None) -> None:
         """Called when a session starts at `step`; `steps` is the run's total, or None."""
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         """Called every `log_every` steps."""
 
-    def validated(self, step: int, result: ValidationResult) -> None:
+    def on_validation(self, step: int, result: ValidationResult) -> None:
         """Called with the scores of the averaged network."""
 
-    def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
         """Called with the drawing of a validation example, uint8 H x W x 3."""
 
-    def saved(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> None:
         """Called after a checkpoint was written."""
 
-    def noted(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         """Called with a sentence for the user."""
 
-    def ended(self, step: int) -> None:
+    def on_end(self, step: int) -> None:
         """Called when the session ends, also by an error."""
 
 
@@ -81,40 +81,40 @@ class Observers(Observer):
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
 
-    def started(self, step: int, steps: int | None) -> None:
+    def on_start(self, step: int, steps: int | None) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.started(step, steps)
+            observer.on_start(step, steps)
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.logged(progress)
+            observer.on_log(progress)
 
-    def validated(self, step: int, result: ValidationResult) -> None:
+    def on_validation(self, step: int, result: ValidationResult) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.validated(step, result)
+            observer.on_validation(step, result)
 
-    def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.pictured(step, name, pixels)
+            observer.on_image(step, name, pixels)
 
-    def saved(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.saved(step, path)
+            observer.on_checkpoint(step, path)
 
-    def noted(self, sentence: str) -> None:
+    def on_message(self, sentence: str) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.noted(sentence)
+            observer.on_message(sentence)
 
-    def ended(self, step: int) -> None:
+    def on_end(self, step: int) -> None:
         """Forward to all observers."""
         for observer in self.observers:
-            observer.ended(step)
+            observer.on_end(step)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -138,21 +138,21 @@ class RunLog(Observer):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def started(self, step: int, steps: int | None) -> None:
+    def on_start(self, step: int, steps: int | None) -> None:
         """Remove the records after `step`, because a resumed run repeats those steps."""
         records = [record for record in read_log(self.path) if record["step"] <= step]
         write_atomically(self.path, "".join(map(_to_line, records)).encode())
         self._append({"event": "start", "step": step, "steps": steps})
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         """Append the progress."""
         self._append({"event": "step", **dataclasses.asdict(progress)})
 
-    def validated(self, step: int, result: ValidationResult) -> None:
+    def on_validation(self, step: int, result: ValidationResult) -> None:
         """Append the scores."""
-        self._append({"event": "validation", "step": step, "on": result.name, **result.scores})
+        self._append({"event": "validation", "step": step, "dataset": result.name, **result.scores})
 
-    def saved(self, step: int, path: Path) -> None:
+    def on_checkpoint(self, step: int, path: Path) -> None:
         """Append the checkpoint's name."""
         self._append({"event": "checkpoint", "step": step, "path": path.name})
 
@@ -193,7 +193,7 @@ class TensorBoardLogger(Observer):
         self.folder, self.report = folder, report
         self.writer: Any = None
 
-    def started(self, step: int, steps: int | None) -> None:
+    def on_start(self, step: int, steps: int | None) -> None:
         """Open the folder and purge events after `step`, because a resumed run repeats those steps."""
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -202,28 +202,28 @@ class TensorBoardLogger(Observer):
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 
-    def logged(self, progress: TrainingProgress) -> None:
+    def on_log(self, progress: TrainingProgress) -> None:
         """Add the progress as scalars."""
         if self.writer is None:
             return
         scalars = dataclasses.asdict(progress)
-        del scalars["step"], scalars["metrics"], scalars["left"]
+        del scalars["step"], scalars["metrics"], scalars["seconds_left"]
         for name, value in {**scalars, **progress.metrics}.items():
             if value is not None:
                 self.writer.add_scalar(f"training/{name}", value, progress.step)
 
-    def validated(self, step: int, result: ValidationResult) -> None:
+    def on_validation(self, step: int, result: ValidationResult) -> None:
         """Add the scores as scalars."""
         if self.writer is not None:
             for name, value in result.scores.items():
                 self.writer.add_scalar(f"{result.name}/{name}", value, step)
 
-    def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
         """Add the image."""
         if self.writer is not None:
             self.writer.add_image(name, pixels, step, dataformats="HWC")
 
-    def ended(self, step: int) -> None:
+    def on_end(self, step: int) -> None:
         """Close the writer."""
         if self.writer is not None:
             self.writer.close()
@@ -274,7 +274,7 @@ class RunValidator:
             for validator in self.validators:
                 if self.stop.signal_name:
                     return
-                self.observer.validated(step, validator(network))
+                self.observer.on_validation(step, validator(network))
         self.budget.durations["validation"] = self.budget.elapsed() - start
 
     def draw_examples(self, step: int, network: nn.Module) -> None:
@@ -282,6 +282,6 @@ class RunValidator:
         if self._drawn_step == step or self.draw is None or self.validation_set is None or self.stop.signal_name:
             return
         self._drawn_step = step
-        with self.budget.measure("pictures"):
+        with self.budget.measure("drawing"):
             for example in self.validation_set.examples(network):
-                self.observer.pictured(step, example.name, self.draw(example))
+                self.observer.on_image(step, example.name, self.draw(example))

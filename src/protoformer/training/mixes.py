@@ -55,11 +55,16 @@ class DatasetMix(Generic[Sample]):
             local_indices: Indices of the samples of a batch that this rank makes.
             vary: Augments one sample.
         """
-        self.batch_size, self.local_indices, self.seed, self.budget = data.batch, local_indices, data.seed, data.broken
+        self.batch_size, self.local_indices, self.seed, self.budget = (
+            data.batch_size,
+            local_indices,
+            data.seed,
+            data.max_broken_samples,
+        )
         self.vary: Vary[Sample] = vary
         sections = {name: section for name, section in data.datasets.items() if section.weight > 0}
         self.datasets = [_open_dataset(name, data) for name in sections]
-        self.augmentations = [section.augmented(data.crop) for section in sections.values()]
+        self.augmentations = [section.build_augmentation(data.crop_size) for section in sections.values()]
         lengths = [len(each) * section.weight for each, section in zip(self.datasets, sections.values(), strict=True)]
         self._ends = list(accumulate(lengths))
 
@@ -67,7 +72,7 @@ class DatasetMix(Generic[Sample]):
         """Return the number of samples of an epoch."""
         return self._ends[-1]
 
-    def parcel(self, number: int) -> BatchMessage[Sample]:
+    def make_batch(self, number: int) -> BatchMessage[Sample]:
         """Make this rank's part of batch `number`."""
         broken: dict[str, BrokenSample] = {}
         samples = []
@@ -172,23 +177,23 @@ class SyntheticMix(Generic[Batch]):
             make: Renders a batch from (renderer, pass).
             relight: As in `SampleKind`.
         """
-        if relight is None and data.light != Light():
-            raise InputError("data.light is set, but this task does not relight scenes; leave it out.")
-        self.light, self.relight = data.light, relight if data.light != Light() else None
-        self.batch_size, self.local_indices, self.device = data.batch, local_indices, device
-        self.final, self.make = data.final, make
-        bank = _bank(data.bank, device).to(device)
+        if relight is None and data.relighting != Light():
+            raise InputError("data.relighting is set, but this task does not relight scenes; leave it out.")
+        self.light, self.relight = data.relighting, relight if data.relighting != Light() else None
+        self.batch_size, self.local_indices, self.device = data.batch_size, local_indices, device
+        self.final, self.make = data.final_fraction, make
+        bank = _bank(data.texture_bank, device).to(device)
         weights = {name: weight for name, weight in sorted(data.families.items()) if weight > 0}
         self.zooms = [data.zoom.get(name) for name in weights]
-        self.paces = [data.pace.get(name, (1.0, 1.0)) for name in weights]
+        self.paces = [data.motion_scale.get(name, (1.0, 1.0)) for name in weights]
         self.generators = [
-            SyntheticScenes(name, family_seed(data.seed, name), data.crop, bank=bank) for name in weights
+            SyntheticScenes(name, family_seed(data.seed, name), data.crop_size, bank=bank) for name in weights
         ]
         self._edges = np.cumsum(list(weights.values()))[:-1] / sum(weights.values())
         self._counted, self._family_counts = 0, np.zeros(len(weights), dtype=np.int64)
         self._drawn: dict[int, tuple[int, Scenes]] = {}
 
-    def parcel(self, number: int) -> BatchMessage[Batch]:
+    def make_batch(self, number: int) -> BatchMessage[Batch]:
         """Make this rank's part of batch `number`."""
         with torch.no_grad(), _single_thread_for_gpu(self.device):
             return BatchMessage(self._render(number))

@@ -133,8 +133,8 @@ class BrokenSamples:
         """Build the error for too many broken samples."""
         listed = "; ".join(f"{name} ({reason})" for name, reason in list(self.reasons.items())[:_MAX_LISTED])
         return InputError(
-            f"{len(self)} samples cannot be read, and data.broken allows {self.budget}: {listed}; repair them or "
-            "allow more."
+            f"{len(self)} samples cannot be read, and data.max_broken_samples allows {self.budget}: {listed}; "
+            "repair them or allow more."
         )
 
 
@@ -158,4 +158,4 @@ class BatchMessage(Generic[Batch]):
 class BatchMaker(Protocol[Batch]):
     """Makes one rank's part of a batch from the batch's number alone."""
 
-    def parcel(self, number: int) -> BatchMessage[Batch]: ...
+    def make_batch(self, number: int) -> BatchMessage[Batch]: ...

@@ -16,9 +16,9 @@ from protoformer.training.checkpoint import LoadedCheckpoint
 from protoformer.training.loggers import read_log
 from protoformer.training.recipe import Recipe
 
-UNREPORTED_KEYS = ("what", "run.minutes")
+UNREPORTED_KEYS = ("description", "run.minutes")
 """Recipe keys that may change between sessions of a run without a note."""
-CHANGEABLE_MODEL_KEYS = ("model.start", "model.checkpoint_gradients")
+CHANGEABLE_MODEL_KEYS = ("model.init_weights", "model.activation_checkpointing")
 """Keys of the model section that may change, because they do not affect the shapes or the meaning of the weights."""
 
 

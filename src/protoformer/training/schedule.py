@@ -177,7 +177,7 @@ class StepTimer:
         """Return the median of the last steps, because the first one also compiles; 0 before the second step."""
         return statistics.median_low(self._recent) if len(self._recent) > 1 else 0.0
 
-    def data_share(self) -> float:
+    def data_fraction(self) -> float:
         """Return the fraction of this window spent waiting for data.
 
         On a GPU this is the time its stream was idle, which the host, running ahead of it, cannot measure. Call it only

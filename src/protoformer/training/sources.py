@@ -78,7 +78,7 @@ def open_source(
     *,
     rank: int = 0,
     ranks: int = 1,
-    told: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
     """Open the source that a recipe names: synthetic scenes, datasets, or a mix of both.
 
@@ -88,21 +88,21 @@ def open_source(
         kind: Kind of sample, by default image pairs with flow.
         rank: Index of this process, from 0 on.
         ranks: Number of processes.
-        told: Called with one sentence for each sample that cannot be read.
+        on_message: Called with one sentence for each sample that cannot be read.
 
     Raises:
         InputError: If the task cannot train on the recipe's source, or a dataset cannot be opened.
     """
     if data.source != "dataset":
         synthetic = synthetic_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
-        if data.source == "world":
+        if data.source == "synthetic":
             return synthetic
     if kind.vary is None:
         raise InputError(
-            f"data.source is {data.source}, but this task trains on synthetic scenes only; set it to world."
+            f"data.source is {data.source}, but this task trains on synthetic scenes only; set it to synthetic."
         )
-    dataset = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, told=told)
-    return dataset if data.source == "dataset" else _MixedSource(synthetic, dataset, data.world_share)
+    dataset = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, on_message=on_message)
+    return dataset if data.source == "dataset" else _MixedSource(synthetic, dataset, data.synthetic_fraction)
 
 
 def synthetic_source(
@@ -127,8 +127,8 @@ def synthetic_source(
         ranks: Number of processes.
     """
     target = torch.device(device)
-    maker = SyntheticMix(data, _split_batch(data.batch, rank, ranks), target, make, relight)
-    return _MakerSource(maker, target, workers=0 if target.type == "cuda" else data.workers)
+    maker = SyntheticMix(data, _split_batch(data.batch_size, rank, ranks), target, make, relight)
+    return _MakerSource(maker, target, workers=0 if target.type == "cuda" else data.num_workers)
 
 
 def dataset_source(
@@ -138,7 +138,7 @@ def dataset_source(
     *,
     rank: int = 0,
     ranks: int = 1,
-    told: Callable[[str], None] | None = None,
+    on_message: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
     """Open a source of augmented samples of the recipe's datasets, read by its workers.
 
@@ -148,11 +148,13 @@ def dataset_source(
         vary: Augments one sample, by default an image pair with flow.
         rank: Index of this process, from 0 on.
         ranks: Number of processes.
-        told: Called with one sentence for each sample that cannot be read and is replaced. More than the recipe's
+        on_message: Called with one sentence for each sample that cannot be read and is replaced. More than the recipe's
             `broken` raise `InputError` while batches are made.
     """
-    maker = DatasetMix(data, _split_batch(data.batch, rank, ranks), vary)
-    return _MakerSource(maker, torch.device(device), workers=data.workers, budget=data.broken, report=told)
+    maker = DatasetMix(data, _split_batch(data.batch_size, rank, ranks), vary)
+    return _MakerSource(
+        maker, torch.device(device), workers=data.num_workers, budget=data.max_broken_samples, report=on_message
+    )
 
 
 class _MakerSource(Generic[Batch]):
@@ -174,7 +176,7 @@ class _MakerSource(Generic[Batch]):
         return prefetch(self._make_batches(start), self.device)
 
     def _make_batches(self, start: int) -> Iterator[Batch]:
-        messages = self._load(start) if self.workers else (self.maker.parcel(number) for number in count(start))
+        messages = self._load(start) if self.workers else (self.maker.make_batch(number) for number in count(start))
         try:
             for message in messages:
                 yield self._unpack(message)
@@ -237,7 +239,7 @@ class _MakerDataset(Dataset[BatchMessage[Batch]]):
         self.maker = maker
 
     def __getitem__(self, number: int) -> BatchMessage[Batch]:
-        return self.maker.parcel(number)
+        return self.maker.make_batch(number)
 
 
 def _ignore_stop_signals(_: int) -> None:
@@ -261,7 +263,8 @@ def _split_batch(batch_size: int, rank: int, ranks: int) -> range:
     """Return the indices of the samples of a batch that a rank makes."""
     if batch_size % ranks:
         raise InputError(
-            f"a batch of {batch_size} cannot be divided among {ranks} processes; make data.batch a multiple of {ranks}."
+            f"a batch of {batch_size} cannot be divided among {ranks} processes; make data.batch_size a multiple "
+            f"of {ranks}."
         )
     per_rank = batch_size // ranks
     return range(rank * per_rank, (rank + 1) * per_rank)

@@ -198,9 +198,9 @@ def fused_adamw(network: nn.Module, settings: OptimizerSection, device: torch.de
     on_gpu = device.type == "cuda"
     return torch.optim.AdamW(
         network.parameters(),
-        lr=torch.tensor(settings.rate, device=device) if on_gpu else settings.rate,
+        lr=torch.tensor(settings.lr, device=device) if on_gpu else settings.lr,
         betas=settings.betas,
-        eps=settings.epsilon,
+        eps=settings.eps,
         weight_decay=settings.weight_decay,
         fused=True,
         capturable=graph,
@@ -351,7 +351,7 @@ class GraphedStep:
             if tensor.shape != static.shape:
                 raise InputError(
                     f"a batch has {name} of shape {tuple(tensor.shape)} after {tuple(static.shape)}, but a CUDA graph "
-                    "takes one shape only; set run.speed=eager."
+                    "takes one shape only; set run.execution=eager."
                 )
             static.copy_(tensor, non_blocking=True)
 

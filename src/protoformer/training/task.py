@@ -90,18 +90,18 @@ class Task(Protocol[Batch]):
         """Build the network on the CPU, initialized by torch's global random generator."""
         ...
 
-    def source(self, rank: int, ranks: int, device: torch.device, told: Callable[[str], None]) -> Source[Batch]:
+    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> Source[Batch]:
         """Open the batches of one process.
 
         Args:
             rank: Index of the process, from 0 on.
             ranks: Number of processes.
             device: Device of the batches.
-            told: Called with one sentence for the user, such as about an unreadable sample.
+            on_message: Called with one sentence for the user, such as about an unreadable sample.
         """
         ...
 
-    def held_out(self, device: torch.device) -> ValidationSet:
+    def validation_set(self, device: torch.device) -> ValidationSet:
         """Build the validation set on a device."""
         ...
 
@@ -143,7 +143,9 @@ class ValidationScenes(ABC, Generic[Sample]):
             device: Device of the scenes.
         """
         seed = (recipe.data.seed + VALIDATION_SEED_OFFSET) % 2**31
-        self.data = dataclasses.replace(recipe.data, source="world", seed=seed, batch=VALIDATION_BATCH_SIZE, workers=0)
+        self.data = dataclasses.replace(
+            recipe.data, source="synthetic", seed=seed, batch_size=VALIDATION_BATCH_SIZE, num_workers=0
+        )
         self.count, self.device = recipe.run.validation_scenes, device
         self.kind: SampleKind[Sample] = kind
         self._batches: tuple[Sample, ...] = ()
@@ -160,7 +162,7 @@ class ValidationScenes(ABC, Generic[Sample]):
     def validate(self, network: nn.Module) -> ValidationResult:
         """Score a network on all scenes."""
         return ValidationResult(
-            "world", self.scores((batch, self.predicted(network, batch)) for batch in self._rendered())
+            "synthetic", self.scores((batch, self.predicted(network, batch)) for batch in self._rendered())
         )
 
     @torch.no_grad()

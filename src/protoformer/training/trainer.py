@@ -57,14 +57,14 @@ class TrainingEnd:
 
     Attributes:
         step: Steps done in the whole run.
-        why: "steps" or "minutes" for the limit that was reached, or the name of the signal that ended the session.
+        stop_reason: "steps" or "minutes" for the limit that was reached, or the name of the signal.
         checkpoint: Path of the last checkpoint.
         weights: Path of the averaged weights, or None after a signal.
         seconds: Training time of the whole run.
     """
 
     step: int
-    why: str
+    stop_reason: str
     checkpoint: Path
     weights: Path | None
     seconds: float
@@ -117,7 +117,7 @@ class Trainer(Generic[Batch]):
             try:
                 return session.run()
             finally:
-                session.observer.ended(session.step)
+                session.observer.on_end(session.step)
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class _Session(Generic[Batch]):
         self.time_fraction = self.budget.fraction(0.0)
         self.lr = self._get_lr(self.time_fraction)  # refuses a schedule without an end before any file is touched
         self.engine = build_engine(fabric, self.recipe, self.task)
-        self.source = self.task.source(fabric.global_rank, world_size(), self.device, self.observer.noted)
-        validation_set = self.task.held_out(self.device) if run.validation_scenes else None
+        self.source = self.task.source(fabric.global_rank, world_size(), self.device, self.observer.on_message)
+        validation_set = self.task.validation_set(self.device) if run.validation_scenes else None
         self.validator = RunValidator(
             validation_set, trainer.validators, trainer.draw, self.observer, self.budget, stop
         )
@@ -200,7 +200,7 @@ class _Session(Generic[Batch]):
                 if self.validator.is_slow:
                     self._save_if_changed()
                 self.validator.validate(self.step, average)
-            if self.is_main and run.pictures_every and self.step % run.pictures_every == 0:
+            if self.is_main and run.draw_every and self.step % run.draw_every == 0:
                 self.validator.draw_examples(self.step, average)
         return self._finish(status.stop_reason)
 
@@ -213,7 +213,7 @@ class _Session(Generic[Batch]):
         self.step = self.start_step = int(all_reduce_max([self.step])[0])
         self.engine.broadcast()
         with barrier():
-            self.observer.started(self.step, self.recipe.run.steps)
+            self.observer.on_start(self.step, self.recipe.run.steps)
             if not resumed:
                 self._save()  # detects a full disk now rather than after an hour
 
@@ -223,7 +223,7 @@ class _Session(Generic[Batch]):
         if self.trainer.fresh:
             self.run_folder.clear()
             return False
-        loaded = self.run_folder.load_last(self.recipe, self.observer.noted)
+        loaded = self.run_folder.load_last(self.recipe, self.observer.on_message)
         if loaded is not None:
             self._restore(loaded)
         return loaded is not None
@@ -280,7 +280,7 @@ class _Session(Generic[Batch]):
 
     def _get_lr(self, time_fraction: float | None) -> float:
         position = Position(self.step, self.recipe.run.steps, time_fraction, self.start_step)
-        return self.recipe.optimizer.rate * lr_factor(self.recipe.schedule, position)
+        return self.recipe.optimizer.lr * lr_factor(self.recipe.schedule, position)
 
     @contextmanager
     def _save_on_error(self) -> Iterator[None]:
@@ -300,7 +300,9 @@ class _Session(Generic[Batch]):
         self._sync_broken_samples()
         if not counts.learned and not self.has_warned:
             self.has_warned = True
-            self.observer.noted(f"no step has changed the weights so far: {_explain_no_updates(self.step, counts)}.")
+            self.observer.on_message(
+                f"no step has changed the weights so far: {_explain_no_updates(self.step, counts)}."
+            )
         loss, *metrics = counts.means
         seconds, steps = max(self.timer.window_seconds(), 1e-9), self.timer.steps
         on_gpu = self.device.type == "cuda"
@@ -308,18 +310,18 @@ class _Session(Generic[Batch]):
             step=self.step,
             loss=loss if counts.good else None,
             metrics=dict(zip(self.task.metrics, metrics, strict=True)) if counts.good else {},
-            rate=self.lr,
-            samples_per_second=self.recipe.data.batch * steps / seconds,
+            lr=self.lr,
+            samples_per_second=self.recipe.data.batch_size * steps / seconds,
             seconds=self.timer.total_seconds(),
-            data_share=self.timer.data_share(),
-            skipped=counts.skipped,
-            broken=len(self.source.broken),
-            memory=torch.cuda.max_memory_allocated(self.device) if on_gpu else None,
-            left=self.budget.seconds_left(self.step, seconds / max(1, steps)),
+            data_fraction=self.timer.data_fraction(),
+            skipped_steps=counts.skipped,
+            broken_samples=len(self.source.broken),
+            peak_memory=torch.cuda.max_memory_allocated(self.device) if on_gpu else None,
+            seconds_left=self.budget.seconds_left(self.step, seconds / max(1, steps)),
         )
         self.engine.guard.clear()
         self.timer.clear()
-        self.observer.logged(progress)
+        self.observer.on_log(progress)
 
     def _sync_broken_samples(self) -> None:
         """Merge the unreadable samples of all processes; rank 0 reports them and checks their number."""
@@ -364,7 +366,7 @@ class _Session(Generic[Batch]):
             )
         self.verified = {self.checkpoint, *(path for path in self.verified if path.exists())}
         self.saved_step, self.saved_time = self.step, self.budget.elapsed()
-        self.observer.saved(self.step, self.checkpoint)
+        self.observer.on_checkpoint(self.step, self.checkpoint)
 
     def _abort_on_bad_steps(self) -> None:
         """Save the last good weights and the first bad batch, then raise."""
@@ -381,7 +383,7 @@ class _Session(Generic[Batch]):
                 raise InputError(
                     f"{MAX_BAD_STEPS} steps in a row, from step {number} on, had a loss or a gradient that is not "
                     f"finite; the first of their batches is in {path} and the weights before them are in "
-                    f"{self.checkpoint}: check the batch, or lower optimizer.rate, and start the run again."
+                    f"{self.checkpoint}: check the batch, or lower optimizer.lr, and start the run again."
                 )
 
     def _finish(self, stop_reason: str) -> TrainingEnd:
@@ -394,7 +396,9 @@ class _Session(Generic[Batch]):
                 self._save_if_changed()
                 start_step = 0 if self.trainer.minutes_of_run else self.start_step
                 if stop_reason == "minutes" and self.step - start_step == 1:
-                    self.observer.noted("the minutes of this session were over after one step; give it more minutes.")
+                    self.observer.on_message(
+                        "the minutes of this session were over after one step; give it more minutes."
+                    )
                 if completed:
                     self._refuse_untrained_weights()
                     weights = self._write_and_validate()

@@ -255,7 +255,7 @@ def training_summary(records: Sequence[dict[str, Any]], images: Sequence[Pixels]
             _step_curve("metric", metrics, "training"),
             *(Curve(name, tuple(points)) for name, points in validation.items()),
         ],
-        "learning rate": [_step_curve("rate", steps)],
+        "learning rate": [_step_curve("lr", steps)],
     }
     aspects = [image.shape[1] / image.shape[0] for image in images]
     image_height = min(6.4, 15.4 / sum(aspects)) + 0.3 if images else 0

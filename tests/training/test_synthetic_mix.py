@@ -16,12 +16,12 @@ from protoformer.training.mixes import SyntheticMix
 from protoformer.training.recipe import DataSection, ModelSection, Recipe
 from protoformer.training.sources import DEPTH, open_source
 
-PLAIN = DataSection(seed=3, batch=4, crop=(16, 24), families={"objects": 0.5, "drive": 0.5})
+PLAIN = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families={"objects": 0.5, "drive": 0.5})
 LIGHT = Light(
     brightness=0.5, contrast=0.4, hue=0.6, gamma=0.8, asymmetric=0.5, shadow=0.6, erase=0.6, erase_size=(3, 6)
 )
 ZOOMED = dataclasses.replace(PLAIN, zoom={"drive": (1.0, 2.5)})
-VARIED = dataclasses.replace(ZOOMED, light=LIGHT)
+VARIED = dataclasses.replace(ZOOMED, relighting=LIGHT)
 FIELDS = ("first", "second", "flow", "valid", "occlusion")
 
 
@@ -77,7 +77,7 @@ def test_scenes_of_a_family_are_parts_of_pictures_between_its_bounds_and_the_oth
     )
     times, corners = [], []
     for number in range(60):
-        whole, part = usual.parcel(number).batch, mix.parcel(number).batch
+        whole, part = usual.make_batch(number).batch, mix.make_batch(number).batch
         if mix.generators[mix.locate(number)[0]].family == "objects":
             assert torch.equal(part.center, whole.center) and torch.equal(part.focal, whole.focal)
             continue
@@ -96,8 +96,8 @@ def test_scenes_of_a_family_are_parts_of_pictures_between_its_bounds_and_the_oth
 def test_a_task_that_takes_scenes_as_they_are_refuses_a_light(
     task: str, kind: type[TrackTask] | type[StabilizeTask]
 ) -> None:
-    data = dataclasses.replace(PLAIN, light=Light(gamma=0.5))
+    data = dataclasses.replace(PLAIN, relighting=Light(gamma=0.5))
     recipe = Recipe(task=task, model=ModelSection("tiny"), data=data)
     with pytest.raises(InputError) as caught:
         open_source(data, "cpu", kind(recipe).kind)
-    assert str(caught.value) == ("data.light is set, but this task does not relight scenes; leave it out.")
+    assert str(caught.value) == ("data.relighting is set, but this task does not relight scenes; leave it out.")
