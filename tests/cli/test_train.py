@@ -154,7 +154,7 @@ def test_recipes_are_listed(protoformer) -> None:
         (("flow-synth", "-o", "new"), "nearest known one is 'flow-synthetic'"),
         (("toy.yaml", "-o", "new", "--set", "optimizer.rat=1"), "the nearest one is optimizer.lr"),
         (("toy.yaml", "-o", "new", "--set", "optimizer.lr"), "key=value"),
-        (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0, but it must be null or a number, above 0"),
+        (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0.0, but it must be null or a number, above 0"),
         (("toy.yaml", "-o", "new", "--parts", "many"), "'many' is not a size"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
         (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),

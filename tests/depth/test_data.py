@@ -100,7 +100,7 @@ def test_a_broken_image_is_replaced_told_once_and_too_many_stop_the_run(mix: Dat
     assert "0002" not in names and {"0000", "0001", "0003", "0004"} <= names
     assert len(source.broken) == len(said) == 1 and said[0].startswith("nyuv2 0002 is left out: ")
     (depths / "0004.png").unlink()
-    with pytest.raises(InputError, match=r"2 samples cannot be read, and data\.broken allows 1: nyuv2 000"):
+    with pytest.raises(InputError, match=r"2 samples cannot be read, and data\.max_broken_samples allows 1: nyuv2 000"):
         first(opened(mix).batches(0), 12)
 
 

@@ -246,7 +246,7 @@ def training_summary(records: Sequence[dict[str, Any]], images: Sequence[Pixels]
     for record in records:
         for key, value in record.items() if record.get("event") == "validation" else ():
             if key.split()[-1:] == [metric] and value is not None:  # "epe", or of a part of the dataset, "clean epe"
-                name = f"{record['on']} {key.removesuffix(metric)}".strip()
+                name = f"{record['dataset']} {key.removesuffix(metric)}".strip()
                 validation.setdefault(name, []).append((float(record["step"]), float(value)))
     metrics = [record | {"metric": record.get("metrics", {}).get(metric)} for record in steps]
     panels = {
