@@ -13,7 +13,7 @@ from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.png import encode_png
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint_files import FORMAT, MANIFEST
+from protoformer.training.checkpoint import FORMAT, MANIFEST
 from protoformer.training.loggers import read_log
 from protoformer.training.recipe import read_recipe
 
@@ -92,7 +92,7 @@ def test_deeply_nested_json_is_no_table_no_result_and_no_record(tmp_path: Path) 
 @pytest.mark.parametrize(
     "text",
     [
-        f"optimizer: {{rate: {10**400}}}",
+        f"optimizer: {{lr: {10**400}}}",
         f"run: {{steps: {10**400}}}",
         f"model: {{preset: {'x' * 5000}}}",
         f"{'x' * 200_000}: 1",

@@ -42,7 +42,7 @@ def run(protoformer, *options: str):
 
 def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     write_clips(SyntheticScenes("objects", seed=5, size=(64, 64)), 1, Path("clips"), "sintel", 2)
-    outcome = run(protoformer, "--validate", "sintel/train:clips", "--parts", "1MB")
+    outcome = run(protoformer, "--validate", "sintel/train:clips")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
         "finished after 4 steps (steps); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
@@ -155,7 +155,6 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--set", "optimizer.rat=1"), "the nearest one is optimizer.lr"),
         (("toy.yaml", "-o", "new", "--set", "optimizer.lr"), "key=value"),
         (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0.0, but it must be null or a number, above 0"),
-        (("toy.yaml", "-o", "new", "--parts", "many"), "'many' is not a size"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
         (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
         (
@@ -168,7 +167,6 @@ def test_recipes_are_listed(protoformer) -> None:
             "a run of stabilize is judged on scenes of the",
         ),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
-        (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.execution=graph", "--device", "cpu"), "needs one process on a GPU"),
         (("toy.yaml", "-o", "new", "--set", "model.init_weights=flow", "--device", "cpu"), "are of another network"),

@@ -29,7 +29,7 @@ from protoformer.models.config import preset
 from protoformer.models.networks import build_network
 from protoformer.models.pretrained import load_weights, save_weights
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint_files import MANIFEST
+from protoformer.training.checkpoint import MANIFEST
 from protoformer.training.loggers import read_log
 from protoformer.training.recipe import packaged_recipes, read_recipe
 from tests.fuzz.images import pixels, written
@@ -164,7 +164,7 @@ def _read_result(path: Path) -> None:
 
 def _checkpoint(folder: Path) -> Path:
     tensors = {"model.weight": torch.arange(12.0).reshape(3, 4), "ema": torch.ones(3), "big": torch.ones(2000)}
-    return checkpoints.save(folder, checkpoints.Checkpoint(7, tensors, {"rng": [1, 2]}), part_bytes=4096)
+    return checkpoints.save(folder, checkpoints.Checkpoint(7, tensors, {"rng": [1, 2]}))
 
 
 def _checkpoint_manifests() -> list[bytes]:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load as tensors_from
-from safetensors.torch import save as tensors_to
 
 from protoformer.errors import InputError
 from protoformer.training.checkpoint import Checkpoint, find_newest, load, load_newest, save
@@ -21,12 +19,12 @@ def silent(sentence: str) -> None:
 
 
 def truncated(path: Path) -> None:
-    part = path / "tensors-00001-of-00001.safetensors"
+    part = path / "tensors.safetensors"
     os.truncate(part, part.stat().st_size - 1)
 
 
 def flipped(path: Path) -> None:
-    part = path / "tensors-00001-of-00001.safetensors"
+    part = path / "tensors.safetensors"
     data = bytearray(part.read_bytes())
     data[-1] ^= 1
     part.write_bytes(bytes(data))
@@ -38,7 +36,7 @@ def changed_record(path: Path) -> None:
 
 
 def without_part(path: Path) -> None:
-    (path / "tensors-00001-of-00001.safetensors").unlink()
+    (path / "tensors.safetensors").unlink()
 
 
 def without_manifest(path: Path) -> None:
@@ -68,26 +66,37 @@ def linked(path: Path) -> None:
     record.symlink_to(path.parent / "elsewhere.json")
 
 
-def stored_again(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], None]:
-    """Change the tensors of the part, with a manifest that lists them by length and digest."""
+def signed(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    """Change the tensor file, with a manifest that lists it by its new length and digest."""
 
     def done(path: Path) -> None:
-        part = path / "tensors-00001-of-00001.safetensors"
-        content = tensors_from(part.read_bytes())
-        change(content)
-        data = tensors_to(content)
-        part.write_bytes(data)
+        file = path / "tensors.safetensors"
+        data = change(file.read_bytes())
+        file.write_bytes(data)
         entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        edited(lambda manifest: manifest["files"][0].update(entry))(path)
+        edited(lambda manifest: manifest["files"].update({"tensors.safetensors": entry}))(path)
 
     return done
 
 
+def header(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    """Change the header of the tensor file, with a manifest that fits."""
+
+    def changed(data: bytes) -> bytes:
+        length = int.from_bytes(data[:8], "little")
+        content = json.loads(data[8 : 8 + length])
+        change(content)
+        encoded = json.dumps(content).encode()
+        return len(encoded).to_bytes(8, "little") + encoded + data[8 + length :]
+
+    return signed(changed)
+
+
 FAULTS = {
-    "truncated": (truncated, "tensors-00001-of-00001.safetensors is "),
-    "tampered": (flipped, "tensors-00001-of-00001.safetensors was changed after it was written"),
+    "truncated": (truncated, "tensors.safetensors is "),
+    "tampered": (flipped, "tensors.safetensors was changed after it was written"),
     "record changed": (changed_record, "record.json was changed after it was written"),
-    "part missing": (without_part, "tensors-00001-of-00001.safetensors is missing"),
+    "part missing": (without_part, "tensors.safetensors is missing"),
     "manifest missing": (without_manifest, "manifest.json is missing"),
     "manifest torn": (half_a_manifest, "manifest.json is not a JSON object"),
     "step changed": (
@@ -95,8 +104,8 @@ FAULTS = {
         "manifest.json was changed after it was written",
     ),
     "other version": (
-        edited(lambda manifest: manifest.update(version=2)),
-        "it is of version 2, and this package reads version 1",
+        edited(lambda manifest: manifest.update(version=3)),
+        "it is of version 3, and this package reads version 2",
     ),
     "other format": (
         edited(lambda manifest: manifest.update(format="x")),
@@ -107,7 +116,7 @@ FAULTS = {
         "manifest.json has missing, unknown or invalid keys",
     ),
     "extra key of a file": (
-        edited(lambda manifest: manifest["files"][0].update(more=1)),
+        edited(lambda manifest: manifest["files"]["tensors.safetensors"].update(more=1)),
         "manifest.json has missing, unknown or invalid keys",
     ),
     "negative step": (
@@ -115,39 +124,39 @@ FAULTS = {
         "manifest.json has missing, unknown or invalid keys",
     ),
     "file outside": (
-        edited(lambda manifest: manifest["files"][0].update(name="../../secret")),
+        edited(
+            lambda manifest: manifest["files"].update({"../../secret": manifest["files"].pop("tensors.safetensors")})
+        ),
         "manifest.json lists other files than a checkpoint has",
     ),
     "absolute file": (
-        edited(lambda manifest: manifest["files"][-1].update(name="/etc/passwd")),
+        edited(lambda manifest: manifest["files"].update({"/etc/passwd": manifest["files"].pop("record.json")})),
         "manifest.json lists other files than a checkpoint has",
     ),
-    "file twice": (
-        edited(lambda manifest: manifest["files"].append(manifest["files"][-1])),
+    "one more file": (
+        edited(lambda manifest: manifest["files"].update(more=manifest["files"]["record.json"])),
         "manifest.json lists other files than a checkpoint has",
     ),
     "link": (linked, "record.json is not a regular file"),
 }
 LATER_FAULTS = {
-    "extra tensor": (
-        stored_again(lambda content: content.update(more=torch.zeros(1))),
-        "holds more, which the manifest does not list there",
-    ),
-    "missing tensor": (
-        stored_again(lambda content: content.pop("ema.odd")),
-        "ema.odd does not have the dtype and shape of the manifest",
-    ),
+    "not tensors": (signed(lambda _: b"\x80\x05cos\nsystem\n" * 20), "tensors.safetensors does not hold tensors"),
+    "missing tensor": (header(lambda content: content.pop("ema.odd")), "tensors.safetensors does not hold tensors"),
     "other shape": (
-        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[1, 5])),
-        "ema.odd does not have the dtype and shape of the manifest",
+        header(lambda content: content["ema.odd"].update(shape=[1, 4])),
+        "tensors.safetensors does not hold tensors",
     ),
     "other type": (
-        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(dtype="int32")),
-        "ema.odd does not have the dtype and shape of the manifest",
+        header(lambda content: content["ema.odd"].update(dtype="F64")),
+        "tensors.safetensors does not hold tensors",
     ),
     "immense shape": (
-        edited(lambda manifest: manifest["tensors"]["ema.odd"].update(shape=[2**40, 2**20])),
-        "ema.odd does not have the dtype and shape of the manifest",
+        header(lambda content: content["ema.odd"].update(shape=[2**40, 2**20])),
+        "tensors.safetensors does not hold tensors",
+    ),
+    "overlap": (
+        header(lambda content: content["ema.odd"].update(data_offsets=content["model.weight"]["data_offsets"])),
+        "tensors.safetensors does not hold tensors",
     ),
 }
 
@@ -181,7 +190,7 @@ def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
     stored, tmp_path: Path, find: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored.saved(tmp_path, 1)
-    failing = (stored.saved(tmp_path, 2) / "tensors-00001-of-00001.safetensors").stat().st_ino
+    failing = (stored.saved(tmp_path, 2) / "tensors.safetensors").stat().st_ino
 
     class Failing(io.FileIO):
         def readinto(self, *_: object) -> int:
@@ -198,9 +207,9 @@ def test_a_file_that_the_disk_cannot_read_to_its_end_is_damage(
     monkeypatch.setattr(os, "fdopen", opened)
     said: list[str] = []
     found = find(tmp_path, said.append)
-    assert getattr(found, "path", found) == tmp_path / "step-00000001"
+    assert (found[0] if isinstance(found, tuple) else found) == tmp_path / "step-00000001"
     assert said == [
-        f"the checkpoint {tmp_path / 'step-00000002'} is skipped: tensors-00001-of-00001.safetensors cannot be "
+        f"the checkpoint {tmp_path / 'step-00000002'} is skipped: tensors.safetensors cannot be "
         "read (Input/output error)."
     ]
 
@@ -210,33 +219,11 @@ def test_the_newest_that_can_be_used_is_loaded(stored, tmp_path: Path) -> None:
     LATER_FAULTS["other shape"][0](other)  # of which the sums alone say nothing
     said: list[str] = []
     found = load_newest(tmp_path, said.append)
-    assert found is not None and found.path == good and stored.same(found.checkpoint.tensors, stored.tensors())
-    assert len(said) == 1 and said[0].startswith(f"the checkpoint {other} is skipped: ema.odd does not have the dtype")
+    assert found is not None and found[0] == good and stored.same(found[1].tensors, stored.tensors())
+    assert len(said) == 1 and said[0].startswith(
+        f"the checkpoint {other} is skipped: tensors.safetensors does not hold"
+    )
     assert load_newest(tmp_path / "nowhere", silent) is None
-
-
-def test_a_part_that_is_not_safetensors_is_refused(stored, tmp_path: Path) -> None:
-    path = stored.saved(tmp_path)
-    junk = b"\x80\x05cos\nsystem\n" * 20
-    (path / "tensors-00001-of-00001.safetensors").write_bytes(junk)
-    entry = {"bytes": len(junk), "sha256": hashlib.sha256(junk).hexdigest()}
-    edited(lambda manifest: manifest["files"][0].update(entry))(path)
-    with pytest.raises(InputError, match="does not hold tensors"):
-        load(path)
-
-
-def test_pieces_of_a_tensor_are_joined_in_their_own_order_or_not_at_all(tmp_path: Path) -> None:
-    path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
-    edited(lambda manifest: manifest["tensors"]["a"]["parts"].reverse())(path)
-    with pytest.raises(InputError, match="holds a, which the manifest does not list there"):
-        load(path)
-
-
-def test_pieces_that_do_not_make_up_the_shape_are_refused(tmp_path: Path) -> None:
-    path = save(tmp_path, Checkpoint(1, {"a": torch.arange(3000.0)}, {}), part_bytes=4096)
-    edited(lambda manifest: manifest["tensors"]["a"].update(shape=[3000, 2]))(path)
-    with pytest.raises(InputError, match="a does not have the dtype and shape of the manifest"):
-        load(path)
 
 
 def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -247,10 +234,10 @@ def test_a_path_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        edited(lambda manifest: manifest["tensors"].update(x={"dtype": "float32", "shape": [10**30, 0], "parts": []})),
-        edited(lambda manifest: manifest["files"][0].update(bytes=2**40)),
+        header(lambda content: content.update(x={"dtype": "F32", "shape": [10**30, 0], "data_offsets": [0, 0]})),
+        edited(lambda manifest: manifest["files"]["tensors.safetensors"].update(bytes=2**40)),
         edited(lambda manifest: manifest.update(version=["x" * 100] * 1000)),
-        edited(lambda manifest: manifest["tensors"].update({"y" * 10**5: 3})),
+        edited(lambda manifest: manifest["files"].update({"y" * 10**5: 3})),
     ],
     ids=["shape", "bytes", "version", "name"],
 )
@@ -264,9 +251,9 @@ def test_a_manifest_that_claims_much_is_refused_in_few_words(stored, tmp_path: P
 
 def test_a_long_file_of_holes_is_not_read(stored, tmp_path: Path) -> None:
     path = stored.saved(tmp_path)
-    part = path / "tensors-00001-of-00001.safetensors"
+    part = path / "tensors.safetensors"
     os.truncate(part, 2**36)
-    edited(lambda manifest: manifest["files"][0].update(bytes=2**36))(path)
+    edited(lambda manifest: manifest["files"]["tensors.safetensors"].update(bytes=2**36))(path)
     with pytest.raises(InputError, match=r"its files have more than 8589934592 bytes, which is too much"):
         load(path)
 
@@ -309,4 +296,22 @@ def test_a_random_state_that_is_none_is_refused(lines, tmp_path: Path) -> None:
     tensors = {**found.tensors, "random.torch": torch.zeros(3)}
     save(tmp_path / "checkpoints", Checkpoint(found.step, tensors, found.record))
     with pytest.raises(InputError, match=r"does not hold the state of a run"):
+        lines.trainer(tmp_path, lines.recipe(steps=3)).run()
+
+
+@pytest.mark.parametrize("change", ["extra", "missing", "other shape"])
+def test_tensors_of_another_network_are_refused(lines, tmp_path: Path, change: str) -> None:
+    lines.trainer(tmp_path, lines.recipe(steps=2)).run()
+    found = lines.last(tmp_path)
+    tensors = dict(found.tensors)
+    name = next(each for each in tensors if each.startswith("ema."))
+    if change == "extra":
+        name = "model.more"
+        tensors[name] = torch.zeros(1)
+    elif change == "missing":
+        del tensors[name]
+    else:
+        tensors[name] = torch.zeros(3, 3)
+    save(tmp_path / "checkpoints", Checkpoint(found.step, tensors, found.record))
+    with pytest.raises(InputError, match=rf"tensor {name} does not fit the recipe's network"):
         lines.trainer(tmp_path, lines.recipe(steps=3)).run()

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training.checkpoint import Checkpoint, clear, find_newest, load, parse_size, save
-from protoformer.training.checkpoint_files import pack_tensors
+from protoformer.training.checkpoint import Checkpoint, clear, find_newest, load, save
 
 
 def names(folder: Path) -> list[str]:
@@ -27,17 +26,17 @@ def silent(sentence: str) -> None:
 def test_a_checkpoint_comes_back_bit_for_bit(stored, tmp_path: Path) -> None:
     path = stored.saved(tmp_path / "run" / "checkpoints")
     assert path == tmp_path / "run" / "checkpoints" / "step-00001200"
-    assert names(path) == ["manifest.json", "record.json", "tensors-00001-of-00001.safetensors"]
+    assert names(path) == ["manifest.json", "record.json", "tensors.safetensors"]
     loaded = load(path)
     assert (loaded.step, loaded.record) == (1200, stored.record)
     assert stored.same(loaded.tensors, stored.tensors())
 
 
 def test_the_manifest_lists_every_file_with_its_length_and_digest(stored, tmp_path: Path) -> None:
-    path = stored.saved(tmp_path, part_bytes=4096)
+    path = stored.saved(tmp_path)
     manifest = json.loads((path / "manifest.json").read_text())
-    assert (manifest["format"], manifest["version"], manifest["step"]) == ("protoformer checkpoint", 1, 1200)
-    listed = {file["name"]: (file["bytes"], file["sha256"]) for file in manifest["files"]}
+    assert (manifest["format"], manifest["version"], manifest["step"]) == ("protoformer checkpoint", 2, 1200)
+    listed = {name: (file["bytes"], file["sha256"]) for name, file in manifest["files"].items()}
     for file in path.iterdir():
         if file.name != "manifest.json":
             assert listed.pop(file.name) == (file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest())
@@ -53,39 +52,6 @@ def test_a_weight_with_two_names_is_stored_twice(stored, tmp_path: Path) -> None
 def test_a_checkpoint_may_have_no_tensors(tmp_path: Path) -> None:
     loaded = load(save(tmp_path, Checkpoint(0, {}, {"a": 1})))
     assert loaded == Checkpoint(0, {}, {"a": 1})
-
-
-@pytest.mark.parametrize("part_bytes", [4096, 5000, 20_000, 10**6])
-def test_parts_are_no_larger_than_asked_for_and_join_to_the_same_bits(stored, tmp_path: Path, part_bytes: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    large = {f"model.block.{number}.weight": torch.randn(10 + number, 9, generator=generator) for number in range(40)}
-    large["model.long"] = torch.randn(6, 1000, generator=generator).bfloat16()
-    large["model.zero"] = torch.tensor(1.5, dtype=torch.float64)
-    path = save(tmp_path, Checkpoint(1, large, stored.record), part_bytes=part_bytes)
-    parts = sorted(path.glob("tensors-*"))
-    assert all(part.stat().st_size <= part_bytes for part in parts)
-    assert sum(part.stat().st_size for part in parts) > part_bytes * (len(parts) - 2) * 0.5  # nor needlessly small
-    assert [part.name for part in parts] == [
-        f"tensors-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)
-    ]
-    assert (len(parts) == 1) == (part_bytes == 10**6)
-    assert stored.same(load(path).tensors, large)
-
-
-def test_tensors_are_packed_in_the_order_of_their_names_and_only_a_large_one_is_cut() -> None:
-    small, large = torch.zeros(100), torch.zeros(50, 50)
-    parts = pack_tensors({"d": small, "a": small, "e": torch.zeros(400), "b": large, "c": small}, 4096)
-    assert [[piece.name for piece in part] for part in parts] == [["a"], ["b"], ["b"], ["b", "c", "d"], ["e"]]
-    (first, second, third) = (piece.span for part in parts for piece in part if piece.name == "b")
-    assert first and second and third
-    assert (first[0], first[1], second[1], third[1]) == (0, second[0], third[0], 2500)
-    assert all(piece.span is None for part in parts for piece in part if piece.name != "b")
-
-
-def test_parts_that_are_too_small_are_refused_before_anything_is_written(stored, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="parts of 100 bytes are too small; make them at least 4096 bytes"):
-        stored.saved(tmp_path / "run", part_bytes=100)
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_newest_is_found_and_older_ones_go(stored, tmp_path: Path) -> None:
@@ -162,7 +128,7 @@ def test_the_remains_of_a_dead_writer_are_cleared_and_a_living_ones_are_not(stor
     dead, living, gone = (tmp_path / f".step-0000000{name}" for name in ("1.aa.part", "2.bb.part", "3.cc.gone"))
     for path in (dead, living, gone):
         path.mkdir()
-        (path / "tensors-00001-of-00001.safetensors").write_bytes(b"half")
+        (path / "tensors.safetensors").write_bytes(b"half")
     handle = os.open(living, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -273,8 +239,7 @@ def save_forever(first):
     step = first
     while True:
         step += 1
-        save(folder, Checkpoint(step, {f"t{n}": torch.full((20_000,), float(step)) for n in range(8)}, {"n": step}),
-             part_bytes=100_000)
+        save(folder, Checkpoint(step, {f"t{n}": torch.full((20_000,), float(step)) for n in range(8)}, {"n": step}))
 
 chance, last, went = random.Random(0), 0, 0
 for turn in range(12):
@@ -306,20 +271,3 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(stored, tmp_pat
     assert last >= went >= 6  # most of the twelve wrote at least one
     stored.saved(tmp_path, last + 1)
     assert not [name for name in names(tmp_path) if name.startswith(".")]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("15MB", 15_000_000), ("15MiB", 15 * 2**20), ("500KB", 500_000), ("1.5 gb", 1_500_000_000), ("4096B", 4096)],
-)
-def test_sizes_are_read_in_either_count(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "15", "MB", "15M", "-1MB", "15 MB more", "1e3KB", "15TB", "15iB"])
-def test_what_is_no_size_is_one_sentence(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_size(text)
-    assert str(caught.value) == (
-        f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB."
-    )

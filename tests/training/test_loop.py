@@ -261,13 +261,6 @@ def test_the_checkpoint_before_a_torn_one_is_taken(lines, tmp_path: Path, told) 
     assert all(torch.equal(whole.tensors[name], tensor) for name, tensor in mended.tensors.items())
 
 
-def test_checkpoints_come_in_parts_and_go_on(lines, tmp_path: Path) -> None:
-    lines.trainer(tmp_path, lines.recipe(steps=5), part_bytes=4096).run()
-    (last,) = (tmp_path / "checkpoints").glob("step-00000005")
-    assert len(list(last.glob("*.safetensors"))) > 2
-    assert lines.trainer(tmp_path, lines.recipe(steps=8), part_bytes=4096).run().step == 8
-
-
 def test_a_slim_checkpoint_is_smaller_and_goes_on_from_the_same_weights(lines, tmp_path: Path) -> None:
     recipe = lines.recipe(steps=5)
     for name, slim in (("whole", False), ("slim", True)):

@@ -126,15 +126,6 @@ def test_means_are_of_steps_with_targets_alone() -> None:
     assert (counted.good, counted.skipped, counted.empty, counted.learned) == (2, 2, 1, 2)
 
 
-def test_checkpoints_from_before_the_count_go_on(lines, tmp_path: Path) -> None:
-    lines.trainer(tmp_path, lines.recipe(steps=4)).run()
-    found = last(tmp_path)
-    older = {name: each for name, each in found.tensors.items() if name not in ("guard.empty", "guard.learned")}
-    save(tmp_path / "checkpoints", dataclasses.replace(found, tensors=older))
-    assert lines.trainer(tmp_path, lines.recipe(steps=6)).run().step == 6
-    assert int(last(tmp_path).tensors["guard.learned"]) == 6
-
-
 def test_a_checkpoint_whose_weights_are_not_finite_is_refused(lines, tmp_path: Path) -> None:
     lines.trainer(tmp_path, lines.recipe(steps=4)).run()
     found = last(tmp_path)

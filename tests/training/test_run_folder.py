@@ -8,23 +8,12 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint import held
+from protoformer.training.checkpoint import lock_folder
 from protoformer.training.loggers import read_log
 
 
 def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_parts_that_are_too_small_are_refused_before_anything_is_lost_or_learned(
-    lines, tmp_path: Path, fresh: bool
-) -> None:
-    lines.trainer(tmp_path, lines.recipe(steps=5)).run()
-    before = content(tmp_path)
-    with pytest.raises(InputError, match="parts of 1000 bytes are too small"):
-        lines.trainer(tmp_path, lines.recipe(steps=8), part_bytes=1000, fresh=fresh).run()
-    assert content(tmp_path) == before
 
 
 def refused(*_: object, **__: object) -> Path:
@@ -107,7 +96,7 @@ def test_two_runs_do_not_train_in_one_folder_at_once(lines, tmp_path: Path) -> N
 def test_a_worker_that_lives_longer_than_its_run_holds_nothing(tmp_path: Path) -> None:
     pytest.importorskip("fcntl", reason="folders cannot be locked on this system")
     (reading, writing), (started, starting) = os.pipe(), os.pipe()
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         child = os.fork()
         if not child:
             os.close(writing)
@@ -115,9 +104,9 @@ def test_a_worker_that_lives_longer_than_its_run_holds_nothing(tmp_path: Path) -
             os.read(reading, 1)  # until the other end is closed
             os._exit(0)
         os.read(started, 1)
-        with pytest.raises(BlockingIOError), held(tmp_path):
+        with pytest.raises(BlockingIOError), lock_folder(tmp_path):
             pass
-    with held(tmp_path):
+    with lock_folder(tmp_path):
         pass
     os.close(writing)
     os.waitpid(child, 0)
@@ -128,8 +117,8 @@ def test_a_worker_that_lives_longer_than_its_run_holds_nothing(tmp_path: Path) -
 def test_a_checkpoint_that_was_read_or_written_here_is_not_checked_again(lines, tmp_path: Path, monkeypatch) -> None:
     lines.trainer(tmp_path, lines.recipe(steps=5)).run()
     checked: list[str] = []
-    plain = checkpoints.check_file
-    monkeypatch.setattr(checkpoints, "check_file", lambda path, file: (checked.append(path.name), plain(path, file)))
+    plain = checkpoints._verify
+    monkeypatch.setattr(checkpoints, "_verify", lambda path: (checked.append(path.name), plain(path)))
     lines.trainer(tmp_path, lines.recipe(steps=20, checkpoint_every=5)).run()
     assert checked == []
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-00000015", "step-00000020"}

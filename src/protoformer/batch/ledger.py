@@ -160,7 +160,7 @@ class Ledger:
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """The folder, made if need be and held against other batches; nothing unfinished is left when this ends."""
-        from protoformer.training.checkpoint import held
+        from protoformer.training.checkpoint import lock_folder
 
         for path in (self.private, self.records, self.work, self.folder / SUMMARY):
             if path.is_symlink():
@@ -170,7 +170,7 @@ class Ledger:
                 )
         make_folder(self.records)
         try:
-            with held(self.folder):
+            with lock_folder(self.folder):
                 self._clear()
                 try:
                     yield

@@ -35,7 +35,6 @@ from protoformer.stabilization.drawing import draw_window
 from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.training.checkpoint import parse_size
 from protoformer.training.distributed import is_first_process
 from protoformer.training.loggers import Observer, TensorBoardLogger, TrainingProgress, read_log
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
@@ -238,7 +237,6 @@ def train(
         list[str] | None, typer.Option("--set", help="Change the recipe: optimizer.lr=1e-4. Repeat for several.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
-    parts: Annotated[str | None, typer.Option(help="Split checkpoints into files of at most this size: 15MB.")] = None,
     slim: Annotated[
         bool, typer.Option("--slim", help="Checkpoints a quarter smaller; going on from them is not exact.")
     ] = False,
@@ -280,7 +278,6 @@ def train(
         validators=validators,
         draw=tools.draw,
         write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
-        part_bytes=None if parts is None else parse_size(parts),
         slim=slim,
         fresh=fresh,
         began=began,

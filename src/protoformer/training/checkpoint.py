@@ -1,46 +1,46 @@
 """Crash-safe checkpoints: there is always an intact one, whenever the writer was killed.
 
-A checkpoint is a folder, `step-00001200`, that is written under a hidden name, flushed to disk and then renamed. It
-holds JSON and safetensors, and nothing executable.
+A checkpoint is a folder, `step-00001200`, of three files: `tensors.safetensors`, `record.json` and `manifest.json`,
+which has the length and the SHA-256 of the other two and of itself. The folder is written under a hidden name, flushed
+to disk and then renamed. File names are fixed, links are not followed and nothing is unpickled, so reading an untrusted
+checkpoint neither executes anything nor reads other files.
 """
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
 import shutil
+import stat
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load as decode_tensors
+from safetensors.torch import save as encode_tensors
 from torch import Tensor
 
-from protoformer.errors import InputError
-from protoformer.io.files import make_folder, system_reason
-from protoformer.training.checkpoint_files import (
-    MANIFEST,
-    RECORD,
-    DamagedError,
-    Manifest,
-    Piece,
-    StoredFile,
-    StoredTensor,
-    check_file,
-    pack_tensors,
-    part_as_bytes,
-    part_name,
-    read_manifest,
-    read_record,
-    read_tensors,
-)
+from protoformer.errors import InputError, shorten
+from protoformer.io.files import make_folder, short_repr, system_reason
+from protoformer.models.pretrained import read_tensor_header
 
+FORMAT, VERSION = "protoformer checkpoint", 2
+MANIFEST, RECORD, TENSORS = "manifest.json", "record.json", "tensors.safetensors"
+MAX_JSON_BYTES = 2**26
+MAX_BYTES = 2**33
+"""Maximum size of a checkpoint; the largest network with its average and both moments takes half of it."""
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 _HIDDEN = re.compile(r"\.step-\d{8,}.*\.(part|gone)")
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+class DamagedError(ValueError):
+    """A checkpoint differs from what was written; the message is a clause that says how."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A checkpoint and the folder it was read from."""
+class _Manifest:
+    """The content of a checkpoint: its step, and (length, SHA-256) of each file."""
 
-    path: Path
-    checkpoint: Checkpoint
+    step: int
+    files: dict[str, tuple[int, str]]
 
 
-def save(
-    folder: Path,
-    checkpoint: Checkpoint,
-    *,
-    part_bytes: int | None = None,
-    keep: int = 2,
-    verified: Collection[Path] = (),
-) -> Path:
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2, verified: Collection[Path] = ()) -> Path:
     """Write a checkpoint into a folder, which is created if needed.
 
     Args:
         folder: Folder of the run's checkpoints.
         checkpoint: What to write.
-        part_bytes: Maximum size of a tensor file; None writes one file.
         keep: Number of intact checkpoints to keep; older ones are removed once the new one is on disk.
         verified: Checkpoints that the caller wrote or read itself, which are not verified again.
 
@@ -89,13 +81,12 @@ def save(
     Raises:
         InputError: If it cannot be written; the existing checkpoints are then unchanged.
     """
-    pieces = pack_tensors(checkpoint.tensors, part_bytes)
     make_folder(folder)
     _clear_abandoned(folder)
     target = _free_name(folder, checkpoint.step)
     try:
         with _hidden_folder(target) as hidden:
-            _write(hidden, checkpoint, pieces)
+            _write(hidden, checkpoint)
             os.rename(hidden, target)  # noqa: PTH104 - the same call, and the one a test can make fail
         _sync_folder(folder)
     except OSError as error:
@@ -108,34 +99,6 @@ def save(
         ) from None
     _prune(folder, keep, target, verified)
     return target
-
-
-def find_newest(folder: Path, report: Callable[[str], None]) -> Path | None:
-    """Find the intact checkpoint of the highest step.
-
-    Args:
-        folder: Folder of checkpoints.
-        report: Called with one sentence for each damaged checkpoint that is skipped.
-
-    Returns:
-        Path of the checkpoint, or None.
-    """
-    for path in _list_checkpoints(folder):
-        damage = _find_damage(path)
-        if damage is None:
-            return path
-        report(_describe_skipped(path, damage))
-    return None
-
-
-def load_newest(folder: Path, report: Callable[[str], None]) -> LoadedCheckpoint | None:
-    """Load the checkpoint that `find_newest` finds, reading and verifying each byte once."""
-    for path in _list_checkpoints(folder):
-        try:
-            return LoadedCheckpoint(path, _read(path))
-        except DamagedError as error:
-            report(_describe_skipped(path, str(error)))
-    return None
 
 
 def load(path: Path) -> Checkpoint:
@@ -152,6 +115,25 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"the checkpoint {path} cannot be used: {error}; use another one, or start over.") from None
 
 
+def load_newest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
+    """Load the intact checkpoint of the highest step, verifying each byte once.
+
+    Args:
+        folder: Folder of checkpoints.
+        report: Called with one sentence for each damaged checkpoint that is skipped.
+
+    Returns:
+        Path and content of the checkpoint, or None.
+    """
+    return _find_first(folder, _read, report)
+
+
+def find_newest(folder: Path, report: Callable[[str], None]) -> Path | None:
+    """Return the path of the checkpoint that `load_newest` loads, without holding it in memory."""
+    found = _find_first(folder, _verify, report)
+    return None if found is None else found[0]
+
+
 def list_steps(folder: Path) -> list[int]:
     """List the steps of all checkpoints of a folder, intact or not, the highest first."""
     return [int(match[1]) for path in _list_checkpoints(folder) if (match := _NAME.fullmatch(path.name))]
@@ -164,58 +146,142 @@ def clear(folder: Path) -> None:
     _clear_abandoned(folder)
 
 
-def parse_size(text: str) -> int:
-    """Parse a size such as 15MB (10^6 bytes each), 15MiB (2^20 bytes each) or 500KB to bytes."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise InputError(f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB.")
-    return int(float(match[1]) * unit)
-
-
-def _write(folder: Path, checkpoint: Checkpoint, pieces: list[list[Piece]]) -> None:
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
     """Write every file of a checkpoint, the manifest last, and flush them to disk."""
-    files: list[StoredFile] = []
-    tensors: dict[str, StoredTensor] = {}
-    for number, part in enumerate(pieces):
-        name = part_name(number, len(pieces))
-        files.append(_write_file(folder / name, part_as_bytes(checkpoint.tensors, part)))
-        for piece in part:
-            before = tensors[piece.name].parts if piece.name in tensors else ()
-            tensor = checkpoint.tensors[piece.name]
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            tensors[piece.name] = StoredTensor(dtype, tuple(tensor.shape), (*before, name))
-    files.append(_write_file(folder / RECORD, json.dumps(checkpoint.record).encode()))
-    _write_file(folder / MANIFEST, Manifest(checkpoint.step, tuple(files), tensors).as_bytes())
+    contents = {TENSORS: _encode(checkpoint.tensors), RECORD: json.dumps(checkpoint.record).encode()}
+    files = {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in contents.items()}
+    manifest = {"format": FORMAT, "version": VERSION, "step": checkpoint.step, "files": files}
+    contents[MANIFEST] = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1).encode()
+    for name, data in contents.items():
+        with (folder / name).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
     _sync_folder(folder)
 
 
-def _write_file(path: Path, data: bytes) -> StoredFile:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return StoredFile(path.name, len(data), hashlib.sha256(data).hexdigest())
+def _encode(tensors: Mapping[str, Tensor]) -> bytes:
+    """Encode tensors as safetensors, which refuses tensors that share storage, as a weight with two names does."""
+    content: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        content[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return encode_tensors(content)
 
 
 def _read(path: Path) -> Checkpoint:
-    manifest = read_manifest(path)
-    return Checkpoint(manifest.step, read_tensors(path, manifest), read_record(path, manifest))
-
-
-def _describe_skipped(path: Path, damage: str) -> str:
-    return f"the checkpoint {path} is skipped: {damage}."
-
-
-def _find_damage(path: Path) -> str | None:
-    """Describe the damage of a checkpoint; None if it is intact."""
+    manifest = _read_manifest(path)
+    record, data = (_read_file(path / name, *manifest.files[name]) for name in (RECORD, TENSORS))
     try:
-        manifest = read_manifest(path)
-        for file in manifest.files:
-            check_file(path, file)
-        read_record(path, manifest)
-    except DamagedError as error:
-        return str(error)
+        read_tensor_header(io.BytesIO(data), len(data))
+        tensors = decode_tensors(data)
+    except (SafetensorError, ValueError, KeyError, AssertionError, RuntimeError) as error:
+        raise DamagedError(f"{TENSORS} does not hold tensors ({shorten(error)})") from None
+    return Checkpoint(manifest.step, tensors, _parse_json(record, RECORD))
+
+
+def _verify(path: Path) -> None:
+    """Raise `DamagedError` unless all files match the manifest; the tensors are streamed, not loaded."""
+    manifest = _read_manifest(path)
+    _parse_json(_read_file(path / RECORD, *manifest.files[RECORD]), RECORD)
+    length, sha256 = manifest.files[TENSORS]
+    with _open_regular(path / TENSORS, length) as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != sha256:
+        raise DamagedError(f"{TENSORS} was changed after it was written")
+
+
+def _read_manifest(folder: Path) -> _Manifest:
+    """Read and check the manifest of a checkpoint without reading its other files."""
+    content = _parse_json(_read_file(folder / MANIFEST), MANIFEST)
+    if content.get("format") != FORMAT:
+        raise DamagedError(f"{MANIFEST} is not the manifest of a checkpoint")
+    if content.get("version") != VERSION:
+        version = short_repr(content.get("version"))
+        raise DamagedError(f"it is of version {version}, and this package reads version {VERSION}")
+    try:
+        if content.pop("sha256", None) != _digest(content):
+            raise DamagedError(f"{MANIFEST} was changed after it was written")
+        step, listed = content["step"], content["files"]
+        files = {name: (entry["bytes"], entry["sha256"]) for name, entry in listed.items()}
+        is_valid = content.keys() == {"format", "version", "step", "files"} and _is_count(step)
+        is_valid &= all(entry.keys() == {"bytes", "sha256"} for entry in listed.values())
+        is_valid &= all(_is_count(length) and isinstance(sha256, str) for length, sha256 in files.values())
+    except (TypeError, KeyError, AttributeError, RecursionError):
+        is_valid = False
+    if not is_valid:
+        raise DamagedError(f"{MANIFEST} has missing, unknown or invalid keys")
+    if files.keys() != {RECORD, TENSORS}:
+        raise DamagedError(f"{MANIFEST} lists other files than a checkpoint has")
+    if sum(length for length, _ in files.values()) > MAX_BYTES:
+        raise DamagedError(f"its files have more than {MAX_BYTES} bytes, which is too much")
+    return _Manifest(step, files)
+
+
+def _read_file(path: Path, length: int | None = None, sha256: str | None = None) -> bytes:
+    """Read a file and compare it with its length and SHA-256; the manifest has none."""
+    with _open_regular(path, length) as stream:
+        data = stream.read()
+    if sha256 is not None and _sha256(data) != sha256:
+        raise DamagedError(f"{path.name} was changed after it was written")
+    return data
+
+
+@contextlib.contextmanager
+def _open_regular(path: Path, length: int | None) -> Iterator[io.BufferedReader]:
+    """Open a regular file of the given length; links, which may lead out of the folder, are refused.
+
+    Errors of the system, also while the file is read, raise `DamagedError`.
+    """
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedError(f"{path.name} is not a regular file")
+        if length is not None and status.st_size != length:
+            raise DamagedError(f"{path.name} is {status.st_size} bytes long, not {length}")
+        if path.name != TENSORS and status.st_size > MAX_JSON_BYTES:
+            raise DamagedError(f"{path.name} is {status.st_size} bytes long, which is too much")
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise DamagedError(f"{path.name} is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read ({system_reason(error)})") from None
+
+
+def _parse_json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise DamagedError(f"{name} is not a JSON object")
+    return content
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Hash JSON values independently of key order and whitespace."""
+    return _sha256(json.dumps(content, sort_keys=True).encode())
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _find_first(folder: Path, read: Callable[[Path], Any], report: Callable[[str], None]) -> tuple[Path, Any] | None:
+    """Return the newest checkpoint that `read` accepts, and its result."""
+    for path in _list_checkpoints(folder):
+        try:
+            return path, read(path)
+        except DamagedError as error:
+            report(f"the checkpoint {path} is skipped: {error}.")
     return None
 
 
@@ -235,9 +301,8 @@ def _list_checkpoints(folder: Path) -> list[Path]:
 
 def _free_name(folder: Path, step: int) -> Path:
     """Choose the path of a checkpoint; one of the same step stays until the new one is written."""
-    name = f"step-{step:08d}"
-    existing = [path.name for path in _list_checkpoints(folder)]
-    suffixes = [int(match[2] or 0) for each in existing if (match := _NAME.fullmatch(each)) and int(match[1]) == step]
+    name, names = f"step-{step:08d}", [path.name for path in _list_checkpoints(folder)]
+    suffixes = [int(match[2] or 0) for each in names if (match := _NAME.fullmatch(each)) and int(match[1]) == step]
     return folder / (f"{name}.{max(suffixes) + 1}" if suffixes else name)
 
 
@@ -248,7 +313,10 @@ def _prune(folder: Path, keep: int, written: Path, verified: Collection[Path]) -
         same_step = path.name.split(".")[0] == written.name.split(".")[0]
         if path != written and (num_intact >= keep or same_step):
             _remove(path)
-        elif path == written or path in verified or _find_damage(path) is None:
+            continue
+        with contextlib.suppress(DamagedError):
+            if path != written and path not in verified:
+                _verify(path)
             num_intact += 1
 
 
@@ -266,7 +334,7 @@ def _hidden_folder(target: Path) -> Iterator[Path]:
     hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     hidden.mkdir()
     try:
-        with held(hidden):
+        with lock_folder(hidden):
             yield hidden
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -276,14 +344,14 @@ def _clear_abandoned(folder: Path) -> None:
     """Remove hidden folders that no process writes to."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _HIDDEN.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            with contextlib.suppress(OSError), held(path):
+            with contextlib.suppress(OSError), lock_folder(path):
                 shutil.rmtree(path)
 
 
 if sys.platform == "win32":  # which can neither lock nor fsync a folder
 
     @contextlib.contextmanager
-    def held(folder: Path) -> Iterator[None]:
+    def lock_folder(folder: Path) -> Iterator[None]:
         """Do nothing."""
         yield
 
@@ -304,7 +372,7 @@ else:
     os.register_at_fork(after_in_child=_release_in_child)
 
     @contextlib.contextmanager
-    def held(folder: Path) -> Iterator[None]:
+    def lock_folder(folder: Path) -> Iterator[None]:
         """Lock a folder; the lock ends with the process.
 
         Raises:

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 
-GUARD = "guard."
-"""Prefix of the guard's tensors in a checkpoint."""
-
-
 @dataclass(frozen=True)
 class Engine:
     """The state of a training run and the step that updates it.
@@ -63,7 +59,7 @@ class Engine:
             for key, tensor in self.optimizer.state[parameter].items():
                 is_moment = key != "step"
                 tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if slim and is_moment else tensor
-        return tensors | {f"{GUARD}{name}": tensor for name, tensor in self.guard.state().items()}
+        return tensors | {f"guard.{name}": tensor for name, tensor in self.guard.state().items()}
 
     @torch.no_grad()
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -72,9 +68,7 @@ class Engine:
         Raises:
             InputError: If a tensor is missing, has another shape, or a weight is not finite.
         """
-        state, others = self.state(), {name: tensor for name, tensor in tensors.items() if not name.startswith(GUARD)}
-        counts = {name.removeprefix(GUARD): tensor for name, tensor in tensors.items() if name.startswith(GUARD)}
-        tensors = others | {f"{GUARD}{name}": tensor for name, tensor in NonFiniteGuard.upgrade_state(counts).items()}
+        state = self.state()
         for name in sorted(state.keys() | tensors.keys()):
             if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
                 raise InputError(

@@ -12,7 +12,7 @@ from protoformer import __version__
 from protoformer.errors import InputError
 from protoformer.io.files import make_folder, short_repr, system_reason
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint import LoadedCheckpoint
+from protoformer.training.checkpoint import Checkpoint
 from protoformer.training.loggers import read_log
 from protoformer.training.recipe import Recipe
 
@@ -58,7 +58,7 @@ class RunFolder:
         """Return whether there is an intact checkpoint to resume from."""
         return checkpoints.find_newest(self.checkpoints, lambda _: None) is not None
 
-    def load_last(self, recipe: Recipe, report: Callable[[str], None]) -> LoadedCheckpoint | None:
+    def load_last(self, recipe: Recipe, report: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
         """Load the checkpoint to resume from.
 
         Args:
@@ -66,7 +66,7 @@ class RunFolder:
             report: Called with a sentence for each damaged checkpoint and each changed recipe key.
 
         Returns:
-            The checkpoint, or None in a folder without a run.
+            Path and content of the checkpoint, or None in a folder without a run.
 
         Raises:
             InputError: If the run in the folder trains another network, or its checkpoints are all damaged.
@@ -75,7 +75,7 @@ class RunFolder:
         if loaded is None:
             self._refuse_leftovers()
             return None
-        self._compare_recipes(recipe, loaded.checkpoint.record, report)
+        self._compare_recipes(recipe, loaded[1].record, report)
         return loaded
 
     def clear(self) -> None:
@@ -93,7 +93,7 @@ class RunFolder:
     def _lock(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
-                stack.enter_context(checkpoints.held(self.path))
+                stack.enter_context(checkpoints.lock_folder(self.path))
             except BlockingIOError:
                 raise InputError(
                     f"another process trains in {self.path}; wait for it to end, or choose another folder."

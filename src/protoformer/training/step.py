@@ -72,13 +72,6 @@ class NonFiniteGuard:
         names = ("step", "skipped", "row", "first", "good", "sums", "empty", "learned")
         return {name: getattr(self, name) for name in names}
 
-    @staticmethod
-    def upgrade_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add the counts that earlier versions lack, which counted every finite step as one that learned."""
-        if "step" not in state or "skipped" not in state:
-            return state
-        return {"empty": torch.zeros_like(state["step"]), "learned": state["step"] - state["skipped"], **state}
-
     @torch.no_grad()
     def note(self, bad: Tensor, values: Tensor, empty: Tensor | None = None) -> None:
         """Count one step.

@@ -20,8 +20,7 @@ from torch import nn
 from protoformer.errors import InputError, shorten
 from protoformer.io.files import short_repr, write_atomically
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.checkpoint import Checkpoint, LoadedCheckpoint
-from protoformer.training.checkpoint_files import check_part_bytes
+from protoformer.training.checkpoint import Checkpoint
 from protoformer.training.distributed import (
     StopRequest,
     all_gather_text,
@@ -85,7 +84,6 @@ class Trainer(Generic[Batch]):
         validators: Score the averaged network on further data.
         draw: Draws a validation example, or None.
         write_weights: Writes the averaged network at the end, or None.
-        part_bytes: Maximum size of a checkpoint file, or None.
         slim: Save the optimizer's moments in bfloat16: checkpoints are a quarter smaller, and resuming is not exact.
         fresh: Start over, discarding the run in the folder.
         began: Start of the session's minutes, by time.monotonic().
@@ -100,14 +98,10 @@ class Trainer(Generic[Batch]):
     validators: tuple[Validator, ...] = ()
     draw: Drawing | None = None
     write_weights: Callable[[nn.Module, Path], None] | None = None
-    part_bytes: int | None = None
     slim: bool = False
     fresh: bool = False
     began: float = field(default_factory=time.monotonic)
     minutes_of_run: bool = False
-
-    def __post_init__(self) -> None:
-        check_part_bytes(self.part_bytes)  # before a run is cleared or trained
 
     def run(self) -> TrainingEnd:
         """Train until the steps or the minutes are over, or until a stop signal arrives."""
@@ -225,36 +219,34 @@ class _Session(Generic[Batch]):
             return False
         loaded = self.run_folder.load_last(self.recipe, self.observer.on_message)
         if loaded is not None:
-            self._restore(loaded)
+            self._restore(*loaded)
         return loaded is not None
 
-    def _restore(self, loaded: LoadedCheckpoint) -> None:
+    def _restore(self, path: Path, state: Checkpoint) -> None:
         """Restore a checkpoint; its files are intact, but its content may be anything."""
         try:
-            self._restore_state(loaded)
+            self._restore_state(path, state)
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(
-                f"the checkpoint {loaded.path} does not hold the state of a run ({shorten(error)}); use another one, "
+                f"the checkpoint {path} does not hold the state of a run ({shorten(error)}); use another one, "
                 "or start over with --fresh."
             ) from None
 
-    def _restore_state(self, loaded: LoadedCheckpoint) -> None:
-        record, tensors = loaded.checkpoint.record, loaded.checkpoint.tensors
+    def _restore_state(self, path: Path, state: Checkpoint) -> None:
+        record, tensors = state.record, state.tensors
         self.engine.restore({name: tensor for name, tensor in tensors.items() if not name.startswith("random.")})
         # Neither the loop nor a source draws random numbers, so the other ranks need no random state of their own.
         restore_rng(tensors, record["random"], self.device)
-        self.step, self.timer.seconds = loaded.checkpoint.step, _check_seconds(record["seconds"])
-        if isinstance(record["broken"], dict):  # earlier versions stored only their number
-            self.source.broken.reasons.update({name: str(reason) for name, reason in record["broken"].items()})
+        self.step, self.timer.seconds = state.step, _check_seconds(record["seconds"])
+        self.source.broken.reasons.update({name: str(reason) for name, reason in record["broken"].items()})
         if record.get("device") == self.device.type:  # durations measured on another device do not apply
             self.budget.durations = {name: _check_seconds(seconds) for name, seconds in record["took"].items()}
         if self.trainer.minutes_of_run:
-            # Earlier versions stored only "seconds".
-            self.budget.resume(_check_seconds(record.get("elapsed", record["seconds"])))
-        self.saved_step, self.saved_time, self.checkpoint = self.step, self.budget.elapsed(), loaded.path
-        self.verified.add(loaded.path)
+            self.budget.resume(_check_seconds(record["elapsed"]))
+        self.saved_step, self.saved_time, self.checkpoint = self.step, self.budget.elapsed(), path
+        self.verified.add(path)
 
     def _poll(self) -> _LoopStatus:
         """Decide, in agreement with all processes, whether to save or to stop before the next step."""
@@ -361,7 +353,6 @@ class _Session(Generic[Batch]):
             self.checkpoint = checkpoints.save(
                 self.run_folder.checkpoints,
                 Checkpoint(self.step, tensors, record),
-                part_bytes=self.trainer.part_bytes,
                 verified=self.verified,
             )
         self.verified = {self.checkpoint, *(path for path in self.verified if path.exists())}
