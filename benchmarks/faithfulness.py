@@ -53,15 +53,15 @@ def removals(
     pair = image_pair(first, second)
     images = [normalize_images(image.to(model.device)) for image in pair]
     stage, block = check_layer(model.network.config, layer)
-    before = model.network(*images, updates=updates, prototypes=True)
+    before = model.network(*images, num_updates=updates, return_prototypes=True)
     size = (images[0].shape[2], images[0].shape[3])
     cells = group_cells(before.prototypes[stage - 1][block - 1], size, STRIDES[stage - 1])
     labels = at_pixels(cells, size, size, STRIDES[stage - 1])
     largest = torch.bincount(labels.flatten()).argsort(descending=True, stable=True)[:count].tolist()
     found = []
     for done, prototype in enumerate(largest, 1):
-        with without_prototype(layer_mixer(model.network.features, stage, block), prototype):
-            after: Tensor = model.network(*images, updates=updates).flows[-1]
+        with without_prototype(layer_mixer(model.network.encoder, stage, block), prototype):
+            after: Tensor = model.network(*images, num_updates=updates).flows[-1]
         change = (after - before.flows[-1]).norm(dim=1)[0].cpu()
         ours = labels == prototype
         if bool(ours.any()) and not bool(ours.all()):

@@ -77,7 +77,7 @@ def ours(
     steps = iter(video)
     spent, mib = timed(lambda: next(steps), device, repeats)
     how = f"{'bf16' if video.half else 'float32'}, {video.plan}"
-    return InferenceCost(f"{name}, {model.network.config.updates} updates", size, how, spent, mib)
+    return InferenceCost(f"{name}, {model.network.config.flow.num_updates} updates", size, how, spent, mib)
 
 
 def raft(size: tuple[int, int], device: torch.device, precision: Precision, repeats: int) -> InferenceCost:

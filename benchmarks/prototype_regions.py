@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
     model = load(arguments.model, task="flow")
-    depths = enumerate(model.network.config.depths, 1)
+    depths = enumerate(model.network.config.encoder.depths, 1)
     layers = arguments.layers or [f"{stage}.{depth}" for stage, depth in depths]
     size = (arguments.size[0], arguments.size[1])
     table = Table(title="Agreement of regions with true parts (adjusted Rand index), and with boundaries", box=None)

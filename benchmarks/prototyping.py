@@ -41,9 +41,10 @@ from protoformer.io.files import write_atomically
 from protoformer.io.image_input import as_image
 from protoformer.models.config import preset
 from protoformer.models.encoder import Mixer
-from protoformer.models.heads.cost_memory import Attention, FeedForward
-from protoformer.models.heads.flow import build_flow, normalize_images
+from protoformer.models.heads.flow import normalize_images
 from protoformer.models.kernels import dispatch
+from protoformer.models.layers import Attention, FeedForward
+from protoformer.models.protoformer import build_network
 from protoformer.models.prototyping import Prototyping
 from protoformer.models.runtime import flop_counter, map_size, maps_to_tokens
 from protoformer.models.synchronization import LatentSynchronization
@@ -243,7 +244,7 @@ def floor(shape: tuple[int, int, int, int], device: torch.device, speed: tuple[f
 def features_of_image(path: str | None) -> tuple[nn.Module, Tensor]:
     """The encoder of `fast` (random weights), and its features of an image, 1 x C x H x W at 1/4 of its size."""
     torch.manual_seed(0)
-    encoder = build_flow(preset("fast")).eval().features
+    encoder = build_network(preset("fast"), "flow").eval().encoder
     image = random_scene((256, 384), seed=3).render().first if path is None else as_image(path)
     with torch.inference_mode():
         features: Tensor = encoder(normalize_images(image)).features[0]

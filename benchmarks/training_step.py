@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from measuring import captured, synchronize
 from protoformer.models.config import preset
 from protoformer.models.encoder import Mixer
-from protoformer.models.heads.flow import FlowNetwork, build_flow
 from protoformer.models.kernels import dispatch
+from protoformer.models.protoformer import ProtoFormer, build_network
 
 
 class Nothing(nn.Module):
@@ -29,7 +29,7 @@ class Nothing(nn.Module):
         return tokens.new_zeros(()), None
 
 
-def without_mixers(network: FlowNetwork) -> FlowNetwork:
+def without_mixers(network: ProtoFormer) -> ProtoFormer:
     """The same network with MLPs alone in its encoder's blocks."""
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
@@ -38,7 +38,7 @@ def without_mixers(network: FlowNetwork) -> FlowNetwork:
     return network
 
 
-def step_of(network: FlowNetwork, images: Tensor) -> Callable[[], None]:
+def step_of(network: ProtoFormer, images: Tensor) -> Callable[[], None]:
     """One training step on two random images."""
     device = images.device
     network.to(device).train()
@@ -47,7 +47,7 @@ def step_of(network: FlowNetwork, images: Tensor) -> Callable[[], None]:
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            prediction = network(*images, every=True)
+            prediction = network(*images, return_all=True)
         loss = sum(each.float().abs().mean() for each in (*prediction.flows, *prediction.log_scales))
         loss.backward()  # type: ignore[union-attr]
         optimizer.step()
@@ -80,10 +80,10 @@ def main() -> None:
     torch.manual_seed(0)
     images = 2 * torch.rand(2, arguments.batch, 3, arguments.height, arguments.width, device=device) - 1
     config = preset(arguments.preset)
-    networks: dict[str, tuple[str, Callable[[], FlowNetwork]]] = {
-        "without prototypes": ("fused", lambda: without_mixers(build_flow(config))),
-        "prototypes, fused": ("fused", lambda: build_flow(config)),
-        "prototypes, plain": ("plain", lambda: build_flow(config)),
+    networks: dict[str, tuple[str, Callable[[], ProtoFormer]]] = {
+        "without prototypes": ("fused", lambda: without_mixers(build_network(config, "flow"))),
+        "prototypes, fused": ("fused", lambda: build_network(config, "flow")),
+        "prototypes, plain": ("plain", lambda: build_network(config, "flow")),
     }
     base: dict[str, float] = {}
     for name, (version, build) in networks.items():

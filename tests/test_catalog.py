@@ -4,9 +4,8 @@ import pytest
 
 from protoformer.loading import TASKS, ModelEntry, list_models
 from protoformer.models.config import PRESETS
-from protoformer.models.heads.flow import build_flow
-from protoformer.models.networks import build_network
 from protoformer.models.profiling import count_parameters
+from protoformer.models.protoformer import build_network
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +30,8 @@ def test_parts_add_up(entries: dict[str, ModelEntry]) -> None:
 
 @pytest.mark.parametrize("name", ["fast", "tiny"])
 def test_no_parameter_of_the_network_is_left_out(entries: dict[str, ModelEntry], name: str) -> None:
-    assert entries[name].parameters == count_parameters(build_flow(PRESETS[name]))
-    assert entries[name].networks == {task: count_parameters(build_network(task, PRESETS[name])) for task in TASKS}
+    assert entries[name].parameters == count_parameters(build_network(PRESETS[name], "flow"))
+    assert entries[name].networks == {task: count_parameters(build_network(PRESETS[name], task)) for task in TASKS}
 
 
 def test_smaller_models_cost_less(entries: dict[str, ModelEntry]) -> None:
@@ -55,6 +54,10 @@ def test_one_encoder_serves_both_images_and_context_in_the_small_models(entries:
 def test_fast_and_tiny_are_what_they_are_said_to_be() -> None:
     for name, updates in (("fast", 8), ("tiny", 4)):
         config = PRESETS[name]
-        assert (config.decoder, config.aggregation, config.shared_encoder) == ("recurrent", "prototypes", True)
-        assert config.updates == updates
-    assert PRESETS["fast"].prototypes == 100 and PRESETS["tiny"].prototypes == 16
+        assert (config.flow.decoder, config.flow.aggregation, config.flow.shared_encoder) == (
+            "recurrent",
+            "prototypes",
+            True,
+        )
+        assert config.flow.num_updates == updates
+    assert PRESETS["fast"].encoder.num_prototypes == 100 and PRESETS["tiny"].encoder.num_prototypes == 16

@@ -65,12 +65,12 @@ def stabilize(**fields: Any) -> list[Tensor]:
 
 CASES: dict[str, Callable[[], list[Tensor]]] = {
     "flow": flow,
-    "flow, memory decoder": lambda: flow(decoder="memory", matching=True, aggregation="pixels"),
+    "flow, memory decoder": lambda: flow(flow={"decoder": "memory", "global_matching": True, "aggregation": "pixels"}),
     "depth": depth,
-    "depth, patches": lambda: depth(embedding="patches"),
+    "depth, patches": lambda: depth(encoder={"embedding": "patches"}),
     "track": track,
     "stabilize": stabilize,
-    "stabilize, grid": lambda: stabilize(regressor="grid"),
+    "stabilize, grid": lambda: stabilize(stabilization={"regressor": "grid"}),
 }
 
 

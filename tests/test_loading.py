@@ -13,8 +13,8 @@ from safetensors.torch import save
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.loading import TASKS
-from protoformer.models.heads.flow import build_flow
 from protoformer.models.pretrained import KEY, load_weights, packaged_weights, save_weights
+from protoformer.models.protoformer import build_network
 from protoformer.synthetic.samples import FlowSample
 
 
@@ -35,7 +35,7 @@ def weights(tmp_path: Path, tiny: pf.FlowPredictor) -> Path:
 
 
 def test_random_weights_are_announced() -> None:
-    with pytest.warns(pf.UntrainedWarning, match="tiny has no trained weights .* its results mean nothing") as caught:
+    with pytest.warns(pf.UntrainedWarning, match="tiny has no trained weights .* the results mean nothing") as caught:
         model = pf.load("tiny", device="cpu")
     assert not model.trained
     assert caught[0].filename == __file__
@@ -60,18 +60,22 @@ def test_a_model_is_ready_for_use(tiny: pf.FlowPredictor) -> None:
 
 
 def test_fields_change_a_preset(tiny: pf.FlowPredictor) -> None:
-    assert fresh(prototypes=9).network.config == tiny.network.config.changed(prototypes=9)
+    assert fresh(encoder={"num_prototypes": 9}).network.config == tiny.network.config.changed(
+        encoder={"num_prototypes": 9}
+    )
 
 
 @pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 def test_a_field_of_the_wrong_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="prototypes is '9', but it must be a whole number, 1 or more"):
-        pf.load("tiny", prototypes="9")
+    with pytest.raises(InputError, match=r"encoder\.num_prototypes is '9', but it must be a whole number, 1 or more"):
+        pf.load("tiny", encoder={"num_prototypes": "9"})
 
 
 def test_an_unknown_field_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="no field 'prototype'; the nearest one is 'prototypes'"):
-        pf.load("tiny", prototype=9)
+    with pytest.raises(InputError, match="no section of a model 'encode'; the nearest one is 'encoder'"):
+        pf.load("tiny", encode={"num_prototypes": 9})
+    with pytest.raises(InputError, match="no field of encoder 'num_prototype'; the nearest one is 'num_prototypes'"):
+        pf.load("tiny", encoder={"num_prototype": 9})
 
 
 @pytest.mark.parametrize("name", ["huge", "", "Tiny", "tiny.pt", "flow/tiny"])
@@ -106,9 +110,9 @@ def test_a_device_may_be_an_object() -> None:
 class TestWeights:
     def test_what_is_written_is_read_back(self, weights: Path, tiny: pf.FlowPredictor) -> None:
         stored = load_weights(weights)
-        assert stored.task == "flow"
-        assert stored.network.config == tiny.network.config
-        again = stored.network.state_dict()
+        assert stored.tasks == ("flow",)
+        assert stored.config == tiny.network.config
+        again = stored.state_dict()
         assert all(torch.equal(tensor, again[name]) for name, tensor in tiny.network.state_dict().items())
         assert [entry.name for entry in weights.parent.iterdir()] == ["tiny.safetensors"]
 
@@ -122,14 +126,16 @@ class TestWeights:
         assert again.trained and not result.trained
 
     def test_a_changed_configuration_comes_back(self, tmp_path: Path) -> None:
-        config = pf.preset("tiny", prototypes=9, depths=(2, 1), decoder="memory", update="cosine")
-        save_weights(build_flow(config), tmp_path / "w.safetensors", trained=True)
+        config = pf.preset(
+            "tiny", encoder={"num_prototypes": 9, "depths": (2, 1), "update": "cosine"}, flow={"decoder": "memory"}
+        )
+        save_weights(build_network(config, "flow"), tmp_path / "w.safetensors", trained=True)
         stored = load_weights(tmp_path / "w.safetensors")
-        assert stored.network.config == config
+        assert stored.config == config
 
     def test_stored_weights_have_a_fixed_configuration(self, weights: Path) -> None:
-        with pytest.raises(InputError, match="has a fixed configuration; change prototypes on a preset instead"):
-            pf.load(str(weights), prototypes=9)
+        with pytest.raises(InputError, match="has a fixed configuration; change encoder on a preset instead"):
+            pf.load(str(weights), encoder={"num_prototypes": 9})
 
     def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"none\.safetensors does not exist"):
@@ -167,7 +173,7 @@ class TestWeights:
         assert not (tmp_path / "sprung").exists()
 
     @pytest.mark.parametrize(
-        "metadata", [None, {"format": "pt"}, {KEY: "no json"}, {KEY: "[]"}, {KEY: '{"task": "flow"}'}]
+        "metadata", [None, {"format": "pt"}, {KEY: "no json"}, {KEY: "[]"}, {KEY: '{"tasks": ["flow"]}'}]
     )
     def test_weights_of_another_package_are_refused(self, tmp_path: Path, metadata: dict[str, str] | None) -> None:
         (tmp_path / "w.safetensors").write_bytes(save({"conv.weight": torch.zeros(3)}, metadata=metadata))
@@ -176,7 +182,12 @@ class TestWeights:
 
     def test_weights_that_describe_another_network_are_refused(self, weights: Path, tiny: pf.FlowPredictor) -> None:
         rewritten(
-            weights, {"task": "flow", "trained": True, "config": tiny.network.config.changed(widths=(32, 96)).as_dict()}
+            weights,
+            {
+                "tasks": ["flow"],
+                "trained": True,
+                "config": tiny.network.config.changed(encoder={"embed_dims": (32, 96)}).as_dict(),
+            },
         )
         with pytest.raises(InputError, match="does not fit the network it describes"):
             pf.load(str(weights))
@@ -184,36 +195,38 @@ class TestWeights:
     @pytest.mark.parametrize(
         "change",
         [
+            {"encoder": {"widht": 3}},
             {"widht": 3},
-            {"update": "magic"},
-            {"prototypes": 0},
-            {"prototypes": 9.5},
-            {"prototypes": True},
-            {"head_width": 7},
-            {"head_width": 0},
-            {"widths": [32]},
-            {"depths": 3},
-            {"depths": None},
-            {"residual": 1},
-            {"feature_width": -3},
+            {"encoder": {"update": "magic"}},
+            {"encoder": {"num_prototypes": 0}},
+            {"encoder": {"num_prototypes": 9.5}},
+            {"encoder": {"num_prototypes": True}},
+            {"encoder": {"head_dim": 7}},
+            {"encoder": {"head_dim": 0}},
+            {"encoder": {"embed_dims": [32]}},
+            {"encoder": {"depths": 3}},
+            {"encoder": {"depths": None}},
+            {"encoder": {"residual": 1}},
+            {"flow": {"feature_dim": -3}},
+            {"flow": None},
         ],
     )
     def test_an_impossible_configuration_is_refused(
         self, weights: Path, tiny: pf.FlowPredictor, change: dict[str, object]
     ) -> None:
-        rewritten(weights, {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | change})
+        rewritten(weights, {"tasks": ["flow"], "trained": True, "config": tiny.network.config.as_dict() | change})
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
 
     def test_a_description_that_is_none_is_refused(self, weights: Path) -> None:
-        rewritten(weights, {"task": "flow", "trained": True, "config": []})
+        rewritten(weights, {"tasks": ["flow"], "trained": True, "config": []})
         with pytest.raises(InputError, match="does not hold weights of this package"):
             pf.load(str(weights))
 
     @pytest.mark.parametrize(
         ("widths", "reason"),
         [
-            (2**20, r"does not hold weights of this package \(widths is .* at most 8192\)"),
+            (2**20, r"does not hold weights of this package \(encoder\.embed_dims is .* at most 8192\)"),
             (2**13, r"does not hold weights of this package \(the network of flow would have \d+ parameters"),
             (2**10, "does not fit the network it describes"),
         ],
@@ -223,13 +236,19 @@ class TestWeights:
     ) -> None:
         rewritten(
             weights,
-            {"task": "flow", "trained": True, "config": tiny.network.config.as_dict() | {"widths": [widths, widths]}},
+            {
+                "tasks": ["flow"],
+                "trained": True,
+                "config": tiny.network.config.as_dict() | {"encoder": {"embed_dims": [widths, widths]}},
+            },
         )
         with pytest.raises(InputError, match=reason):
             pf.load(str(weights))
 
     def test_weights_of_another_task_are_refused(self, tmp_path: Path, tiny: pf.FlowPredictor) -> None:
-        save_weights(tiny.network, tmp_path / "w.safetensors", trained=True, task="juggling")
+        save_weights(tiny.network, tmp_path / "w.safetensors", trained=True)
+        config = tiny.network.config.as_dict()
+        rewritten(tmp_path / "w.safetensors", {"tasks": ["juggling"], "trained": True, "config": config})
         with pytest.raises(InputError, match="holds weights for juggling"):
             pf.load(tmp_path / "w.safetensors")
 

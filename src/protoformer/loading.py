@@ -16,38 +16,34 @@ from protoformer.explain.result import Explanation
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike
-from protoformer.models.config import PRESETS, preset
+from protoformer.models.config import PRESETS, REGRESSORS, preset
 from protoformer.models.encoder import Encoder
-from protoformer.models.heads.flow import build_flow
-from protoformer.models.heads.stabilization import REGRESSORS
-from protoformer.models.layers import meta_init
-from protoformer.models.networks import build_network
+from protoformer.models.initialization import meta_init
 from protoformer.models.pretrained import load_weights, packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
+from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.tracking.baselines import TRACKERS, BaselineTracker, check_tracker
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.video import TrackMethod
 
-TASKS = {"flow": "fast", "depth": "fast", "track": "fast", "stabilize": "fast"}
-"""Each task, and the preset that serves it."""
-PREDICTORS: dict[str, Callable[[Any, bool, torch.device | None], Any]] = {
+DEFAULT_PRESET = "fast"
+"""Preset of the packaged weights of every task."""
+PREDICTORS: dict[str, Callable[[ProtoFormer, bool, torch.device | None], Any]] = {
     "flow": FlowPredictor,
     "depth": DepthPredictor,
     "track": TrackingPredictor,
     "stabilize": StabilizationPredictor,
 }
-"""What makes each task's network usable: from the network, whether it is trained, and a device."""
-UNTRAINED = (
-    "{name} has no trained weights in this version of the package: "
-    "it runs with random ones, and its results mean nothing"
+"""Predictor of each task, built from a network, whether it is trained, and a device."""
+NO_WEIGHTS = (
+    "{name} has no trained weights in this version of the package: the weights are random and the results mean nothing"
 )
-UNTRAINED_STABILIZE = (
-    "{name} has no trained weights in this version of the package: nothing in its warps is learned, they smooth the "
-    "trails of a clip as they are"
+NO_STABILIZATION_WEIGHTS = (
+    "{name} has no trained weights in this version of the package: camera motion is smoothed without a learned warp"
 )
-RANDOM = "{name} holds random weights, as they were before any training: its results mean nothing"
+RANDOM_WEIGHTS = "{name} holds random weights, saved before any training: the results mean nothing"
 
 
 class Predictor:
@@ -56,35 +52,35 @@ class Predictor:
     Each task is a predictor of its own, loaded when it is first used: `model.flow(frame1, frame2)` or
     `model.flow.flow_video("clip.mp4")`. Packaged weights come from separate trainings: stabilization uses
     the encoder of flow, depth and tracking have encoders of their own. `encoders` has those that are loaded.
+
+    Args:
+        device: "cpu", "cuda", ...; None takes a GPU if there is one.
+        network: A network with heads for several tasks; None loads the packaged weights of each task.
     """
 
-    def __init__(self, device: str | torch.device | None = None) -> None:
-        """Load nothing yet.
-
-        Args:
-            device: "cpu", "cuda", ...; None takes a GPU if there is one.
-        """
+    def __init__(self, device: str | torch.device | None = None, network: ProtoFormer | None = None) -> None:
         self._device = None if device is None else checked_device(device)
+        self._network = network
 
     @cached_property
     def flow(self) -> FlowPredictor:
         """Optical flow between two images, or of a video."""
-        return load("flow", self._device)
+        return cast(FlowPredictor, self._load("flow"))
 
     @cached_property
     def depth(self) -> DepthPredictor:
         """Metric depth of an image, or of a video."""
-        return load("depth", self._device)
+        return cast(DepthPredictor, self._load("depth"))
 
     @cached_property
     def track(self) -> TrackingPredictor:
         """Boxes of targets through a video."""
-        return load("track", self._device)
+        return cast(TrackingPredictor, self._load("track"))
 
     @cached_property
     def stabilize(self) -> StabilizationPredictor:
         """A stabilized video."""
-        return load("stabilize", self._device)
+        return cast(StabilizationPredictor, self._load("stabilize"))
 
     def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
         """Show what the prototypes of the flow network stand for.
@@ -102,12 +98,19 @@ class Predictor:
     def encoders(self) -> dict[str, Encoder]:
         """The encoder of each task that is loaded, by the name of the task."""
         loaded = {task: self.__dict__[task] for task in TASKS if task in self.__dict__}
-        encoders = {task: getattr(predictor.network, "features", None) for task, predictor in loaded.items()}
-        return {task: encoder for task, encoder in encoders.items() if encoder is not None}
+        return {task: predictor.network.encoder_of(task) for task, predictor in loaded.items()}
+
+    def _load(self, task: str) -> Any:
+        if self._network is None:
+            return load(task, self._device)
+        if task not in self._network.tasks:
+            raise InputError(f"these weights are for {', '.join(self._network.tasks)}, not for {task}.")
+        return PREDICTORS[task](self._network, self._network.trained, self._device)
 
     def __repr__(self) -> str:
         loaded = [task for task in TASKS if task in self.__dict__]
-        return f"Predictor({', '.join(TASKS)}; loaded: {', '.join(loaded) or 'none yet'})"
+        tasks = TASKS if self._network is None else self._network.tasks
+        return f"Predictor({', '.join(tasks)}; loaded: {', '.join(loaded) or 'none yet'})"
 
 
 @overload
@@ -124,7 +127,7 @@ def load(name: Literal["depth"], device: str | torch.device | None = None) -> De
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["flow"], **fields: Any
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["flow"], **sections: Any
 ) -> FlowPredictor: ...
 
 
@@ -134,13 +137,13 @@ def load(name: Literal["track"], device: str | torch.device | None = None) -> Tr
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["track"], **fields: Any
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["track"], **sections: Any
 ) -> TrackingPredictor: ...
 
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["depth"], **fields: Any
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["depth"], **sections: Any
 ) -> DepthPredictor: ...
 
 
@@ -150,7 +153,11 @@ def load(name: Literal["stabilize"], device: str | torch.device | None = None) -
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["stabilize"], **fields: Any
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: Literal["stabilize"],
+    **sections: Any,
 ) -> StabilizationPredictor: ...
 
 
@@ -160,7 +167,7 @@ def load(
     device: str | torch.device | None = None,
     *,
     task: str | None = None,
-    **fields: Any,
+    **sections: Any,
 ) -> Any: ...
 
 
@@ -169,16 +176,16 @@ def load(
     device: str | torch.device | None = None,
     *,
     task: str | None = None,
-    **fields: Any,
+    **sections: Any,
 ) -> Any:
     """Load a predictor.
 
     Args:
-        name: A task (flow, depth, track, stabilize), which brings the packaged weights; a preset (paper, fast, tiny),
+        name: A task (flow, depth, track, stabilize), which loads the packaged weights; a preset (paper, fast, tiny),
             whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one `Predictor`.
         device: "cpu", "cuda", ...; None takes a GPU if there is one.
-        task: What the predictor must do; by default what its name or file says, and flow for a preset.
-        **fields: Changes to the configuration of a preset, such as `prototypes=50`.
+        task: Task of the predictor; by default that of the name or file, and flow for a preset.
+        **sections: Changes to the configuration of a preset, such as `encoder={"num_prototypes": 50}`.
 
     Returns:
         The predictor of the task, or a `Predictor` of all tasks.
@@ -187,46 +194,44 @@ def load(
         InputError: If there is no such model or device, or the file cannot be used.
     """
     if name is None:
-        if task is not None or fields:
+        if task is not None or sections:
             raise InputError("a task or changes to a configuration need the name of a model; give one.")
         return Predictor(device)
-    on, name = None if device is None else checked_device(device), os.fspath(name)
+    device, name = None if device is None else checked_device(device), os.fspath(name)
     if task is not None and task not in TASKS:
         raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join(TASKS)}.")
-    stored = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
-    if stored is not None:
-        if fields:
-            raise InputError(f"{name} has a fixed configuration; change {', '.join(fields)} on a preset instead.")
-        weights = load_weights(stored)
-        _expect_task(name, weights.task, task)
-        if not weights.trained:
-            warnings.warn(RANDOM.format(name=name), UntrainedWarning, stacklevel=2)
-        return PREDICTORS[weights.task](weights.network, weights.trained, on)
+    path = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
+    if path is not None:
+        if sections:
+            raise InputError(f"{name} has a fixed configuration; change {', '.join(sections)} on a preset instead.")
+        network = load_weights(path)
+        if task is not None and task not in network.tasks:
+            raise InputError(f"{name} is a model for {', '.join(network.tasks)}, not for {task}; give one for {task}.")
+        if not network.trained:
+            warnings.warn(RANDOM_WEIGHTS.format(name=name), UntrainedWarning, stacklevel=2)
+        if task is None and len(network.tasks) > 1:
+            return Predictor(device, network)
+        return PREDICTORS[task or network.tasks[0]](network, network.trained, device)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
         raise InputError(f"there is no model {short_repr(name)}; choose one of {known}, or give a .safetensors file.")
-    if name in TASKS:
-        _expect_task(name, name, task)
-    does = name if name in TASKS else task or "flow"
-    config = preset(TASKS.get(name, name), **fields)
+    if name in TASKS and task not in (None, name):
+        raise InputError(f"{name} is a model for {name}, not for {task}; give one for {task}.")
+    task = name if name in TASKS else task or "flow"
+    config = preset(DEFAULT_PRESET if name in TASKS else name, **sections)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = build_network(does, config)
-    untrained = UNTRAINED_STABILIZE if does == "stabilize" else UNTRAINED
-    warnings.warn(untrained.format(name=name), UntrainedWarning, stacklevel=2)
-    return PREDICTORS[does](network, False, on)
-
-
-def _expect_task(name: str, actual: str, wanted: str | None) -> None:
-    if wanted is not None and actual != wanted:
-        raise InputError(f"{name} is a model for {actual}, not for {wanted}; give one for {wanted}.")
+        network = build_network(config, task)
+    message = NO_STABILIZATION_WEIGHTS if task == "stabilize" else NO_WEIGHTS
+    warnings.warn(message.format(name=name), UntrainedWarning, stacklevel=2)
+    return PREDICTORS[task](network, False, device)
 
 
 def checked_device(device: str | torch.device) -> torch.device:
-    """The device of this name, once it has computed something; fails where there is none."""
+    """Return a device after a test computation; raise `InputError` if it does not exist or cannot compute."""
     try:
         chosen = torch.device(device)
-        torch.zeros(1, device=chosen).item()  # a device may have a name and still not compute
+        torch.zeros(1, device=chosen).item()  # a device can have a name and still not compute
     except (RuntimeError, AssertionError, ImportError, TypeError):
         raise InputError(
             f"the device {short_repr(device)} is not there; choose cpu, or cuda on a machine with a GPU."
@@ -235,21 +240,28 @@ def checked_device(device: str | torch.device) -> torch.device:
 
 
 LICENSE = "Apache-2.0"
-"""Of the code, and of weights unless they have one of their own."""
+"""License of the code, and of weights that have no license of their own."""
 WEIGHTS_LICENSES = {"depth": "research use, not commercial"}
-"""Of weights that learned from data with conditions; their cards say which."""
+"""Licenses of weights that were trained on data with conditions; the model cards name these."""
 SIZE = (440, 1024)
-"""Height and width at which operations are counted: Sintel's, rounded up to multiples of 8."""
+"""Height and width at which operations are counted: those of Sintel, rounded up to multiples of 8."""
 
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """One preset.
+    """Figures of one preset.
 
-    tasks: what it does. default_for: the tasks that load it by their name. networks: parameters of each task's network.
-    parameters, parts: all, and of each part, of its flow network. gflops: billions of floating-point operations for the
-    flow of a pair of 440x1024 images at `updates` updates. weights: the license of each task's weights that are in the
-    package. license: of the code.
+    Attributes:
+        name: Name of the preset.
+        tasks: Tasks that it can be built for.
+        default_for: Tasks whose packaged weights use it.
+        networks: Number of parameters of each task's network.
+        parameters: Number of parameters of the flow network.
+        parts: Number of parameters of each part of the flow network.
+        gflops: Billions of floating-point operations for the flow of a pair of 440x1024 images at `updates` updates.
+        updates: Number of recurrent updates in evaluation.
+        weights: License of each task's packaged weights.
+        license: License of the code.
     """
 
     name: str
@@ -265,7 +277,7 @@ class ModelEntry:
 
 
 def list_models(progress: ProgressCallback | None = None) -> list[ModelEntry]:
-    """Every preset; nothing is computed but shapes."""
+    """List all presets; only shapes are computed."""
     entries = []
     for name in PRESETS:
         entries.append(_entry(name))
@@ -277,32 +289,38 @@ def list_models(progress: ProgressCallback | None = None) -> list[ModelEntry]:
 def _entry(name: str) -> ModelEntry:
     config = PRESETS[name]
     with meta_init():
-        counts = count_parts(build_flow(config))
-        networks = {task: count_parameters(build_network(task, config)) for task in TASKS}
-    serves = tuple(task for task, preset in TASKS.items() if preset == name)
+        counts = count_parts(build_network(config, "flow"))
+        networks = {task: count_parameters(build_network(config, task)) for task in TASKS}
+    default_for = TASKS if name == DEFAULT_PRESET else ()
     return ModelEntry(
         name=name,
-        tasks=tuple(TASKS),
-        default_for=serves,
+        tasks=TASKS,
+        default_for=default_for,
         networks=networks,
         parameters=sum(counts.values()),
         parts=counts,
         gflops=round(count_operations("flow", config, *SIZE) / 1e9, 1),
-        updates=config.updates,
-        weights={task: WEIGHTS_LICENSES.get(task, LICENSE) for task in serves if packaged_weights(task) is not None},
+        updates=config.flow.num_updates,
+        weights={
+            task: WEIGHTS_LICENSES.get(task, LICENSE) for task in default_for if packaged_weights(task) is not None
+        },
         license=LICENSE,
     )
 
 
 TRACKING_METHODS = ("model", *TRACKERS)
 TRACKING_MODEL = "track"
-"""The model that is loaded where nobody names one."""
+"""Default model of the command line."""
 
 
 @dataclass(frozen=True)
 class NamedMethod:
-    """begin: what follows boxes from a first frame on. label: what to call it. trained: whether its weights are, if it
-    has any.
+    """A tracker that can be started on a first frame.
+
+    Attributes:
+        begin: Initializes the tracker with a frame and boxes.
+        label: Name in tables.
+        trained: Whether its weights are trained; True for trackers without weights.
     """
 
     begin: TrackMethod
@@ -313,12 +331,10 @@ class NamedMethod:
 def load_method(
     method: str, model: str = TRACKING_MODEL, device: str | None = None, precision: str | None = None
 ) -> NamedMethod:
-    """A method of METHODS; model, device, precision: as the options of that name, which a baseline does not take."""
+    """Load a method of `TRACKING_METHODS`; the other arguments are for the method "model" only."""
     if method == "model":
         loaded = load(model, device, task="track")
-        use_half_precision(
-            loaded.device, cast(Precision, precision or "auto")
-        )  # refuses another word before anything is read
+        use_half_precision(loaded.device, cast(Precision, precision or "auto"))  # check it before any video is read
         begin = partial(loaded.tracker, precision=cast(Precision, precision or "auto"))
         return NamedMethod(begin, model if loaded.trained else f"{model} (untrained)", loaded.trained)
     check_tracker(method)
@@ -330,37 +346,43 @@ def load_method(
 def load_methods(
     methods: Sequence[str], model: str = TRACKING_MODEL, device: str | None = None, precision: str | None = None
 ) -> dict[str, NamedMethod]:
-    """Several methods by what they are called; model, device and precision are of the model among them."""
-    chosen, of_model = dict.fromkeys(methods), (model, device, precision)
-    loaded = [load_method(each, *(of_model if each == "model" or "model" not in chosen else ())) for each in chosen]
-    return {each.label: each for each in loaded}
+    """Load several methods, by label; model, device and precision are those of the method "model"."""
+    options = (model, device, precision)
+    loaded = [
+        load_method(method, *(options if method == "model" or "model" not in methods else ()))
+        for method in dict.fromkeys(methods)
+    ]
+    return {method.label: method for method in loaded}
 
 
 STABILIZATION_MODEL = "stabilize"
-"""The model that is loaded where nobody names one."""
+"""Default model of the command line."""
 
 
 def load_stabilizer(
     model: str = STABILIZATION_MODEL, regressor: str | None = None, device: str | None = None
 ) -> StabilizationPredictor:
-    """A model by its name or file. regressor: the one it must have; None takes the model's own.
+    """Load a stabilizer by name or file.
 
-    The package's model of another regressor than its usual one lies in a file of its own, or else is not trained.
+    Args:
+        model: As in `load`.
+        regressor: Required regressor; None accepts that of the model. The package has a file for each.
+        device: As in `load`.
     """
     if regressor is not None and regressor not in REGRESSORS:
         raise InputError(f"there is no regressor {regressor!r}; choose one of {', '.join(REGRESSORS)}.")
     if model == STABILIZATION_MODEL and regressor == "grid":
-        stored = packaged_weights(f"{STABILIZATION_MODEL}-grid")
-        if stored is None:
-            return load("fast", device, task="stabilize", regressor="grid")
-        return load(stored, device, task="stabilize")
+        path = packaged_weights(f"{STABILIZATION_MODEL}-grid")
+        if path is None:
+            return load("fast", device, task="stabilize", stabilization={"regressor": "grid"})
+        return load(path, device, task="stabilize")
     loaded = load(model, device, task="stabilize")
-    own = loaded.network.config.regressor
+    own = loaded.network.config.stabilization.regressor
     if regressor is not None and own != regressor:
         raise InputError(f"{model} has the regressor {own}, not {regressor}; ask for {own}, or give another model.")
     return loaded
 
 
 def live_regressor(model: str) -> str | None:
-    """What to ask a model for where frames are decided live: the package's for its grid, others for what they have."""
+    """Return the regressor for online stabilization: "grid" of the packaged model; other models keep their own."""
     return "grid" if model == STABILIZATION_MODEL else None

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from protoformer.depth.training import DepthTask
 from protoformer.flow.training import FlowTask
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.stabilization.training import StabilizeTask
 from protoformer.tracking.training import TrackTask
 from protoformer.training.recipe import Recipe
 from protoformer.training.task import Task
 
-TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {
+TASKS: dict[str, Callable[[Recipe, ProtoFormer | None], Task[Any]]] = {
     "flow": FlowTask,
     "depth": DepthTask,
     "track": TrackTask,
@@ -21,7 +20,7 @@ TASKS: dict[str, Callable[[Recipe, nn.Module | None], Task[Any]]] = {
 """Constructors by name, from a recipe and a network with the initial weights, or None for random weights."""
 
 
-def task_of(recipe: Recipe, start: nn.Module | None = None) -> Task[Any]:
+def task_of(recipe: Recipe, start: ProtoFormer | None = None) -> Task[Any]:
     """Build the task of a recipe.
 
     Args:

@@ -19,8 +19,8 @@ from protoformer.ablation.plan import (
 )
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.networks import build_network
 from protoformer.models.profiling import count_parameters
+from protoformer.models.protoformer import build_network
 
 JUDGING = EvaluationPlan((), (64, 64))
 
@@ -42,7 +42,7 @@ def sizes(task: str) -> dict[str, dict[str, int]]:
     plan = plan_of(task=task)
     configs = {key: run.recipe.model.config() for key, run in plan.runs.items()}
     with torch.device("meta"):
-        found = {key: count_parameters(build_network(task, config)) for key, config in configs.items()}
+        found = {key: count_parameters(build_network(config, task)) for key, config in configs.items()}
     return {
         table.name: {variant.label: found[plan.places[table.name, variant.label, 0]] for variant in table.variants}
         for table in plan.tables
@@ -73,7 +73,7 @@ def test_a_variant_differs_from_the_full_system_in_what_it_says() -> None:
     plan = plan_of("updates")
     for variant in TABLES["updates"].variants:
         config = plan.runs[plan.places["updates", variant.label, 0]].recipe.model.config()
-        assert config == preset("tiny", **{**DEFAULTS, **variant.fields})
+        assert config == preset("tiny", encoder={**DEFAULTS, **variant.fields})
 
 
 def test_a_network_that_stands_in_several_tables_is_trained_once() -> None:
@@ -87,8 +87,8 @@ def test_a_network_that_stands_in_several_tables_is_trained_once() -> None:
     }
     assert len(full) == 1
     assert plan.places["components", "CAP only", 0] == plan.places["synchronization", "none", 0]
-    both = preset("tiny", components="cap"), preset("tiny", synchronization="none")
-    one, other = (str(build_network("flow", config)) for config in both)
+    both = preset("tiny", encoder={"components": "cap"}), preset("tiny", encoder={"synchronization": "none"})
+    one, other = (str(build_network(config, "flow")) for config in both)
     assert one == other  # nothing is lost by calling it by the other name
     for table in plan.tables:  # whichever of them are asked for
         alone = plan_of(table.name).runs
@@ -121,7 +121,7 @@ def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_the
     ("other", "same"),
     [
         (lambda: plan_of("updates", "run.log_every=7", "run.execution=graph", "data.num_workers=5"), True),
-        (lambda: plan_of("updates", "model.overrides.flow_pixels=9"), True),
+        (lambda: plan_of("updates", "model.overrides.flow.min_pixels=9"), True),
         (lambda: plan_of("updates", "data.seed=1"), False),
         (lambda: plan_of("updates", "run.validation_scenes=3"), False),
         (lambda: plan_of("updates", "optimizer.lr=1e-3"), False),
@@ -137,10 +137,13 @@ def test_a_run_is_known_by_all_that_decides_its_results(other: Callable[[], Abla
 
 
 def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
-    plan = plan_of("iterations", "model.overrides.prototypes=16", "data.batch_size=3", "data.seed=5")
+    plan = plan_of("iterations", "model.overrides.encoder.num_prototypes=16", "data.batch_size=3", "data.seed=5")
     for label, iterations in (("N = 1", 1), ("N = 4", 4)):
         recipe = plan.runs[plan.places["iterations", label, 5]].recipe
-        assert (recipe.model.config().iterations, recipe.model.config().prototypes) == (iterations, 16)
+        assert (recipe.model.config().encoder.num_iterations, recipe.model.config().encoder.num_prototypes) == (
+            iterations,
+            16,
+        )
         assert recipe.data.batch_size == 3
 
 

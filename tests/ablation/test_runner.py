@@ -35,7 +35,7 @@ SMALL = (
         "data.families={objects: 1}",
         "run.precision=fp32",
     ),
-    *("run.validation_scenes=2", "model.overrides.updates_training=1", "model.overrides.updates=1"),
+    *("run.validation_scenes=2", "model.overrides.flow.num_train_updates=1", "model.overrides.flow.num_updates=1"),
 )
 TWO = AblationTable("iterations", "two of its rows", TABLES["iterations"].variants[1:3])
 
@@ -124,7 +124,7 @@ def test_a_run_that_cannot_be_is_passed_over_and_named(tmp_path: Path) -> None:
 
 def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tmp_path: Path) -> None:
     plan = plan_of(
-        RunBudget(steps=1), "model.overrides.depth_updates=1", "run.validation_scenes=1", task="depth", table=ONE
+        RunBudget(steps=1), "model.overrides.depth.num_updates=1", "run.validation_scenes=1", task="depth", table=ONE
     )
     written: list[Path] = []
     ended = ablation(plan, tmp_path, Watching(), write_weights=lambda _network, path: written.append(path)).run()

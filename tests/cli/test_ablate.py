@@ -35,7 +35,7 @@ SMALL = [
     ),
     *("--set", "data.crop_size=[64, 64]", "--set", "run.precision=fp32", "--set", "run.validation_scenes=1"),
     *("--set", "data.families={objects: 1}"),
-    *("--set", "model.overrides.updates_training=1", "--set", "model.overrides.updates=1"),
+    *("--set", "model.overrides.flow.num_train_updates=1", "--set", "model.overrides.flow.num_updates=1"),
 ]
 
 
@@ -79,7 +79,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
     ]
     assert read_image("out/flow-components.png").shape[1] == 1600
     (weights,) = Path("out/runs").glob("flow-components-base-*/weights.safetensors")
-    assert pf.load(str(weights), device="cpu").network.config.components == "base"
+    assert pf.load(str(weights), device="cpu").network.config.encoder.components == "base"
 
     weights.unlink()
     again = ablated(protoformer, "components", *options, "--page", "page.md", "--json", "--keep-weights")

@@ -69,7 +69,7 @@ def test_json_is_all_that_is_printed(folder: Path, protoformer) -> None:
 
 def test_random_weights_are_noted_once_on_standard_error(folder: Path, protoformer) -> None:
     outcome = protoformer("flow", "a.png", "b.png", "--model", "tiny")
-    assert len(outcome.notes) == 1 and "its results mean nothing" in outcome.notes[0]
+    assert len(outcome.notes) == 1 and "the results mean nothing" in outcome.notes[0]
     assert outcome.errors == []
 
 

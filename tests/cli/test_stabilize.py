@@ -34,7 +34,9 @@ def clip(tmp_path_factory: pytest.TempPathFactory, make_video: Callable[..., Pat
     places = (90, 66) + 1.5 * random.normal(size=(8, 2))
     images = [cv2.getRectSubPix(wide, (128, 96), (float(x), float(y))) for x, y in places]
     with pytest.warns(pf.UntrainedWarning):
-        pf.load("tiny", device="cpu", task="stabilize", stab_window=3).save(folder / "small.safetensors")
+        pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 3}).save(
+            folder / "small.safetensors"
+        )
     return make_video(folder / "clip.mp4", images, sound="aac")
 
 

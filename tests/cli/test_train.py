@@ -20,7 +20,7 @@ from protoformer.training.loggers import TrainingProgress, read_log
 
 RECIPE = """
 description: a toy
-model: {preset: tiny, overrides: {updates_training: 2}}
+model: {preset: tiny, overrides: {flow: {num_train_updates: 2}}}
 data: {batch_size: 1, crop_size: [64, 64], families: {objects: 1}}
 schedule: {kind: constant, warm_up: 2}
 run: {steps: 4, log_every: 2, validate_every: 2, draw_every: 4, validation_scenes: 2}
@@ -48,7 +48,7 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
         "finished after 4 steps (steps); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
     )
     model = pf.load("runs/toy/weights.safetensors", device="cpu")
-    assert model.trained and model.network.config.updates_training == 2
+    assert model.trained and model.network.config.flow.num_train_updates == 2
     summary = read_image("runs/toy/summary.png")
     assert summary.shape[1] == 1600 and summary.shape[0] > 900  # there are pictures below the curves
     assert len(list(Path("runs/toy/tensorboard").iterdir())) == 1

@@ -8,7 +8,7 @@ from PIL import Image
 from protoformer.cli.train import TOOLS
 from protoformer.datasets.tracking import Otb
 from protoformer.models.config import preset
-from protoformer.models.heads.tracking import build_track
+from protoformer.models.protoformer import build_network
 from protoformer.tasks import TASKS
 
 
@@ -22,7 +22,7 @@ def test_tracking_is_scored_by_following_every_clip_from_its_first_box(tmp_path:
         (tmp_path / clip / "groundtruth_rect.txt").write_text("\n".join(lines))
         for number in (1, 2, 3):
             Image.fromarray(np.full((60, 80, 3), 40 * number, np.uint8)).save(tmp_path / clip / "img" / f"{number}.png")
-    network = build_track(preset("tiny", search_side=64, reference_side=48)).eval()
+    network = build_network(preset("tiny", tracking={"search_size": 64, "template_size": 48}), "track").eval()
     scores = TOOLS["track"].score(network, Otb(tmp_path), "otb", tmp_path)
     assert set(scores) == {"success", "precision", "normalized_precision"}
     assert all(0 <= score <= 1 for score in scores.values())

@@ -61,7 +61,7 @@ def test_where_memory_is_scarce_frames_stay_as_they_are_and_it_is_told(
     place: Path, protoformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        pf.load("tiny", device="cpu", flow_pixels=16 * 96 * 144).save("eager.safetensors")
+        pf.load("tiny", device="cpu", flow={"min_pixels": 16 * 96 * 144}).save("eager.safetensors")
     for number in range(2):
         Image.fromarray(RNG.integers(0, 256, (96, 144, 3), dtype=np.uint8)).save(f"{number}.png")
     model = ("--model", "eager.safetensors", "--updates", "1", "--device", "cpu")

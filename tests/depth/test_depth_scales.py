@@ -15,7 +15,8 @@ from protoformer.depth.engine import DepthEngine
 from protoformer.errors import InputError
 from protoformer.geometry.resizing import limited_size
 from protoformer.models.config import preset
-from protoformer.models.heads.depth import DepthNetwork, build_depth, focal_length
+from protoformer.models.heads.depth import focal_length
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.synthetic.families.room import FOCAL
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.samples import DepthSample
@@ -39,9 +40,9 @@ CASES = [
 ]
 
 
-def network(recipe: Recipe) -> DepthNetwork:
+def network(recipe: Recipe) -> ProtoFormer:
     """A small one that is used as that of the recipe."""
-    return build_depth(preset("tiny", depth_pixels=recipe.model.config().depth_pixels))
+    return build_network(preset("tiny", depth={"max_pixels": recipe.model.config().depth.max_pixels}), "depth")
 
 
 def in_use(recipe: Recipe, size: tuple[int, int], camera: torch.Tensor) -> float:
@@ -92,7 +93,7 @@ def test_the_camera_of_a_varied_image_is_that_of_the_scale_it_was_drawn_at(size:
 
 def test_the_world_is_rendered_at_the_size_of_use_with_the_lens_of_a_depth_camera() -> None:
     recipe = read_recipe("depth-synthetic")
-    assert math.prod(recipe.data.crop_size) == recipe.model.config().depth_pixels
+    assert math.prod(recipe.data.crop_size) == recipe.model.config().depth.max_pixels
     world = SyntheticScenes("room", size=(24, 32), bank=procedural_bank(16, 2))
     drawn = 10 * world.renderer(list(range(60))).scenes.camera.focal[:, 0].numpy()  # as of 320 pixels across
     low, high = np.percentile(drawn, (10, 90))
@@ -111,9 +112,9 @@ def test_another_size_of_use_needs_images_of_that_size() -> None:
     with pytest.raises(
         InputError, match="kitti-eigen is shown at up to 466992 pixels, but the model is used at up to 9;"
     ):
-        recipe.changed(["model.overrides.depth_pixels=9"])
+        recipe.changed(["model.overrides.depth.max_pixels=9"])
     fields = {"pixels": 90_000}
     section = dataclasses.replace(recipe.data.datasets["kitti-eigen"], overrides=fields)
     data = dataclasses.replace(recipe.data, datasets={"kitti-eigen": section})
-    model = dataclasses.replace(recipe.model, overrides={"depth_pixels": 90_000})
+    model = dataclasses.replace(recipe.model, overrides={"depth": {"max_pixels": 90_000}})
     assert varied(dataclasses.replace(recipe, data=data, model=model), "kitti-eigen").pixels == 90_000

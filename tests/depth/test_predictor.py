@@ -17,7 +17,7 @@ from protoformer.depth.engine import DepthEngine, depth_confidence, enlarge_dept
 from protoformer.depth.result import network_range
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.depth import build_depth
+from protoformer.models.protoformer import build_network
 
 
 def smooth(height: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -30,7 +30,7 @@ def used_at(pixels: int) -> pf.DepthPredictor:
     """The smallest model, which works on no more than so many pixels."""
     torch.manual_seed(0)
     return pf.DepthPredictor(
-        build_depth(preset("tiny", depth_pixels=pixels)), trained=False, device=torch.device("cpu")
+        build_network(preset("tiny", depth={"max_pixels": pixels}), "depth"), trained=False, device=torch.device("cpu")
     )
 
 
@@ -137,7 +137,7 @@ def test_a_range_bounds_the_depth(tiny_depth: pf.DepthPredictor) -> None:
 def test_prototypes_come_where_they_are_asked_for(tiny_depth: pf.DepthPredictor) -> None:
     told: list[tuple[int, int]] = []
     result = tiny_depth.depth(smooth(48, 64), return_prototypes=True, progress=lambda *done: told.append(done))
-    assert [len(stage) for stage in result.prototypes] == list(tiny_depth.network.config.depths)
+    assert [len(stage) for stage in result.prototypes] == list(tiny_depth.network.config.encoder.depths)
     assert told[-1][0] == told[-1][1] > 0
     assert tiny_depth.depth(smooth(48, 64)).prototypes == ()
 

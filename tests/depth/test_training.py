@@ -11,8 +11,8 @@ from protoformer.depth.training import DepthTask
 from protoformer.errors import InputError
 from protoformer.flow.training import FlowTask
 from protoformer.models.config import preset
-from protoformer.models.heads.depth import build_depth, focal_length, metric_depth
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.heads.depth import focal_length, metric_depth
+from protoformer.models.protoformer import build_network
 from protoformer.synthetic import generator
 from protoformer.synthetic.generator import SyntheticScenes, depth_stream
 from protoformer.synthetic.samples import DepthSample
@@ -46,7 +46,7 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
     counted = batch.valid & (batch.depth > 2) & (batch.depth < 4)
     assert 0 < counted.sum() < batch.valid.sum() and torch.equal(task.weight(tensors), counted.sum())
     focal = focal_length(batch.intrinsics)
-    prediction = network(2 * batch.image - 1, every=True)
+    prediction = network(2 * batch.image - 1, return_all=True)
     expected = depth_loss(prediction, batch.depth, counted, focal, gamma=0.5, confidence=0.3, edges=2.0)
     found = task.loss(network, tensors, task.weight(tensors))
     assert torch.allclose(found.total, expected.total)
@@ -79,28 +79,28 @@ def test_scenes_that_are_held_out_are_not_trained_on_and_are_judged_in_meters(re
 
 def test_depth_begins_with_the_encoder_of_flow_and_flow_with_that_of_depth(recipe: Recipe) -> None:
     torch.manual_seed(5)
-    flow = build_flow(preset("tiny"))
+    flow = build_network(preset("tiny"), "flow")
     network = DepthTask(recipe, start=flow).build()
     assert all(
-        torch.equal(tensor, network.features.state_dict()[key]) for key, tensor in flow.features.state_dict().items()
+        torch.equal(tensor, network.encoder.state_dict()[key]) for key, tensor in flow.encoder.state_dict().items()
     )
     torch.manual_seed(0)
     again = FlowTask(dataclasses.replace(recipe, task="flow"), start=network).build()
     assert all(
-        torch.equal(tensor, again.features.state_dict()[key]) for key, tensor in flow.features.state_dict().items()
+        torch.equal(tensor, again.encoder.state_dict()[key]) for key, tensor in flow.encoder.state_dict().items()
     )
 
 
 def test_weights_to_begin_with_must_fit(recipe: Recipe) -> None:
-    given = build_depth(preset("tiny", depth_updates=9))
+    given = build_network(preset("tiny", depth={"num_updates": 9}), "depth")
     built = DepthTask(recipe, start=given).build()
     assert all(torch.equal(tensor, given.state_dict()[name]) for name, tensor in built.state_dict().items())
-    for fields in ({"depth_widths": (32, 64)}, {"nearest": 0.1}, {"farthest": 80.0}, {"depth_pixels": 480 * 640}):
+    for fields in ({"embed_dims": (32, 64)}, {"min_depth": 0.1}, {"max_depth": 80.0}, {"max_pixels": 480 * 640}):
         with pytest.raises(InputError, match="are of another network than the recipe's"):
-            DepthTask(recipe, start=build_depth(preset("tiny", **fields))).build()
-    for other in (preset("tiny", prototypes=4), preset("fast")):
+            DepthTask(recipe, start=build_network(preset("tiny", depth=fields), "depth")).build()
+    for other in (preset("tiny", encoder={"num_prototypes": 4}), preset("fast")):
         with pytest.raises(InputError, match="are of another encoder than the recipe's"):
-            DepthTask(recipe, start=build_flow(other)).build()
+            DepthTask(recipe, start=build_network(other, "flow")).build()
 
 
 def test_the_network_is_told_where_each_camera_looks(recipe: Recipe) -> None:

@@ -195,7 +195,7 @@ def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
 
 
 def test_a_network_without_steps_has_a_page_too(model: pf.FlowPredictor, tmp_path: Path) -> None:
-    pooled = pf.load("tiny", "cpu", task="flow", components="ls")
+    pooled = pf.load("tiny", "cpu", task="flow", encoder={"components": "ls"})
     explained = pooled.explain(random_scene(SIZE, seed=1).render().first)
     pf.save_explanation(tmp_path, explained, prototypes=(0,))
     (first, _) = json.loads((tmp_path / "explanation.json").read_text())["layers"]

@@ -16,21 +16,21 @@ IMAGES = torch.rand(2, 3, 48, 64, generator=torch.Generator().manual_seed(0)) * 
 
 def encoder(**fields: object) -> Encoder:
     torch.manual_seed(0)
-    return Encoder(preset("tiny", **fields)).eval()
+    return Encoder(preset("tiny", encoder=fields).encoder).eval()
 
 
 @pytest.mark.parametrize("fields", [{}, {"components": "ls"}, {"components": "cap"}, {"update": "k_means"}], ids=str)
 @torch.no_grad()
 def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, object]) -> None:
     network = encoder(**fields)
-    found = network(IMAGES, prototypes=True).prototypes
+    found = network(IMAGES, return_prototypes=True).prototypes
     traces = trace_encoder(network, IMAGES)
     assert [(each.stage, each.block, each.stride) for each in traces] == [(1, 1, 4), (2, 1, 8)]
     for trace, (used,) in zip(traces, found, strict=True):
         assert torch.equal(trace.centers[-1], used.centers)
         assert torch.equal(trace.assignments[-1], used.owners)
-        assert len(trace.centers) == len(trace.assignments) == trace.prototyping.iterations + 1
-        again = trajectory(trace.prototyping, trace.tokens, trace.size, trace.prototyping.iterations)
+        assert len(trace.centers) == len(trace.assignments) == trace.prototyping.num_iterations + 1
+        again = trajectory(trace.prototyping, trace.tokens, trace.size, trace.prototyping.num_iterations)
         torch.testing.assert_close(again[-1], used.centers)
 
 

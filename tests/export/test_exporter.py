@@ -54,9 +54,9 @@ def assert_agrees_at_any_size(run: export_module.Runner, model: pf.FlowPredictor
 def moving() -> pf.FlowPredictor:
     """The smallest network with its last layer made strong, so that its flow is of several pixels."""
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", matching=True)
+        model = pf.load("tiny", device="cpu", flow={"global_matching": True})
     with torch.no_grad():
-        model.network.decoder.update.change[-1].weight.mul_(300)
+        model.network.flow_head.decoder.update.delta_head[-1].weight.mul_(300)
     return model
 
 
@@ -168,7 +168,7 @@ def test_torch_finds_the_flow_of_the_network_at_any_size(moving: pf.FlowPredicto
 
 def test_a_cost_memory_written_in_one_part_is_that_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", decoder="memory", aggregation="pixels")
+        model = pf.load("tiny", device="cpu", flow={"decoder": "memory", "aggregation": "pixels"})
     pair = rendered((64, 72))
     monkeypatch.setattr(cost_memory, "MAPS_AT_ONCE", 7)
     in_parts = model.flow(*pair, num_updates=1).flow

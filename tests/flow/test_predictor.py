@@ -103,9 +103,9 @@ class TestPrototypes:
 
     def test_every_stage_and_block_has_some(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
         found = tiny.flow(scene.first, scene.second, return_prototypes=True, occlusion=True, num_updates=1).prototypes
-        assert [len(stage) for stage in found] == list(tiny.network.config.depths)
+        assert [len(stage) for stage in found] == list(tiny.network.config.encoder.depths)
         # 61x37 pixels are padded to 64x64, of which the stages see 1/4 and 1/8.
-        for stage, side, width in zip(found, (16, 8), tiny.network.config.widths, strict=True):
+        for stage, side, width in zip(found, (16, 8), tiny.network.config.encoder.embed_dims, strict=True):
             assert stage[0].size == (side, side)
             assert stage[0].centers.shape == (1, 16, width)
             assert stage[0].memberships.shape == (1, width // 32, 16, side**2)
@@ -161,7 +161,7 @@ class TestUpdates:
             occlusion=occlusion,
             progress=lambda done, total: told.append((done, total)),
         )
-        total = updates or tiny.network.config.updates
+        total = updates or tiny.network.config.flow.num_updates
         assert told == [(done, total) for done in range(1, total + 1)]
 
     def test_nobody_is_told_of_the_next_pair(self, tiny: pf.FlowPredictor, clip: list[torch.Tensor]) -> None:

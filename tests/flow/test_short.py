@@ -7,7 +7,8 @@ import torch
 
 from protoformer.flow.losses import FlowLoss, flow_loss
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import FlowNetwork, build_flow, normalize_images
+from protoformer.models.heads.flow import normalize_images
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.synthetic.layers import Layer, LayeredScene, affine_about
 from protoformer.synthetic.samples import FlowSample, join
 from protoformer.synthetic.textures import noise
@@ -18,12 +19,12 @@ FARTHEST = 6.0
 
 
 def fit_flow(
-    network: FlowNetwork,
+    network: ProtoFormer,
     batches: Iterable[FlowSample],
     steps: int,
     peak_rate: float = 1e-3,
     after_step: Callable[[int, FlowLoss], None] | None = None,
-) -> FlowNetwork:
+) -> ProtoFormer:
     """Train a flow network on the first `steps` batches: AdamW, one-cycle, gradient clip 1. Returns it, in eval mode.
 
     after_step: called with the number of the step and its loss.
@@ -32,7 +33,7 @@ def fit_flow(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, steps))
     network.train()
     for step, batch in zip(range(steps), batches, strict=False):
-        prediction = network(normalize_images(batch.first), normalize_images(batch.second), every=True)
+        prediction = network(normalize_images(batch.first), normalize_images(batch.second), return_all=True)
         loss = flow_loss(prediction, batch.flow, batch.valid)
         optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
@@ -63,7 +64,9 @@ def pans(batch: int = 8) -> Iterator[FlowSample]:
 @pytest.mark.parametrize("decoder", ["memory", "recurrent"])
 def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder):
     torch.manual_seed(0)
-    network = fit_flow(build_flow(preset("tiny", decoder=decoder)), pans(batch=4), steps=500, peak_rate=2e-3)
+    network = fit_flow(
+        build_network(preset("tiny", flow={"decoder": decoder}), "flow"), pans(batch=4), steps=500, peak_rate=2e-3
+    )
     shifts = [(5.0, -3.0), (-4.0, 2.0), (2.5, 5.5), (0.0, 0.0)]
     known = join([pan(seed, shift) for seed, shift in enumerate(shifts)])
     with torch.no_grad():
@@ -75,7 +78,7 @@ def test_a_short_training_recovers_a_known_pan_of_a_texture_never_seen(decoder):
 def test_the_same_seed_trains_the_same_network():
     def trained() -> torch.Tensor:
         torch.manual_seed(0)
-        network = fit_flow(build_flow(preset("tiny")), pans(batch=1), steps=2)
+        network = fit_flow(build_network(preset("tiny"), "flow"), pans(batch=1), steps=2)
         return torch.cat([parameter.flatten() for parameter in network.parameters()])
 
     assert torch.equal(trained(), trained())
@@ -95,7 +98,10 @@ def test_the_rate_rises_over_a_twentieth_of_the_steps_and_falls_to_the_end(steps
 def test_training_stops_after_the_steps_asked_for_and_reports_each():
     seen = []
     network = fit_flow(
-        build_flow(preset("tiny")), pans(batch=1), steps=3, after_step=lambda step, loss: seen.append((step, loss))
+        build_network(preset("tiny"), "flow"),
+        pans(batch=1),
+        steps=3,
+        after_step=lambda step, loss: seen.append((step, loss)),
     )
     assert [step for step, _ in seen] == [0, 1, 2]
     assert not network.training

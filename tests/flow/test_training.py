@@ -7,7 +7,7 @@ from protoformer.errors import InputError
 from protoformer.flow.losses import flow_loss
 from protoformer.flow.training import FlowTask
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.protoformer import build_network
 from protoformer.synthetic import generator as world_module
 from protoformer.synthetic.samples import FlowSample
 from protoformer.synthetic.texture_bank import procedural_bank
@@ -30,7 +30,9 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
 @pytest.mark.parametrize("name", ["tiny", "fast", "paper"])
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     """So that processes that train together need not look for those that do not."""
-    task = FlowTask(Recipe(model=ModelSection(name, {"updates_training": 1}), schedule=ScheduleSection("constant", 0)))
+    task = FlowTask(
+        Recipe(model=ModelSection(name, {"flow": {"num_train_updates": 1}}), schedule=ScheduleSection("constant", 0))
+    )
     network = task.build().train()
     tensors = {
         "first": torch.rand(1, 3, 64, 64),
@@ -49,7 +51,7 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
     network = task.build().train()
     batch = next(task.source(0, 1, CPU, pytest.fail).batches(0))
     tensors = task.tensors(batch)
-    prediction = network(2 * batch.first - 1, 2 * batch.second - 1, every=True)
+    prediction = network(2 * batch.first - 1, 2 * batch.second - 1, return_all=True)
     expected = flow_loss(prediction, batch.flow, batch.valid, gamma=0.5, confidence=0.3)
     found = task.loss(network, tensors, task.weight(tensors))
     assert torch.allclose(found.total, expected.total)
@@ -77,8 +79,8 @@ def test_scenes_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: R
 
 
 def test_weights_to_begin_with_must_be_of_the_same_network(recipe: Recipe) -> None:
-    given = build_flow(preset("tiny"))
+    given = build_network(preset("tiny"), "flow")
     built = FlowTask(recipe, start=given).build()
     assert all(torch.equal(tensor, given.state_dict()[name]) for name, tensor in built.state_dict().items())
     with pytest.raises(InputError, match="another network"):
-        FlowTask(recipe, start=build_flow(preset("tiny", prototypes=4))).build()
+        FlowTask(recipe, start=build_network(preset("tiny", encoder={"num_prototypes": 4}), "flow")).build()

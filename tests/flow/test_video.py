@@ -68,8 +68,8 @@ def test_a_frame_is_encoded_once(
     tiny: pf.FlowPredictor, frames: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    encode = tiny.network.encode
-    monkeypatch.setattr(tiny.network, "encode", lambda images: (seen.append(len(images)), encode(images))[1])
+    encode = tiny.network.encode_frame
+    monkeypatch.setattr(tiny.network, "encode_frame", lambda images: (seen.append(len(images)), encode(images))[1])
     list(tiny.flow_video(frames, num_updates=1, batch_size=2))
     assert seen == [1, 2, 2]
 
@@ -77,7 +77,9 @@ def test_a_frame_is_encoded_once(
 @pytest.mark.parametrize("preset", ["tiny", "paper"])
 def test_networks_with_one_encoder_and_with_two_agree_with_themselves(preset: str, frames: list[np.ndarray]) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load(preset, device="cpu", **({} if preset == "tiny" else {"depths": (1, 1), "prototypes": 4}))
+        model = pf.load(
+            preset, device="cpu", **({} if preset == "tiny" else {"encoder": {"depths": (1, 1), "num_prototypes": 4}})
+        )
     first, second = frames[0][:24, :40], frames[1][:24, :40]
     (step,) = model.flow_video([first, second], num_updates=1, precision="full")
     torch.testing.assert_close(step.flow, model.flow(first, second, num_updates=1).flow, **CLOSE)

@@ -62,7 +62,7 @@ def test_a_zoom_is_what_one_would_do_by_hand(
 
 def test_a_network_enlarges_small_images_by_itself(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", flow_pixels=4 * 37 * 61)
+        model = pf.load("tiny", device="cpu", flow={"min_pixels": 4 * 37 * 61})
     model.network.load_state_dict(tiny.network.state_dict())
     own = model.flow(scene.first, scene.second)
     assert own.input_size == (74, 122)
@@ -166,7 +166,7 @@ class TestPlans:
         chosen, own = planned(None), planned(1)
         if chosen != own:
             assert chosen is not None and chosen.tile is None and not chosen.low_memory
-            assert chosen.working == planning.enlarged_size(size, FAST.flow_pixels, 16) != size
+            assert chosen.working == planning.enlarged_size(size, FAST.flow.min_pixels, 16) != size
 
     def test_several_at_once_need_as_much_more(self) -> None:
         gpu, memory = torch.device("cuda"), 700 * 10**6
@@ -204,7 +204,7 @@ class TestScarceMemory:
     @pytest.fixture
     def eager(self, tiny: pf.FlowPredictor) -> pf.FlowPredictor:
         with pytest.warns(pf.UntrainedWarning):
-            model = pf.load("tiny", device="cpu", flow_pixels=4 * 37 * 61)
+            model = pf.load("tiny", device="cpu", flow={"min_pixels": 4 * 37 * 61})
         model.network.load_state_dict(tiny.network.state_dict())
         return model
 
@@ -275,9 +275,9 @@ def test_the_smallest_images_can_be_looked_at_in_any_way(tiny: pf.FlowPredictor)
 @pytest.mark.parametrize("name", list(pf.PRESETS))
 def test_a_configuration_of_before_is_read_as_one_that_enlarges_nothing(name: str) -> None:
     fields = pf.PRESETS[name].as_dict()
-    assert fields.pop("flow_pixels") == (440 * 1024 if name == "fast" else 1)
+    assert fields["flow"].pop("min_pixels") == (440 * 1024 if name == "fast" else 1)
     before = pf.ModelConfig.from_dict(fields)
-    assert before == pf.PRESETS[name].changed(flow_pixels=1)
+    assert before == pf.PRESETS[name].changed(flow={"min_pixels": 1})
     assert working_size((24, 32), before, CPU) == (24, 32)
 
 

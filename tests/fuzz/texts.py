@@ -26,8 +26,8 @@ from protoformer.io.float_formats import write_flo
 from protoformer.io.image import write_image
 from protoformer.io.kitti import write_mm_depth
 from protoformer.models.config import preset
-from protoformer.models.networks import build_network
 from protoformer.models.pretrained import load_weights, save_weights
+from protoformer.models.protoformer import build_network
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import MANIFEST
 from protoformer.training.loggers import read_log
@@ -194,8 +194,8 @@ def _weights() -> list[bytes]:
     def save(task: str) -> Callable[[Path], None]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            network = build_network(task, preset("tiny"))
-        return lambda path: save_weights(network, path, trained=True, task=task, half=True)
+            network = build_network(preset("tiny"), task)
+        return lambda path: save_weights(network, path, trained=True, half=True)
 
     return written(".safetensors", save("flow"), save("stabilize"))
 

@@ -109,7 +109,7 @@ def test_a_mixer_in_half_precision_is_the_exact_one_wherever_pixels_go_to_the_sa
 
 @pytest.mark.parametrize("iterations", [1, 2, pytest.param(3, marks=slow)])
 def test_a_mixer_that_keeps_nothing_finds_the_same(iterations, mixer, numbers):
-    module = mixer(32, 2, 10, iterations=iterations)
+    module = mixer(32, 2, 10, num_iterations=iterations)
     tokens = numbers.random(2, 9 * 14, 32, seed=0, dtype=torch.float32)
     kept, prototypes = module(tokens, (9, 14))
     with torch.no_grad():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 RECIPE = Recipe(
     task="stabilize",
-    model=ModelSection("tiny", {"stab_window": 6, "stab_past": 6}),
+    model=ModelSection("tiny", {"stabilization": {"field_window": 6, "grid_window": 6}}),
     data=DataSection(batch_size=2, crop_size=(48, 64), families={"handheld": 1.0}),
     schedule=ScheduleSection("constant", warm_up=4),
 )
@@ -43,7 +43,7 @@ def test_recorded_steps_are_the_steps_themselves(
 def test_the_loss_waits_for_nothing(
     regressor: str, waiting_refused: Callable[[], AbstractContextManager[None]]
 ) -> None:
-    task = StabilizeTask(RECIPE.changed([f"model.overrides.regressor={regressor}"]))
+    task = StabilizeTask(RECIPE.changed([f"model.overrides.stabilization.regressor={regressor}"]))
     tensors = task.tensors(next(task.source(0, 1, torch.device("cuda"), pytest.fail).batches(0)))
     network = task.build().cuda().train()
     task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protoformer.models import runtime as graphs
 from protoformer.models.config import preset
-from protoformer.models.heads.tracking import TrackNetwork, build_track
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.tracking.data import SyntheticPairs
@@ -29,7 +29,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA dev
 
 RECIPE = Recipe(
     task="track",
-    model=ModelSection("tiny", {"search_side": 64, "reference_side": 48}),
+    model=ModelSection("tiny", {"tracking": {"search_size": 64, "template_size": 48}}),
     data=DataSection(batch_size=4, crop_size=(48, 64), families={"chase": 1.0}),
     schedule=ScheduleSection("constant", warm_up=4),
 )
@@ -82,11 +82,11 @@ Only frames that are given the same are compared: from frame to frame a network 
 """
 
 
-def network_sure_of_all() -> TrackNetwork:
+def network_sure_of_all() -> ProtoFormer:
     """The same one each time, which is sure of whatever it finds: boxes move and targets are looked at again."""
     torch.manual_seed(0)
-    network = build_track(preset("tiny", search_side=64, reference_side=48))
-    torch.nn.init.constant_(network.score.inside.say.bias, 5.0)
+    network = build_network(preset("tiny", tracking={"search_size": 64, "template_size": 48}), "track")
+    torch.nn.init.constant_(network.tracking_head.score_head.roi_head.out_proj.bias, 5.0)
     return network
 
 
@@ -104,7 +104,7 @@ def next_boxes(model: TrackingPredictor, frame: np.ndarray) -> Sequence[TrackedB
 class Noted(TrackingEngine):
     """An engine that keeps what it was asked and what it answered."""
 
-    def __init__(self, network: TrackNetwork) -> None:
+    def __init__(self, network: ProtoFormer) -> None:
         super().__init__(network, torch.device("cpu"), half=False)
         self.embedded: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
         self.located: list[tuple[tuple[Any, ...], tuple[Tensor, Tensor]]] = []
@@ -157,7 +157,7 @@ def test_targets_are_where_a_cpu_finds_them(exact_convolutions: None) -> None:
     assert_answers_alike(noted, TrackingEngine(network, torch.device("cuda"), half=False), "cuda")
 
 
-def slightly_off(network: TrackNetwork) -> TrackNetwork:
+def slightly_off(network: ProtoFormer) -> ProtoFormer:
     """Change every weight by about 1 %."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

@@ -13,8 +13,6 @@ from protoformer.models.heads.depth import (
     CANONICAL_FOCAL,
     MIN_LOG_SCALE,
     STRIDES,
-    DepthNetwork,
-    build_depth,
     canonical_log,
     focal_length,
     image_center,
@@ -28,17 +26,18 @@ from protoformer.models.profiling import (
     count_operations,
     count_parameters,
 )
+from protoformer.models.protoformer import ProtoFormer, build_network
 
 
 def images(height: int, width: int, batch: int = 1) -> torch.Tensor:
     return 2 * torch.rand(batch, 3, height, width, generator=torch.Generator().manual_seed(0)) - 1
 
 
-def network(**fields: object) -> DepthNetwork:
+def network(**fields: object) -> ProtoFormer:
     torch.manual_seed(0)
-    built = build_depth(preset("tiny", **fields)).eval()
+    built = build_network(preset("tiny", depth=fields), "depth").eval()
     # The last layers start near zero, which would hide most differences.
-    for layer in (built.decoder.update.change[-1], built.decoder.finish.change):
+    for layer in (built.depth_head.update.delta_head[-1], built.depth_head.refiner.delta_head):
         torch.nn.init.normal_(layer.weight, std=0.05)
     return built
 
@@ -49,15 +48,15 @@ def test_depth_and_its_scale_have_the_images_size_and_lie_between_the_bounds(siz
         prediction = network()(images(*size, batch=2))
     assert prediction.logs[-1].shape == prediction.log_scales[-1].shape == (2, 1, *size)
     config = PRESETS["tiny"]
-    assert prediction.logs[-1].min() >= math.log(config.nearest)
-    assert prediction.logs[-1].max() <= math.log(config.farthest)
+    assert prediction.logs[-1].min() >= math.log(config.depth.min_depth)
+    assert prediction.logs[-1].max() <= math.log(config.depth.max_depth)
     assert prediction.log_scales[-1].min() >= MIN_LOG_SCALE
 
 
 def test_bounds_hold_whatever_the_state_says_and_their_gradient_lives_in_between() -> None:
-    built = network(nearest=1.0, farthest=10.0)
+    built = network(min_depth=1.0, max_depth=10.0)
     for bias, meters in ((-40.0, 1.0), (40.0, 10.0)):
-        torch.nn.init.constant_(built.decoder.finish.change.bias, bias)
+        torch.nn.init.constant_(built.depth_head.refiner.delta_head.bias, bias)
         with torch.no_grad():
             prediction = built(images(64, 64))
         assert torch.allclose(prediction.logs[-1].exp(), torch.full((), meters), rtol=1e-4)
@@ -67,8 +66,10 @@ def test_bounds_hold_whatever_the_state_says_and_their_gradient_lives_in_between
 def test_every_update_is_returned_on_request_and_the_last_alone_otherwise() -> None:
     built, heard = network(), []
     with torch.no_grad():
-        every = built(images(64, 64), updates=5, every=True, progress=lambda done, of: heard.append((done, of)))
-        last = built(images(64, 64), updates=5)
+        every = built(
+            images(64, 64), num_updates=5, return_all=True, progress=lambda done, of: heard.append((done, of))
+        )
+        last = built(images(64, 64), num_updates=5)
     assert (len(every.logs), len(every.log_scales), len(last.logs)) == (5, 5, 1)
     assert torch.equal(every.logs[-1], last.logs[-1])
     assert heard == [(number, 5) for number in range(1, 6)]
@@ -85,8 +86,8 @@ def test_updates_are_shared_out_evenly_and_the_finest_level_always_has_one(updat
 @pytest.mark.parametrize("updates", [1, 3])
 def test_training_reaches_every_parameter(name: str, updates: int) -> None:
     torch.manual_seed(0)
-    built = build_depth(preset(name)).train()
-    prediction = built(images(64, 64), updates=updates, every=True)
+    built = build_network(preset(name), "depth").train()
+    prediction = built(images(64, 64), num_updates=updates, return_all=True)
     sum((each.abs().mean() for each in prediction.logs + prediction.log_scales), torch.zeros(())).backward()
     assert [key for key, parameter in built.named_parameters() if parameter.grad is None] == []
 
@@ -101,8 +102,8 @@ def test_an_images_depth_does_not_depend_on_what_else_is_in_the_batch() -> None:
 def test_prototypes_of_the_encoder_come_on_request() -> None:
     built = network()
     with torch.no_grad():
-        asked, not_asked = built(images(64, 64), prototypes=True), built(images(64, 64))
-        alone = built.features(images(64, 64), prototypes=True).prototypes
+        asked, not_asked = built(images(64, 64), return_prototypes=True), built(images(64, 64))
+        alone = built.encoder(images(64, 64), return_prototypes=True).prototypes
     assert not_asked.prototypes == ()
     assert torch.allclose(asked.prototypes[0][0].centers, alone[0][0].centers, atol=1e-4)
 
@@ -122,16 +123,18 @@ def test_what_is_no_image_and_no_updates_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a batch of images, B x 3 x H x W, not \(3, 8, 8\)"):
         network()(torch.zeros(3, 8, 8))
     with pytest.raises(ValueError, match="at least one update, not 0"):
-        network()(images(64, 64), updates=0)
+        network()(images(64, 64), num_updates=0)
 
 
 def test_bounds_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match=r"nearest is 5, but it must be below farthest, 3\."):
-        preset("tiny", nearest=5, farthest=3)
-    with pytest.raises(InputError, match=r"nearest is 0, but it must be a number above 0, from 0\.0001 to 1000000\."):
-        preset("tiny", nearest=0)
-    with pytest.raises(InputError, match="a width of 48 is not a multiple of head_width"):
-        preset("tiny", depth_widths=(64, 48))
+    with pytest.raises(InputError, match=r"depth.min_depth is 5.0, but it must be below max_depth, 3.0\."):
+        preset("tiny", depth={"min_depth": 5, "max_depth": 3})
+    with pytest.raises(
+        InputError, match=r"depth.min_depth is 0, but it must be a number, 0\.0001 or more and at most 1e\+06\."
+    ):
+        preset("tiny", depth={"min_depth": 0})
+    with pytest.raises(InputError, match=r"depth\.embed_dims has 48, not a multiple of encoder\.head_dim, 32"):
+        preset("tiny", depth={"embed_dims": (64, 48)})
 
 
 @settings(max_examples=50, deadline=None)
@@ -173,7 +176,7 @@ def test_a_floor_lies_at_its_height_over_the_slope_of_the_ray(focal: float) -> N
 
 def test_networks_are_as_large_as_they_are_said_to_be() -> None:
     with torch.device("meta"):
-        counts = {name: count_parameters(build_depth(config)) for name, config in PRESETS.items()}
+        counts = {name: count_parameters(build_network(config, "depth")) for name, config in PRESETS.items()}
     assert {name: round(count / 1e6, 2) for name, count in counts.items()} == {
         "paper": 8.90,
         "fast": 7.28,
@@ -198,6 +201,6 @@ def test_each_image_of_a_batch_has_its_own_camera() -> None:
 
 
 def test_operations_are_counted_of_either_task_and_grow_with_what_is_computed() -> None:
-    one, two = (count_operations("depth", preset("tiny", depth_updates=updates), 64, 96) for updates in (3, 6))
-    assert one < two and one == count_depth_operations(preset("tiny", depth_updates=3), 64, 96)
+    one, two = (count_operations("depth", preset("tiny", depth={"num_updates": updates}), 64, 96) for updates in (3, 6))
+    assert one < two and one == count_depth_operations(preset("tiny", depth={"num_updates": 3}), 64, 96)
     assert count_operations("flow", preset("tiny"), 64, 96) == count_flow_operations(preset("tiny"), 64, 96)

@@ -1,6 +1,7 @@
 """The encoder: any image in, features at 1/4 and 1/8 out, each image by itself."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -8,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoformer.errors import InputError
-from protoformer.models.config import CHOICES, PRESETS, ModelConfig, preset
+from protoformer.models.config import PRESETS, ModelConfig, preset
 from protoformer.models.encoder import Encoder, ResidualBlock
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.protoformer import build_network
+from protoformer.models.prototyping import UPDATE_RULES
+from protoformer.models.synchronization import SYNCHRONIZATIONS
 
 TINY = preset("tiny")
-TINY_PATCHES = preset("tiny", embedding="patches")
+TINY_PATCHES = preset("tiny", encoder={"embedding": "patches"})
 
 
 def image(height: int, width: int, seed: int = 0, batch: int = 1) -> torch.Tensor:
@@ -22,7 +25,7 @@ def image(height: int, width: int, seed: int = 0, batch: int = 1) -> torch.Tenso
 
 def encoder(config: ModelConfig) -> Encoder:
     torch.manual_seed(0)
-    return Encoder(config).eval()
+    return Encoder(config.encoder).eval()
 
 
 @settings(max_examples=15, deadline=None)
@@ -48,9 +51,9 @@ def test_an_images_features_do_not_depend_on_what_else_is_in_the_batch(name):
 
 
 def test_prototypes_of_every_block_come_on_request():
-    config = preset("tiny", depths=(2, 1))
+    config = preset("tiny", encoder={"depths": (2, 1)})
     with torch.no_grad():
-        found = encoder(config)(image(30, 50, batch=2), prototypes=True).prototypes
+        found = encoder(config)(image(30, 50, batch=2), return_prototypes=True).prototypes
     assert [len(stage) for stage in found] == [2, 1]
     assert found[0][0].centers.shape == (2, 16, 32)
     assert found[0][1].size == (8, 14)  # of the padded image, 32 x 56
@@ -65,7 +68,11 @@ def test_the_papers_encoder_is_the_papers():
     assert [len(stage.blocks) for stage in built.stages] == [2, 2]
     for stage, channels, heads in ((first, 128, 4), (second, 256, 8)):
         mixer = stage.blocks[0].mixer
-        assert (mixer.prototyping.heads, mixer.prototyping.grid, mixer.prototyping.iterations) == (heads, (10, 10), 3)
+        assert (mixer.prototyping.heads, mixer.prototyping.grid, mixer.prototyping.num_iterations) == (
+            heads,
+            (10, 10),
+            3,
+        )
         assert (mixer.prototyping.normalize, mixer.prototyping.residual) == (True, True)
         assert stage.blocks[0].mlp[1].out_features == 4 * channels
         assert (stage.position.kernel_size, stage.position.groups) == ((3, 3), channels)
@@ -80,18 +87,20 @@ def test_fast_starts_with_convolutions():
 @pytest.mark.parametrize(
     "change",
     [
-        *({"components": value} for value in CHOICES["components"]),
-        *({"update": value} for value in CHOICES["update"]),
-        *({"synchronization": value} for value in CHOICES["synchronization"]),
-        *({"iterations": value} for value in (1, 2, 3, 4)),
-        *({"prototypes": value} for value in (10, 50, 100, 200)),
+        *({"components": value} for value in ("both", "cap", "ls", "base")),
+        *({"update": value} for value in UPDATE_RULES),
+        *({"synchronization": value} for value in SYNCHRONIZATIONS),
+        *({"num_iterations": value} for value in (1, 2, 3, 4)),
+        *({"num_prototypes": value} for value in (10, 50, 100, 200)),
     ],
     ids=str,
 )
 def test_every_row_of_the_ablations_is_one_field_away_from_a_preset_and_learns(change):
-    network = build_flow(preset("tiny", **change))
-    torch.nn.init.constant_(network.decoder.update.aggregation.strength, 1.0)  # at its start, 0, it silences a part
-    prediction = network(image(64, 72, seed=1), image(64, 72, seed=2), every=True)
+    network = build_network(preset("tiny", encoder=change), "flow")
+    torch.nn.init.constant_(
+        network.flow_head.decoder.update.aggregation.strength, 1.0
+    )  # at its start, 0, it silences a part
+    prediction = network(image(64, 72, seed=1), image(64, 72, seed=2), return_all=True)
     sum(each.square().mean() for each in (*prediction.flows, *prediction.log_scales)).backward()
     silent = [name for name, each in network.named_parameters() if each.grad is None or not each.grad.abs().max() > 0]
     # A softmax does not change when all its logits do: a bias of queries, where prototypes compete, has no say.
@@ -100,10 +109,11 @@ def test_every_row_of_the_ablations_is_one_field_away_from_a_preset_and_learns(c
 
 def test_components_switch_em_and_assignment_off():
     mixers = {
-        name: encoder(preset("tiny", components=name)).stages[0].blocks[0].mixer for name in CHOICES["components"]
+        name: encoder(preset("tiny", encoder={"components": name})).stages[0].blocks[0].mixer
+        for name in ("both", "cap", "ls", "base")
     }
     kinds = {
-        name: (mixer.prototyping.iterations, type(mixer.synchronization).__name__) for name, mixer in mixers.items()
+        name: (mixer.prototyping.num_iterations, type(mixer.synchronization).__name__) for name, mixer in mixers.items()
     }
     assert kinds == {
         "both": (2, "LatentSynchronization"),
@@ -115,22 +125,34 @@ def test_components_switch_em_and_assignment_off():
 
 def test_configurations_are_frozen_and_survive_json():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        PRESETS["paper"].prototypes = 50
+        PRESETS["paper"].encoder.num_prototypes = 50
     for config in PRESETS.values():
-        assert ModelConfig.from_dict({**config.as_dict(), "widths": list(config.widths)}) == config
+        sections = json.loads(json.dumps(config.as_dict()))
+        assert sections["encoder"]["embed_dims"] == list(config.encoder.embed_dims)
+        assert ModelConfig.from_dict(sections) == config
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"prototype": 50}, "no field 'prototype'; the nearest one is 'prototypes'"),
-        ({"update": "kmeans"}, "update is 'kmeans', but it must be one of cap, cosine"),
-        ({"components": "all"}, "must be one of both, cap, ls, base"),
-        ({"iterations": -1}, "must be a whole number, 0 or more"),
-        ({"prototypes": 0}, "must be a whole number, 1 or more"),
-        ({"widths": (30, 64)}, "not a multiple of head_width"),
-        ({"head_width": 1, "hidden_width": 33}, "hidden_width is 33, but it must be a multiple of 2"),
-        ({"head_width": 4, "memory_width": 36}, "memory_width is 36, but it must be a multiple of 8"),
+        (
+            {"encoder": {"num_prototype": 50}},
+            "no field of encoder 'num_prototype'; the nearest one is 'num_prototypes'",
+        ),
+        ({"encode": {}}, "no section of a model 'encode'; the nearest one is 'encoder'"),
+        ({"encoder": {"update": "kmeans"}}, "encoder.update is 'kmeans', but it must be one of cap, cosine"),
+        ({"encoder": {"components": "all"}}, "must be one of both, cap, ls, base"),
+        ({"encoder": {"num_iterations": -1}}, "must be a whole number, 0 or more"),
+        ({"encoder": {"num_prototypes": 0}}, "must be a whole number, 1 or more"),
+        ({"encoder": {"embed_dims": (30, 64)}}, "encoder.embed_dims has 30, not a multiple of encoder.head_dim"),
+        (
+            {"encoder": {"head_dim": 1}, "flow": {"hidden_dim": 33}},
+            "flow.hidden_dim is 33, but it must be .*a multiple of 2",
+        ),
+        (
+            {"encoder": {"head_dim": 4}, "flow": {"memory_dim": 36}},
+            "flow.memory_dim is 36, but it must be .*a multiple of 8",
+        ),
     ],
 )
 def test_a_wrong_field_is_an_error_that_says_what_is_right(change, words):

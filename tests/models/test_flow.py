@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from protoformer.models import layers as attention
 from protoformer.models.config import PRESETS, preset
-from protoformer.models.heads import cost_memory as attention
-from protoformer.models.heads.cost_memory import Attention
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.layers import Attention
 from protoformer.models.profiling import count_flow_operations, count_parameters, count_parts
+from protoformer.models.protoformer import build_network
 
 DECODERS = ("recurrent", "memory")
 
@@ -18,12 +18,14 @@ def pair(height: int, width: int, batch: int = 1) -> tuple[torch.Tensor, torch.T
     return first, second
 
 
-def network(decoder: str, matching: bool = True, **fields: object) -> torch.nn.Module:
+def network(decoder: str, matching: bool = True, aggregation: str = "prototypes") -> torch.nn.Module:
     torch.manual_seed(0)
-    built = build_flow(preset("tiny", decoder=decoder, matching=matching, **fields)).eval()
+    built = build_network(
+        preset("tiny", flow={"decoder": decoder, "global_matching": matching, "aggregation": aggregation}), "flow"
+    ).eval()
     # The last layer starts near zero, which would hide most differences.
-    torch.nn.init.normal_(built.decoder.update.change[-1].weight, std=0.05)
-    torch.nn.init.constant_(built.decoder.update.aggregation.strength, 1.0)
+    torch.nn.init.normal_(built.flow_head.decoder.update.delta_head[-1].weight, std=0.05)
+    torch.nn.init.constant_(built.flow_head.decoder.update.aggregation.strength, 1.0)
     return built
 
 
@@ -60,8 +62,8 @@ def test_a_pairs_flow_does_not_depend_on_what_else_is_in_the_batch(decoder):
 def test_every_update_is_returned_on_request_and_the_last_alone_otherwise(decoder):
     built = network(decoder)
     with torch.no_grad():
-        every = built(*pair(64, 64), updates=3, every=True)
-        last = built(*pair(64, 64), updates=3)
+        every = built(*pair(64, 64), num_updates=3, return_all=True)
+        last = built(*pair(64, 64), num_updates=3)
     assert (len(every.flows), len(last.flows)) == (3, 1)
     assert torch.equal(every.flows[-1], last.flows[-1])
 
@@ -69,18 +71,18 @@ def test_every_update_is_returned_on_request_and_the_last_alone_otherwise(decode
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_a_warm_start_is_where_refinement_begins(decoder):
     built = network(decoder)
-    torch.nn.init.zeros_(built.decoder.update.change[-1].weight)
-    torch.nn.init.zeros_(built.decoder.update.change[-1].bias)
+    torch.nn.init.zeros_(built.flow_head.decoder.update.delta_head[-1].weight)
+    torch.nn.init.zeros_(built.flow_head.decoder.update.delta_head[-1].bias)
     start = torch.tensor([5.0, -3.0]).view(1, 2, 1, 1).expand(1, 2, 50, 70)
     with torch.no_grad():
-        flow = built(*pair(50, 70), start=start).flows[-1]
+        flow = built(*pair(50, 70), init_flow=start).flows[-1]
     assert torch.allclose(flow, start, atol=1e-4)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_training_reaches_every_parameter(decoder):
     built = network(decoder).train()
-    prediction = built(*pair(64, 64), every=True)
+    prediction = built(*pair(64, 64), return_all=True)
     total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
     total = total - prediction.matches.log_shares.mean()
     total.backward()
@@ -91,8 +93,8 @@ def test_prototypes_of_the_first_image_come_on_request():
     first, second = pair(64, 64)
     with torch.no_grad():
         built = network("recurrent")
-        asked = built(first, second, prototypes=True).prototypes
-        alone = built.features(first, prototypes=True).prototypes
+        asked = built(first, second, return_prototypes=True).prototypes
+        alone = built.encoder(first, return_prototypes=True).prototypes
     assert torch.allclose(asked[0][0].centers, alone[0][0].centers, atol=1e-4)
     assert asked[0][0].centers.shape[0] == 1
 
@@ -100,9 +102,9 @@ def test_prototypes_of_the_first_image_come_on_request():
 def test_a_start_of_another_size_and_no_updates_are_refused():
     first, second = pair(64, 64)
     with pytest.raises(ValueError, match=r"B x 2 x H x W like the images, not \(1, 2, 8, 8\)"):
-        network("recurrent")(first, second, start=torch.zeros(1, 2, 8, 8))
+        network("recurrent")(first, second, init_flow=torch.zeros(1, 2, 8, 8))
     with pytest.raises(ValueError, match="at least one update, not 0"):
-        network("recurrent")(first, second, updates=0)
+        network("recurrent")(first, second, num_updates=0)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -128,11 +130,11 @@ def test_attention_in_pieces_is_the_same_attention(monkeypatch):
 
 def test_the_expected_error_has_a_least_and_its_gradient_never_dies():
     built = network("recurrent").train()
-    torch.nn.init.constant_(built.decoder.update.change[-1].bias, -20.0)
+    torch.nn.init.constant_(built.flow_head.decoder.update.delta_head[-1].bias, -20.0)
     log_scale = built(*pair(64, 64)).log_scales[-1]
     assert log_scale.min() >= -4.0 - 1e-5
     log_scale.sum().backward()
-    assert built.decoder.update.change[-1].bias.grad[2] > 0
+    assert built.flow_head.decoder.update.delta_head[-1].bias.grad[2] > 0
 
 
 def test_batches_that_do_not_match_are_refused():
@@ -142,7 +144,7 @@ def test_batches_that_do_not_match_are_refused():
 
 def test_the_papers_network_has_two_unshared_encoders_and_11_9_million_parameters():
     with torch.device("meta"):
-        built = build_flow(PRESETS["paper"])
+        built = build_network(PRESETS["paper"], "flow")
     counts = count_parts(built)
     assert abs(count_parameters(built) - 11.9e6) < 0.3e6
     assert sum(counts.values()) == count_parameters(built)
@@ -152,11 +154,13 @@ def test_the_papers_network_has_two_unshared_encoders_and_11_9_million_parameter
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_parts_of_a_network_add_up(name):
     with torch.device("meta"):
-        built = build_flow(PRESETS[name])
+        built = build_network(PRESETS[name], "flow")
     assert sum(count_parts(built).values()) == count_parameters(built)
 
 
 def test_operations_grow_with_the_updates_by_the_same_amount_each():
-    counts = [count_flow_operations(preset("tiny", updates=updates), 128, 256) for updates in (1, 2, 3, 8)]
+    counts = [
+        count_flow_operations(preset("tiny", flow={"num_updates": updates}), 128, 256) for updates in (1, 2, 3, 8)
+    ]
     assert counts[2] - counts[1] == counts[1] - counts[0] > 0
     assert counts[3] - counts[0] == 7 * (counts[1] - counts[0])

@@ -20,8 +20,7 @@ from safetensors.torch import save
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.models import pretrained as weights_module
-from protoformer.models.config import MAX_VALUES, PRESETS, ModelConfig
-from protoformer.models.networks import MAX_PARAMETERS, NETWORKS, build_network, parameter_count
+from protoformer.models.config import PRESETS, ModelConfig
 from protoformer.models.pretrained import (
     DIGESTS,
     KEY,
@@ -30,6 +29,7 @@ from protoformer.models.pretrained import (
     packaged_digests,
     packaged_weights,
 )
+from protoformer.models.protoformer import MAX_PARAMETERS, TASKS, build_network, parameter_count
 
 PACKAGED = Path(pf.__file__).parent / "weights"
 SECONDS = 5.0
@@ -72,32 +72,37 @@ def described(path: Path, **fields: Any) -> bytes:
     """The same file, whose configuration has other values."""
     data = path.read_bytes()
     about = json.loads(header_of(path)[0]["__metadata__"][KEY])
-    about["config"] |= fields
+    config = about["config"]
+    for name, value in fields.items():
+        section, _, field = name.partition(".")
+        config[section] = {**config[section], field: value} if field else value
     return save(load_tensors(data), metadata={KEY: json.dumps(about)})
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"depths": [1_000_000, 2]},
-        {"depths": [2, 10**30]},
-        {"hidden_width": 10**9},
-        {"hidden_width": 10**300},
-        {"memory_layers": 10**7, "decoder": "memory"},
-        {"stages": 10**6},
-        {"levels": 10**6},
-        {"radius": 10**6},
-        {"prototypes": 10**9},
-        {"iterations": 10**9},
-        {"updates": 10**9},
-        {"flow_pixels": 10**12},
-        {"target_grid": 10**5},
-        {"stab_window": 10**9},
-        {"nearest": 1e-300},
-        {"farthest": 1e300},
-        {"widths": [[[[1]]], 2]},
-        {"update": {"a": [1] * 1000}},
+        {"encoder.depths": [1_000_000, 2]},
+        {"encoder.depths": [2, 10**30]},
+        {"flow.hidden_dim": 10**9},
+        {"flow.hidden_dim": 10**300},
+        {"flow.memory_layers": 10**7, "flow.decoder": "memory"},
+        {"tracking.num_stages": 10**6},
+        {"flow.corr_levels": 10**6},
+        {"flow.corr_radius": 10**6},
+        {"encoder.num_prototypes": 10**9},
+        {"encoder.num_iterations": 10**9},
+        {"flow.num_updates": 10**9},
+        {"flow.min_pixels": 10**12},
+        {"tracking.target_grid": 10**5},
+        {"stabilization.field_window": 10**9},
+        {"depth.min_depth": 1e-300},
+        {"depth.max_depth": 1e300},
+        {"encoder.embed_dims": [[[[1]]], 2]},
+        {"encoder.update": {"a": [1] * 1000}},
         {"x" * 100_000: 1},
+        {"encoder." + "x" * 100_000: 1},
+        {"encoder": [1]},
     ],
     ids=lambda fields: next(iter(fields))[:20],
 )
@@ -105,28 +110,43 @@ def test_every_number_of_a_configuration_has_bounds(good: Path, fields: dict[str
     assert "does not hold weights of this package (" in refused(good, described(good, **fields))
 
 
+def bounds() -> dict[str, float]:
+    """The upper bound of every numeric field, by dotted name."""
+    largest = {}
+    for section in dataclasses.fields(ModelConfig):
+        for field in dataclasses.fields(section.default_factory):
+            if not isinstance(field.default, bool | str):
+                largest[f"{section.name}.{field.name}"] = field.metadata["bounds"].max
+    return largest
+
+
 def test_bounds_are_generous_and_cover_every_number() -> None:
-    numbers = [field.name for field in dataclasses.fields(ModelConfig) if not isinstance(field.default, bool | str)]
-    assert set(MAX_VALUES) == set(numbers)
+    assert all(largest is not None for largest in bounds().values())
     for config in PRESETS.values():
-        for name in set(numbers) - {"nearest", "farthest"}:
-            value = getattr(config, name)
-            assert 8 * max(value if isinstance(value, tuple) else (value,)) <= MAX_VALUES[name], name
-    assert all(10 * parameter_count(task, config) < MAX_PARAMETERS for task in NETWORKS for config in PRESETS.values())
+        for name, largest in bounds().items():
+            section, field = name.split(".")
+            value = getattr(getattr(config, section), field)
+            if name not in ("depth.min_depth", "depth.max_depth"):
+                assert 8 * max(value if isinstance(value, tuple) else (value,)) <= largest, name
+    assert all(10 * parameter_count(config, task) < MAX_PARAMETERS for task in TASKS for config in PRESETS.values())
 
 
-@pytest.mark.parametrize("task", NETWORKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_the_largest_network_within_the_bounds_is_refused_before_it_is_built(task: str) -> None:
-    most = {name: int(value) for name, value in MAX_VALUES.items() if name not in ("nearest", "farthest")}
-    both = {name: (most[name], most[name]) for name in ("widths", "depths", "depth_widths")}
+    most: dict[str, dict[str, Any]] = {}
+    for name, largest in bounds().items():
+        section, field = name.split(".")
+        if name not in ("depth.min_depth", "depth.max_depth"):
+            pair = field in ("embed_dims", "depths")
+            most.setdefault(section, {})[field] = (int(largest), int(largest)) if pair else int(largest)
     began = time.perf_counter()
     with pytest.raises(InputError, match=r"would have \d+ parameters, and at most \d+ are built; choose smaller"):
-        build_network(task, ModelConfig(**(most | both)))
+        build_network(ModelConfig().changed(**most), task)
     assert time.perf_counter() - began < SECONDS
 
 
 def test_a_claim_of_a_million_layers_takes_no_memory(good: Path) -> None:
-    data = described(good, depths=[1_000_000, 2])
+    data = described(good, **{"encoder.depths": [1_000_000, 2]})
     tracemalloc.start()
     try:
         refused(good, data)
@@ -144,12 +164,24 @@ def test_a_claim_of_a_million_layers_takes_no_memory(good: Path) -> None:
         lambda header: header.update(__metadata__={KEY: 3}),
         lambda header: header.update(__metadata__={KEY: "[" * 100_000}),
         lambda header: header.update(__metadata__={KEY: '{"a": ' * 5000 + "1" + "}" * 5000}),
-        lambda header: header.update(__metadata__={KEY: '{"task": ["flow"], "trained": true, "config": {}}'}),
-        lambda header: header.update(__metadata__={KEY: '{"task": "flow", "trained": true, "config": {}, "task": 1}'}),
-        lambda header: header.update(__metadata__={KEY: '{"task": "flow", "trained": true, "config": null}'}),
-        lambda header: header.update(__metadata__={KEY: '{"task": "flow", "trained": 1, "config": {"nearest": NaN}}'}),
+        lambda header: header.update(__metadata__={KEY: '{"tasks": "flow", "trained": true, "config": {}}'}),
         lambda header: header.update(
-            __metadata__={KEY: '{"task": "flow", "trained": 1, "config": {"groups": ' + "9" * 5000 + "}}"}
+            __metadata__={KEY: '{"tasks": ["flow"], "trained": true, "config": {}, "tasks": 1}'}
+        ),
+        lambda header: header.update(__metadata__={KEY: '{"tasks": ["flow"], "trained": true, "config": null}'}),
+        lambda header: header.update(
+            __metadata__={KEY: '{"tasks": ["flow"], "trained": 1, "config": {"depth": {"min_depth": NaN}}}'}
+        ),
+        lambda header: header.update(
+            __metadata__={
+                KEY: '{"tasks": ["flow"], "trained": 1, "config": {"flow": {"num_prototypes": ' + "9" * 5000 + "}}}"
+            }
+        ),
+        lambda header: header.update(__metadata__={KEY: '{"tasks": [], "trained": true, "config": {}}'}),
+        lambda header: header.update(__metadata__={KEY: '{"tasks": ["flow", "flow"], "trained": true, "config": {}}'}),
+        lambda header: header.update(__metadata__={KEY: '{"tasks": [["flow"]], "trained": true, "config": {}}'}),
+        lambda header: header.update(
+            __metadata__={KEY: '{"tasks": ["flow"], "trained": true, "config": {}, "separate_encoders": 3}'}
         ),
         lambda header: header.update(more=7),
         lambda header: header.update(more={"dtype": "F32"}),
@@ -267,4 +299,4 @@ class TestDigests:
             load_weights(path)
 
     def test_weights_elsewhere_need_none(self, good: Path) -> None:
-        assert load_weights(good).task == "flow"
+        assert load_weights(good).tasks == ("flow",)

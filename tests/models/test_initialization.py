@@ -5,16 +5,16 @@ import torch
 from torch import nn
 
 from protoformer.models.config import PRESETS
-from protoformer.models.layers import meta_init
-from protoformer.models.networks import NETWORKS, build_network
+from protoformer.models.initialization import meta_init
+from protoformer.models.protoformer import TASKS, build_network
 
 
-@pytest.mark.parametrize("task", NETWORKS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_network_of_shapes_alone_has_those_of_the_real_one(task: str) -> None:
     with meta_init():
-        shapes = build_network(task, PRESETS["tiny"])
+        shapes = build_network(PRESETS["tiny"], task)
     assert all(parameter.is_meta for parameter in shapes.parameters())
-    real = build_network(task, PRESETS["tiny"]).state_dict()
+    real = build_network(PRESETS["tiny"], task).state_dict()
     assert {name: each.shape for name, each in shapes.state_dict().items()} == {n: r.shape for n, r in real.items()}
 
 

@@ -9,9 +9,10 @@ import torch
 import protoformer as pf
 from protoformer.models.heads import flow as flow_decoder
 from protoformer.models.heads.correlation import Correlation, all_pairs_bytes, row_bytes
-from protoformer.models.heads.flow import build_flow, cost_bytes
+from protoformer.models.heads.flow import cost_bytes
 from protoformer.models.kernels import dispatch
 from protoformer.models.kernels.dispatch import stores_half_costs, use_version
+from protoformer.models.protoformer import build_network
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -38,7 +39,7 @@ def products(half: bool, gradients: bool) -> Iterator[None]:
 
 
 def test_a_cpu_in_use_and_in_half_precision_keeps_rows_and_no_other_does(kinds: list[str]) -> None:
-    network = build_flow(pf.PRESETS["tiny"]).eval()
+    network = build_network(pf.PRESETS["tiny"], "flow").eval()
     images = torch.rand(2, 1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     for half, gradients, low_memory in (
         (True, False, False),
@@ -47,9 +48,9 @@ def test_a_cpu_in_use_and_in_half_precision_keeps_rows_and_no_other_does(kinds: 
         (True, False, True),
     ):
         with products(half, gradients):
-            network(*images, updates=1, low_memory=low_memory)
+            network(*images, num_updates=1, low_memory=low_memory)
     with products(True, False), use_version("plain"):
-        network(*images, updates=1)
+        network(*images, num_updates=1)
     assert kinds == [
         "RowCorrelation",
         "StoredCorrelation",

@@ -199,9 +199,9 @@ def test_products_with_bands_are_adaptive_pooling(size, grid, half):
     torch.testing.assert_close(*gradients)
 
 
-def mixer(channels: int = 32, heads: int = 2, prototypes: int = 10, **settings: object) -> Mixer:
+def mixer(channels: int = 32, heads: int = 2, num_prototypes: int = 10, **settings: object) -> Mixer:
     torch.manual_seed(0)
-    prototyping = Prototyping(channels, heads, prototypes, **settings)  # type: ignore[arg-type]
+    prototyping = Prototyping(channels, heads, num_prototypes, **settings)  # type: ignore[arg-type]
     return Mixer(prototyping, LatentSynchronization(channels, heads))
 
 
@@ -217,7 +217,7 @@ def mixed(module: nn.Module, half: bool = False) -> list[Tensor]:
     return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *learned])]
 
 
-SETTINGS = ({}, {"update": "cosine"}, {"normalize": False}, {"residual": False}, {"iterations": 0})
+SETTINGS = ({}, {"update": "cosine"}, {"normalize": False}, {"residual": False}, {"num_iterations": 0})
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
@@ -321,14 +321,14 @@ def test_without_gradients_synchronization_adds_what_it_does_with_them(batch, he
 
 def test_without_gradients_nothing_larger_than_the_features_is_made(monkeypatch):
     monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 2**14)
-    module, tokens = mixer(prototypes=100), torch.randn(1, 4000, 32)
+    module, tokens = mixer(num_prototypes=100), torch.randn(1, 4000, 32)
     with torch.no_grad(), Elements() as elements:
         module(tokens, (40, 100))
     assert elements.most == tokens.numel()  # memberships would be 800,000, and the hidden layer is twice the features
 
 
 def test_memberships_are_neither_made_nor_kept_until_they_are_asked_for():
-    module, tokens = mixer(prototypes=100), torch.randn(1, 400, 32).requires_grad_()
+    module, tokens = mixer(num_prototypes=100), torch.randn(1, 400, 32).requires_grad_()
     kept = []
 
     def remember(tensor: Tensor) -> Tensor:
@@ -343,7 +343,7 @@ def test_memberships_are_neither_made_nor_kept_until_they_are_asked_for():
 
 
 def test_memberships_when_asked_for_are_those_of_the_last_expectation():
-    prototyping = Prototyping(32, 2, 10, iterations=2)
+    prototyping = Prototyping(32, 2, 10, num_iterations=2)
     tokens = torch.randn(3, 63, 32)
     found = prototyping(tokens, (7, 9))
     keys, values = prototyping.keys_and_values(tokens)
@@ -358,8 +358,8 @@ def test_the_assignment_that_synchronization_made_comes_with_the_prototypes():
     _, found = module(tokens, (7, 9))
     assert torch.equal(found.assignment, nearest_prototype(tokens, found.centers))
     assert torch.equal(found.first(2).cpu().assignment, found.assignment[:2])
-    encoder = Encoder(preset("tiny", components="cap"))
-    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), prototypes=True).prototypes
+    encoder = Encoder(preset("tiny", encoder={"components": "cap"}).encoder)
+    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), return_prototypes=True).prototypes
     assert first.assignment is None
 
 

@@ -10,7 +10,7 @@ from protoformer.models.heads.matching import CELL, GlobalMatching
 def matching() -> GlobalMatching:
     """One that takes features for what cells are."""
     built = GlobalMatching(64)
-    built.cells = torch.nn.Identity()
+    built.embed = torch.nn.Identity()
     return built.requires_grad_(False)
 
 
@@ -66,8 +66,8 @@ def test_what_resembles_nothing_goes_with_what_is_around():
 def test_what_is_far_less_likely_than_nowhere_stays_however_sharp_likeness_is(sharpness: float):
     """All shares of places are then too small for a number."""
     built, source = matching(), features(24, 32)
-    built.log_sharpness.fill_(sharpness).log_()
-    built.nowhere.fill_(4.0)
+    built.logit_scale.fill_(sharpness).log_()
+    built.no_match_score.fill_(4.0)
     flow = built.flow(source, source.roll(8, 3))
     assert flow.isfinite().all() and flow.abs().max() < 0.01
 

@@ -9,7 +9,7 @@ from protoformer.errors import InputError
 from protoformer.loading import load
 from protoformer.models import pretrained as weights
 from protoformer.models.config import preset
-from protoformer.models.heads.stabilization import build_stabilize
+from protoformer.models.protoformer import build_network
 from protoformer.stabilization.predictor import StabilizationPredictor
 
 
@@ -22,8 +22,8 @@ def lender() -> torch.nn.Module:
 def borrower(lender: torch.nn.Module) -> StabilizationPredictor:
     """A network for stabilization whose encoder is flow's."""
     torch.manual_seed(0)
-    network = build_stabilize(preset("fast"))
-    network.features.load_state_dict(lender.get_submodule("features").state_dict())
+    network = build_network(preset("fast"), "stabilize")
+    network.encoder.load_state_dict(lender.get_submodule("encoder").state_dict())
     return StabilizationPredictor(network, True, torch.device("cpu"))
 
 
@@ -40,12 +40,12 @@ def test_the_file_is_smaller_by_the_encoder(borrower: StabilizationPredictor, tm
     borrower.save(tmp_path / "whole.safetensors", half=True)
     borrower.save(tmp_path / "part.safetensors", half=True, borrow=True)
     saved = (tmp_path / "whole.safetensors").stat().st_size - (tmp_path / "part.safetensors").stat().st_size
-    assert saved > 2 * sum(weight.numel() for weight in borrower.network.features.parameters())
+    assert saved > 2 * sum(weight.numel() for weight in borrower.network.encoder.parameters())
 
 
 def test_another_encoder_is_not_left_out(borrower: StabilizationPredictor, tmp_path: Path) -> None:
     with torch.no_grad():
-        next(borrower.network.features.parameters()).add_(1)
+        next(borrower.network.encoder.parameters()).add_(1)
     with pytest.raises(InputError, match=r"cannot borrow the encoder of flow, since its own is another; save it whole"):
         borrower.save(tmp_path / "part.safetensors", borrow=True)
     assert not list(tmp_path.iterdir())

@@ -4,13 +4,13 @@ import pytest
 from torch import Tensor, nn
 
 from protoformer.models.config import preset
-from protoformer.models.networks import build_network
 from protoformer.models.profiling import measure_forward_ms
+from protoformer.models.protoformer import build_network
 
 
 @pytest.mark.parametrize("task", ["flow", "depth"])
 def test_a_forward_pass_is_timed_at_the_size_asked_for(task: str) -> None:
-    network = build_network(task, preset("tiny", updates=1, depth_updates=1)).eval()
+    network = build_network(preset("tiny", flow={"num_updates": 1}, depth={"num_updates": 1}), task).eval()
     seen: list[tuple[int, ...]] = []
 
     def look(_: nn.Module, images: tuple[Tensor, ...]) -> None:

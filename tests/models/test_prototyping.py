@@ -33,13 +33,13 @@ def seeded(*args: object, **settings: object) -> Prototyping:
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),
-    prototypes=st.sampled_from([1, 2, 7, 10, 50]),
-    iterations=st.integers(0, 5),
+    num_prototypes=st.sampled_from([1, 2, 7, 10, 50]),
+    num_iterations=st.integers(0, 5),
 )
-def test_memberships_of_a_pixel_sum_to_one(update, height, width, prototypes, iterations):
-    found = seeded(16, 2, prototypes, iterations, update)(features_of(height, width, 16), (height, width))
-    assert found.centers.shape == (2, prototypes, 16)
-    assert found.memberships.shape == (2, 2 if iterations else 1, prototypes, height * width)
+def test_memberships_of_a_pixel_sum_to_one(update, height, width, num_prototypes, num_iterations):
+    found = seeded(16, 2, num_prototypes, num_iterations, update)(features_of(height, width, 16), (height, width))
+    assert found.centers.shape == (2, num_prototypes, 16)
+    assert found.memberships.shape == (2, 2 if num_iterations else 1, num_prototypes, height * width)
     assert torch.allclose(found.memberships.sum(dim=2), torch.ones(()), atol=1e-5)
     assert (found.memberships >= 0).all()
 
@@ -125,7 +125,7 @@ def test_the_start_is_the_mean_of_each_cell():
 
 
 def test_without_iterations_prototypes_stay_pooled_and_pixels_belong_to_their_cell():
-    prototyping = Prototyping(4, 1, 4, iterations=0)
+    prototyping = Prototyping(4, 1, 4, num_iterations=0)
     features = features_of(4, 6, 4)
     found = prototyping(features, (4, 6))
     assert not list(prototyping.parameters())
@@ -297,4 +297,4 @@ def test_bad_settings_are_refused():
     with pytest.raises(ValueError, match="30 channels cannot be split into 4 heads"):
         Prototyping(30, 4)
     with pytest.raises(ValueError, match="-1 iterations"):
-        Prototyping(32, 4, iterations=-1)
+        Prototyping(32, 4, num_iterations=-1)

@@ -8,23 +8,25 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories, cell_terms, evaluate_fields
-from protoformer.models.config import preset
-from protoformer.models.heads.flow import build_flow
-from protoformer.models.heads.stabilization import KERNEL_SIGMA, REGRESSORS, VERTICES, StabilizeNetwork, build_stabilize
-from protoformer.models.networks import build_network
+from protoformer.models.config import REGRESSORS, preset
+from protoformer.models.heads.stabilization import KERNEL_SIGMA, VERTICES
 from protoformer.models.profiling import count_parameters
+from protoformer.models.protoformer import ProtoFormer, build_network
 
 SIZE = (64, 96)
 CELLS = (8, 12)
 
 
-def network(regressor: str, window: int = 30, **fields: int) -> StabilizeNetwork:
+def network(regressor: str, window: int = 30, **fields: int) -> ProtoFormer:
     torch.manual_seed(0)
-    return build_stabilize(preset("tiny", regressor=regressor, stab_window=window, stab_past=window, **fields)).eval()
+    return build_network(
+        preset("tiny", stabilization={"regressor": regressor, "field_window": window, "grid_window": window}, **fields),
+        "stabilize",
+    ).eval()
 
 
-def steps_of(network: StabilizeNetwork) -> Tensor:
-    past, future = network.window
+def steps_of(network: ProtoFormer) -> Tensor:
+    past, future = network.config.stabilization.window
     return torch.arange(-past, future + 1).float()
 
 
@@ -34,7 +36,7 @@ def moved(path: Tensor, cells: tuple[int, int] = CELLS) -> Trajectories:
     return Trajectories(places.contiguous(), torch.ones(1, len(path), 1, *cells))
 
 
-def last_warp(network: StabilizeNetwork, trails: Trajectories) -> Tensor:
+def last_warp(network: ProtoFormer, trails: Trajectories) -> Tensor:
     height, width = (8 * side for side in trails.displacements.shape[-2:])
     image = torch.rand(len(trails.displacements), 3, height, width, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -42,11 +44,11 @@ def last_warp(network: StabilizeNetwork, trails: Trajectories) -> Tensor:
     return warp
 
 
-def shake(network: StabilizeNetwork, size: float = 6.0, hertz: float = 4.0) -> tuple[Tensor, Tensor]:
+def shake(network: ProtoFormer, size: float = 6.0, hertz: float = 4.0) -> tuple[Tensor, Tensor]:
     """A path of T x 2, as trails have it, and how far off the stable one it is at now: 2."""
     steps = steps_of(network)
     phase = 2 * math.pi * hertz / 30 * steps[:, None] + torch.tensor([1.0, 2.0])
-    path, now = size * phase.sin(), network.window[0]
+    path, now = size * phase.sin(), network.config.stabilization.window[0]
     return path - path[now], path[now]
 
 
@@ -83,8 +85,8 @@ def test_what_is_steady_stays_as_it_is(regressor: str) -> None:
 def test_whatever_has_been_learned_a_steady_pan_stays_as_it_is() -> None:
     chosen = network("field")
     with torch.no_grad():
-        chosen.path.filter.normal_(std=3.0)
-        chosen.path.kernel.normal_()
+        chosen.stabilization_head.path_filter.filter.normal_(std=3.0)
+        chosen.stabilization_head.path_filter.kernel.normal_()
     pan = steps_of(chosen)[:, None] * torch.tensor([3.0, -1.0])
     assert last_warp(chosen, moved(pan)).abs().max() < 0.5
 
@@ -115,8 +117,8 @@ def test_what_walks_by_does_not_take_the_frame_with_it() -> None:
 def test_a_grid_bends_only_at_its_vertices() -> None:
     chosen = network("grid")
     with torch.no_grad():
-        for stage in chosen.stages:
-            stage.places.weight.normal_()
+        for stage in chosen.stabilization_head.stages:
+            stage.cell_head.weight.normal_()
     cells = (7 * 4, 7 * 5)  # four and five cells between two vertices
     bend = last_warp(chosen, moved(shake(chosen)[0], cells)).diff(n=2, dim=3).abs().amax(dim=(0, 1, 2))
     bent = (bend > 1e-3).nonzero().flatten()
@@ -137,7 +139,7 @@ def test_any_working_size_of_whole_cells(regressor: str, cells: tuple[int, int])
 def test_gradients_reach_all_but_the_encoder(regressor: str) -> None:
     chosen = network(regressor, window=6).train()
     with torch.no_grad():  # or what stands before a head that says nothing would get none
-        for head in (*chosen.stages, chosen.path.perceptron):
+        for head in (*chosen.stabilization_head.stages, chosen.stabilization_head.path_filter.mlp):
             for part in head.modules():
                 if isinstance(part, torch.nn.Linear):
                     part.weight.normal_(std=0.05)
@@ -149,10 +151,10 @@ def test_gradients_reach_all_but_the_encoder(regressor: str) -> None:
     still = [
         name
         for name, parameter in chosen.named_parameters()
-        if not name.startswith("features.") and not (parameter.grad is not None and parameter.grad.abs().max() > 0)
+        if not name.startswith("encoder.") and not (parameter.grad is not None and parameter.grad.abs().max() > 0)
     ]
     assert [name for name in still if not name.endswith(".key.bias")] == []
-    assert all(parameter.grad is None for parameter in chosen.features.parameters())
+    assert all(parameter.grad is None for parameter in chosen.encoder.parameters())
 
 
 def test_frames_do_not_see_one_another() -> None:
@@ -170,16 +172,17 @@ def test_frames_do_not_see_one_another() -> None:
 
 
 def test_windows_go_one_way_or_both() -> None:
-    assert network("grid").window == (30, 0) and network("field").window == (30, 30)
-    assert build_stabilize(preset("fast")).window == (60, 60)
-    assert build_stabilize(preset("paper")).window == (15, 15)
+    assert network("grid").config.stabilization.window == (30, 0)
+    assert network("field").config.stabilization.window == (30, 30)
+    assert preset("fast").stabilization.window == (60, 60)
+    assert preset("paper").stabilization.window == (15, 15)
 
 
 def test_it_is_small_beside_the_encoder_that_flow_has_too() -> None:
-    fast, flow = build_network("stabilize", preset("fast")), build_flow(preset("fast"))
-    assert isinstance(fast, StabilizeNetwork)
-    assert count_parameters(fast) - count_parameters(fast.features) < 1.5e6
-    assert count_parameters(fast.features) == count_parameters(flow.features)
+    fast, flow = build_network(preset("fast"), "stabilize"), build_network(preset("fast"), "flow")
+    assert isinstance(fast, ProtoFormer)
+    assert count_parameters(fast) - count_parameters(fast.encoder) < 1.5e6
+    assert count_parameters(fast.encoder) == count_parameters(flow.encoder)
 
 
 @pytest.mark.parametrize(
@@ -187,10 +190,10 @@ def test_it_is_small_beside_the_encoder_that_flow_has_too() -> None:
 )
 def test_trails_that_do_not_fit_are_named(size: tuple[int, int], frames: int) -> None:
     trails = Trajectories(torch.zeros(1, frames, 2, *CELLS), torch.ones(1, frames, 1, *CELLS))
-    with pytest.raises(ValueError, match="multiples of 8, and trajectories of"):
+    with pytest.raises(ValueError, match=r"multiples of 8, not|need trajectories of"):
         network("field", window=6)(torch.zeros(1, 3, *size), trails)
 
 
 def test_an_unknown_regressor_is_refused() -> None:
     with pytest.raises(InputError, match="regressor is 'mesh', but it must be one of field, grid"):
-        preset("tiny", regressor="mesh")
+        preset("tiny", stabilization={"regressor": "mesh"})

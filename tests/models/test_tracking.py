@@ -6,25 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoformer.errors import InputError
-from protoformer.models.config import ModelConfig, preset
-from protoformer.models.heads.tracking import (
-    CornerHead,
-    TargetTokens,
-    TrackNetwork,
-    TrackPrediction,
-    build_track,
-    clamp_box_size,
-)
-from protoformer.models.networks import build_network
+from protoformer.models.config import preset
+from protoformer.models.heads.tracking import CornerHead, TargetTokens, TrackingPrediction, clamp_box_size
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.tracking.target import FIRMNESS
 
-SMALL = {"search_side": 64, "reference_side": 48}
+SMALL = {"search_size": 64, "template_size": 48}
 
 
 @pytest.fixture(scope="module")
-def network() -> TrackNetwork:
+def network() -> ProtoFormer:
     torch.manual_seed(0)
-    return build_track(preset("tiny", **SMALL)).eval()
+    return build_network(preset("tiny", tracking=SMALL), "track").eval()
 
 
 def example(batch: int, reference: int = 48, search: int = 64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,19 +30,17 @@ def example(batch: int, reference: int = 48, search: int = 64) -> tuple[torch.Te
 
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 4), st.integers(3, 8), st.integers(3, 10))
-def test_any_batch_and_any_sides_of_whole_eights(
-    network: TrackNetwork, batch: int, reference: int, search: int
-) -> None:
+def test_any_batch_and_any_sides_of_whole_eights(network: ProtoFormer, batch: int, reference: int, search: int) -> None:
     with torch.no_grad():
         found = network(*example(batch, 8 * reference, 8 * search))
-    assert [tuple(boxes.shape) for boxes in found.boxes] == [(batch, 4)] * network.config.stages
-    assert found.score_logits.shape == (batch,) and found.heats.shape == (batch, 2, 2 * search, 2 * search)
-    assert torch.allclose(found.heats.sum(dim=(2, 3)), torch.ones(batch, 2), atol=1e-5)
+    assert [tuple(boxes.shape) for boxes in found.boxes] == [(batch, 4)] * network.config.tracking.num_stages
+    assert found.score_logits.shape == (batch,) and found.heatmaps.shape == (batch, 2, 2 * search, 2 * search)
+    assert torch.allclose(found.heatmaps.sum(dim=(2, 3)), torch.ones(batch, 2), atol=1e-5)
     assert all(tensor.isfinite().all() for tensor in (*found.boxes, found.score_logits))
 
 
 @torch.no_grad()
-def test_targets_do_not_see_one_another(network: TrackNetwork) -> None:
+def test_targets_do_not_see_one_another(network: ProtoFormer) -> None:
     reference, boxes, search = example(3)
     whole = network(reference, boxes, search)
     alone = network(reference[1:2], boxes[1:2], search[1:2])
@@ -58,30 +49,30 @@ def test_targets_do_not_see_one_another(network: TrackNetwork) -> None:
 
 
 @torch.no_grad()
-def test_a_template_serves_every_search(network: TrackNetwork) -> None:
+def test_a_template_serves_every_search(network: ProtoFormer) -> None:
     reference, boxes, search = example(2)
-    template = network.embed(reference, boxes)
-    assert torch.equal(network.locate(template, search).boxes[-1], network(reference, boxes, search).boxes[-1])
+    template = network.embed_target(reference, boxes)
+    assert torch.equal(network.locate_target(template, search).boxes[-1], network(reference, boxes, search).boxes[-1])
 
 
-def total(found: TrackPrediction) -> torch.Tensor:
+def total(found: TrackingPrediction) -> torch.Tensor:
     return torch.stack([boxes.sum() for boxes in found.boxes]).sum() + found.score_logits.sum()
 
 
-@pytest.mark.parametrize("fields", [{}, {"target_grid": 1, "stages": 1}])
+@pytest.mark.parametrize("fields", [{}, {"target_grid": 1, "num_stages": 1}])
 def test_gradients_reach_every_parameter(fields: dict[str, int]) -> None:
     torch.manual_seed(0)
-    network = build_track(preset("tiny", **SMALL, **fields)).train()
+    network = build_network(preset("tiny", tracking={**SMALL, **fields}), "track").train()
     total(network(*example(2))).backward()
     still = [name for name, parameter in network.named_parameters() if not (parameter.grad is not None)]
     assert still == []
     # Zero where a bias adds the same to every key of a softmax, or to every cell of a heat map.
     dead = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().max() > 0]
-    assert all(name.endswith((".key.bias", "heat.bias")) for name in dead)
+    assert all(name.endswith((".key.bias", "heatmap_proj.bias")) for name in dead)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 60, 64), (1, 3, 64, 60), (1, 1, 64, 64), (3, 64, 64)])
-def test_sides_that_are_not_whole_eights_are_named(network: TrackNetwork, shape: tuple[int, ...]) -> None:
+def test_sides_that_are_not_whole_eights_are_named(network: ProtoFormer, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="multiples of 8"):
         network(torch.zeros(shape), torch.zeros(1, 4), torch.zeros(1, 3, 64, 64))
 
@@ -89,8 +80,8 @@ def test_sides_that_are_not_whole_eights_are_named(network: TrackNetwork, shape:
 def test_corners_are_the_means_of_their_heat_maps_in_pixels() -> None:
     head = CornerHead(2)
     with torch.no_grad():
-        head.heat.weight.copy_(torch.eye(2)[..., None, None])
-        head.heat.bias.zero_()
+        head.heatmap_proj.weight.copy_(torch.eye(2)[..., None, None])
+        head.heatmap_proj.bias.zero_()
     maps = torch.full((1, 2, 16, 16), -100.0)
     maps[0, 0, 2, 3] = maps[0, 1, 9, 12] = 100.0
     _, boxes, _ = head(maps, None, None)
@@ -101,8 +92,8 @@ def test_corners_are_the_means_of_their_heat_maps_in_pixels() -> None:
 def test_an_expectation_decides_between_two_places_that_look_alike() -> None:
     head = CornerHead(2)
     with torch.no_grad():
-        head.heat.weight.copy_(torch.eye(2)[..., None, None])
-        head.heat.bias.zero_()
+        head.heatmap_proj.weight.copy_(torch.eye(2)[..., None, None])
+        head.heatmap_proj.bias.zero_()
     maps = torch.full((2, 2, 16, 16), -100.0)
     maps[:, :, 4, 2] = maps[:, :, 4, 13] = 0.0
     expected = torch.tensor([[8.0, 16.0, 2.0, 2.0]]).repeat(2, 1)
@@ -117,8 +108,8 @@ def test_an_expectation_decides_between_two_places_that_look_alike() -> None:
 @torch.no_grad()
 def test_in_use_a_corner_lies_on_one_of_two_places_that_look_alike_and_not_between_them() -> None:
     head = CornerHead(2).eval()
-    head.heat.weight.copy_(torch.eye(2)[..., None, None])
-    head.heat.bias.zero_()
+    head.heatmap_proj.weight.copy_(torch.eye(2)[..., None, None])
+    head.heatmap_proj.bias.zero_()
     maps = torch.full((3, 2, 16, 16), -100.0)
     maps[:, :, 4, 2] = maps[:, :, 4, 12] = 0.0
     expected = torch.tensor([[8.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0]])
@@ -142,7 +133,7 @@ def test_heat_keeps_full_precision_where_the_rest_is_in_half() -> None:
 def test_what_is_around_a_long_target_is_what_the_crop_shows() -> None:
     tokens = TargetTokens(8, 4)
     maps = torch.rand(1, 8, 16, 16, generator=torch.Generator().manual_seed(0)) + 1
-    found = tokens(maps, torch.tensor([[48.0, 20.0, 32.0, 88.0]])).tokens - tokens.places
+    found = tokens(maps, torch.tensor([[48.0, 20.0, 32.0, 88.0]])).tokens - tokens.token_embed
     # Beyond the crop there would be zeros, of which the norm makes the same token everywhere.
     around = found[0, 17:].unflatten(0, (4, 4))
     assert (around[0] - around[3]).abs().amax(dim=1).min() > 1e-3
@@ -157,23 +148,23 @@ def test_the_presets_have_these_many_parameters() -> None:
     counts = {}
     for name in ("paper", "fast", "tiny"):
         with torch.device("meta"):
-            network = build_network("track", preset(name))
+            network = build_network(preset(name), "track")
         counts[name] = round(sum(each.numel() for each in network.parameters()) / 1e6, 1)
     assert counts == {"paper": 14.6, "fast": 5.7, "tiny": 1.2}
 
 
-@pytest.mark.parametrize("fields", [{"search_side": 100}, {"track_width": 100}, {"stages": 0}, {"target_grid": 0}])
+@pytest.mark.parametrize("fields", [{"search_size": 100}, {"hidden_dim": 100}, {"num_stages": 0}, {"target_grid": 0}])
 def test_a_configuration_that_cannot_be_is_an_input_error(fields: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"multiple of|1 or more"):
-        ModelConfig(**fields)
+        preset("paper", tracking=fields)
 
 
 @torch.no_grad()
 def test_while_training_the_next_stage_goes_on_from_a_box_as_in_use() -> None:
     torch.manual_seed(0)
-    network = build_track(preset("tiny", **SMALL)).train()
+    network = build_network(preset("tiny", tracking=SMALL), "track").train()
     seen: list[torch.Tensor] = []
-    network.refinements[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    network.tracking_head.refinements[0].register_forward_pre_hook(lambda _, given: seen.append(given[1]))
     reference, search = torch.rand(2, 1, 3, 64, 64) * 2 - 1
     boxes = torch.tensor([[20.0, 16.0, 20.0, 24.0]])
     learned = network(reference, boxes, search).boxes[0]

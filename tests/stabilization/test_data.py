@@ -1,6 +1,5 @@
 """Training windows for stabilization."""
 
-import dataclasses
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from protoformer.synthetic.scene import Scenes
 from protoformer.synthetic.texture_bank import procedural_bank
 
 SIZE = (48, 64)
-CONFIG = preset("tiny", stab_window=4, stab_past=6)
+CONFIG = preset("tiny", stabilization={"field_window": 4, "grid_window": 6})
 
 
 BANK = procedural_bank(side=64, each=3)
@@ -55,7 +54,7 @@ def test_a_window_is_decided_by_its_scene_alone(scenes: Scenes, windows: Stabili
 
 
 def test_a_grids_window_ends_with_the_frame_itself(scenes: Scenes) -> None:
-    config = dataclasses.replace(CONFIG, regressor="grid")
+    config = CONFIG.changed(stabilization={"regressor": "grid"})
     found = SyntheticWindows(config)(Renderer(scenes.part(0, 1), BANK), "clean")
     assert found.displacements.shape[2] == 7 and found.displacements[:, :, -1].abs().max() < 1e-3
 

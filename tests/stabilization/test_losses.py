@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.models.heads.stabilization import StabilizePrediction
+from protoformer.models.heads.stabilization import StabilizationPrediction
 from protoformer.stabilization.losses import StabilizeLoss, stabilize_loss
 from protoformer.synthetic.samples import StabilityWindows
 from protoformer.training.recipe import LossSection
@@ -30,7 +30,9 @@ def windows(warp: Tensor | None = None, count: int = 1) -> StabilityWindows:
 
 def loss_of(*warps: Tensor, of: StabilityWindows | None = None, weights: LossSection = PLAIN) -> StabilizeLoss:
     """warps: of each stage, N x 2 x 2 x h x w."""
-    return stabilize_loss(StabilizePrediction(tuple(warp.flatten(0, 1) for warp in warps)), of or windows(), weights)
+    return stabilize_loss(
+        StabilizationPrediction(tuple(warp.flatten(0, 1) for warp in warps)), of or windows(), weights
+    )
 
 
 def constant(x: float, y: float, second: float = 1.0) -> Tensor:

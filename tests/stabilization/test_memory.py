@@ -20,7 +20,7 @@ import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.io.memory import TRIM_EVERY, trim_memory
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.protoformer import build_network
 from protoformer.stabilization.analysis import MotionAnalyzer
 from protoformer.stabilization.camera_motion import Features
 from protoformer.stabilization.metrics import StabilityMeter
@@ -33,8 +33,8 @@ Frames = Callable[[int], Iterator[np.ndarray]]
 def model() -> pf.StabilizationPredictor:
     """The smallest networks, with random weights."""
     with pytest.warns(pf.UntrainedWarning):
-        network = pf.load("tiny", device="cpu", task="stabilize", stab_window=1).network
-    return pf.StabilizationPredictor(network, False, torch.device("cpu"), build_flow(preset("tiny")))
+        network = pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 1}).network
+    return pf.StabilizationPredictor(network, False, torch.device("cpu"), build_network(preset("tiny"), "flow"))
 
 
 @pytest.fixture(scope="module")

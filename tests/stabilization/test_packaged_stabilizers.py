@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from protoformer.loading import load_stabilizer
-from protoformer.models.heads.stabilization import REGRESSORS
+from protoformer.models.config import REGRESSORS
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.stabilization.rendering import sample_field
 from protoformer.stabilization.training import StabilizeTask
@@ -39,7 +39,7 @@ def steady_walk() -> list[np.ndarray]:
 def test_less_than_a_quarter_of_a_shake_is_left_by_one_that_sees_both_ways() -> None:
     recipe = read_recipe("stabilize-synthetic").changed([f"data.seed={UNSEEN}", "run.validation_scenes=4"])
     field = load_stabilizer(regressor="field", device="cpu")
-    scores = StabilizeTask(recipe).held_out(torch.device("cpu")).validate(field.network).scores
+    scores = StabilizeTask(recipe).validation_set(torch.device("cpu")).validate(field.network).scores
     assert scores["shake"] > 3 and scores["error"] < 0.25 * scores["shake"]
 
 

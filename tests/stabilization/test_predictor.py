@@ -28,8 +28,8 @@ def model() -> pf.StabilizationPredictor:
     """The smallest network, whose warps smooth the trails as they are, with the flow of the package."""
     if packaged_weights("flow") is None:
         pytest.skip("the package brings no weights for flow")
-    with pytest.warns(pf.UntrainedWarning, match="nothing in its warps is learned"):
-        return pf.load("tiny", device="cpu", task="stabilize", stab_window=4)
+    with pytest.warns(pf.UntrainedWarning, match="camera motion is smoothed without a learned warp"):
+        return pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 4})
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_the_meter_scores_what_was_done_to_a_clip(clip: Clip) -> None:
 
 def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", task="stabilize", stab_window=1)
+        model = pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 1})
     found, kept = [], []
 
     def watched(analyzer: MotionAnalyzer, before: FrameView, after: FrameView) -> FramePair | None:
@@ -220,7 +220,9 @@ def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypa
 def test_with_a_delay_nothing_later_matters(model: pf.StabilizationPredictor, clip: Clip, regressor: str) -> None:
     if regressor == "grid":
         with pytest.warns(pf.UntrainedWarning):
-            model = pf.load("tiny", device="cpu", task="stabilize", regressor="grid", stab_past=3)
+            model = pf.load(
+                "tiny", device="cpu", task="stabilize", stabilization={"regressor": "grid", "grid_window": 3}
+            )
     frames = clip(shaky(6))
     frames[4] = np.zeros_like(frames[0])  # which is bridged, but not by what comes later
     one, two = (model.stabilize(each, delay=2) for each in (frames, [*frames[:5], clip(-4 - shaky(1))[0]]))

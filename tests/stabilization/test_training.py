@@ -8,8 +8,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import build_flow
-from protoformer.models.heads.stabilization import StabilizeNetwork, build_stabilize
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.stabilization.drawing import draw_window
 from protoformer.stabilization.training import StabilizeTask
 from protoformer.tasks import task_of
@@ -26,7 +25,7 @@ from protoformer.training.recipe import (
 from protoformer.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-SMALL = {"stab_window": 4, "stab_past": 4}
+SMALL = {"stabilization": {"field_window": 4, "grid_window": 4}}
 
 
 @pytest.fixture
@@ -43,11 +42,11 @@ def recipe() -> Recipe:
 
 def test_a_recipe_of_stabilization_trains_stabilization(recipe: Recipe) -> None:
     task = task_of(recipe)
-    assert isinstance(task, StabilizeTask) and isinstance(task.build(), StabilizeNetwork)
+    assert isinstance(task, StabilizeTask) and isinstance(task.build(), ProtoFormer)
     packaged = read_recipe("stabilize-synthetic")
     assert packaged.model.init_weights == "flow" and isinstance(task_of(packaged), StabilizeTask)
     height, width = packaged.data.crop_size
-    assert height * width <= packaged.model.config().stab_pixels and height % 8 == width % 8 == 0
+    assert height * width <= packaged.model.config().stabilization.max_pixels and height % 8 == width % 8 == 0
 
 
 def test_videos_on_disk_have_no_warps_to_learn_from(recipe: Recipe) -> None:
@@ -79,7 +78,7 @@ def test_frames_that_are_held_out_stay_the_same_and_can_be_drawn(recipe: Recipe)
 
 
 def test_the_encoder_is_flows_and_stays_so(recipe: Recipe) -> None:
-    flow, whole = build_flow(preset("tiny")), build_stabilize(preset("tiny", **SMALL))
+    flow, whole = build_network(preset("tiny"), "flow"), build_network(preset("tiny", **SMALL), "stabilize")
     task = StabilizeTask(recipe, flow)
     network = task.build().train()
     tensors = task.tensors(next(task.source(0, 1, CPU, pytest.fail).batches(0)))
@@ -87,7 +86,7 @@ def test_the_encoder_is_flows_and_stays_so(recipe: Recipe) -> None:
     task.loss(network, tensors, task.weight(tensors)).total.backward()
     optimizer.step()
     begun = network.state_dict()
-    assert all(torch.equal(begun[f"features.{name}"], each) for name, each in flow.features.state_dict().items())
+    assert all(torch.equal(begun[f"encoder.{name}"], each) for name, each in flow.encoder.state_dict().items())
     copied = StabilizeTask(recipe, whole).build().state_dict()
     assert all(torch.equal(copied[name], tensor) for name, tensor in whole.state_dict().items())
 
@@ -108,7 +107,7 @@ def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: P
 @pytest.mark.long
 def test_the_smallest_network_takes_most_of_a_few_shakes_away(recipe: Recipe) -> None:
     steps, rate = 45, 4e-3
-    task = StabilizeTask(recipe.changed(["data.batch_size=8", "model.overrides.stab_window=15"]))
+    task = StabilizeTask(recipe.changed(["data.batch_size=8", "model.overrides.stabilization.field_window=15"]))
     tensors = task.tensors(next(task.source(0, 1, CPU, pytest.fail).batches(0)))
     torch.manual_seed(0)
     network = task.build().train()

@@ -123,7 +123,7 @@ class NoiseTask(FlowTask):
 
 def noise_recipe(**run: Any) -> Recipe:
     return Recipe(
-        model=ModelSection(preset="tiny", overrides={"updates_training": 2}),
+        model=ModelSection(preset="tiny", overrides={"flow": {"num_train_updates": 2}}),
         data=DataSection(batch_size=2, crop_size=(64, 64)),
         optimizer=OptimizerSection(lr=1e-3),
         schedule=ScheduleSection(kind="one_cycle"),

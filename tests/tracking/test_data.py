@@ -21,7 +21,7 @@ from protoformer.tracking.data import ClipPairs, SyntheticPairs
 from protoformer.training.recipe import DataSection, DatasetSection
 from protoformer.training.sources import dataset_source, synthetic_source
 
-CONFIG = preset("tiny", search_side=64, reference_side=48)
+CONFIG = preset("tiny", tracking={"search_size": 64, "template_size": 48})
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(48, 64), families={"chase": 0.6, "objects": 0.4})
 TENSORS = ("reference", "reference_boxes", "search", "boxes", "located", "judged")
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from protoformer.models.heads.tracking import TrackPrediction
+from protoformer.models.heads.tracking import TrackingPrediction
 from protoformer.synthetic.samples import TrackPairs
 from protoformer.tracking.losses import track_loss
 
@@ -24,9 +24,9 @@ def pairs(boxes: list[list[float]], located: list[bool], judged: list[bool] | No
     )
 
 
-def predicted(*stages: list[list[float]], logits: list[float]) -> TrackPrediction:
+def predicted(*stages: list[list[float]], logits: list[float]) -> TrackingPrediction:
     boxes = tuple(torch.tensor(stage, requires_grad=True) for stage in stages)
-    return TrackPrediction(boxes, torch.tensor(logits, requires_grad=True), torch.zeros(len(logits), 2, 4, 4))
+    return TrackingPrediction(boxes, torch.tensor(logits, requires_grad=True), torch.zeros(len(logits), 2, 4, 4))
 
 
 def test_a_box_beside_the_truth_by_hand() -> None:
@@ -92,16 +92,16 @@ def test_heat_belongs_at_the_true_corners() -> None:
     heats[0, 0, 0, 1] = 0.5
     heats[0, 1, 2:, 2:] = 0.25
     box = torch.tensor([[37.5, 12.5, 37.5, 62.5]], requires_grad=True)
-    prediction = TrackPrediction((box,), torch.zeros(1), heats.requires_grad_())
+    prediction = TrackingPrediction((box,), torch.zeros(1), heats.requires_grad_())
     truth = pairs([[37.5, 12.5, 37.5, 62.5]], [True])
     loss = track_loss(prediction, truth, corners=0.2)
     assert loss.corners.item() == pytest.approx((math.log(2) + math.log(4)) / 2)
     assert loss.total.item() == pytest.approx(0.2 * loss.corners.item() + math.log(2), abs=1e-6)
     loss.total.backward()
     assert (heats.grad[0, 0, 0, 1] < 0) and (heats.grad[0, 1, 2:, 2:] < 0).all()
-    beyond = track_loss(TrackPrediction((box,), torch.zeros(1), heats), pairs([[-40.0, -9, 115.0, 84.0]], [True]))
+    beyond = track_loss(TrackingPrediction((box,), torch.zeros(1), heats), pairs([[-40.0, -9, 115.0, 84.0]], [True]))
     assert beyond.corners.item() == pytest.approx((math.log(1e9) + math.log(4)) / 2)
-    nowhere = track_loss(TrackPrediction((box,), torch.zeros(1), heats), pairs([[math.nan] * 4], [False]))
+    nowhere = track_loss(TrackingPrediction((box,), torch.zeros(1), heats), pairs([[math.nan] * 4], [False]))
     assert nowhere.corners.item() == 0
 
 

@@ -14,7 +14,7 @@ TARGETS = (Target((20.0, 12.0, 16.0, 14.0)), Target((50.0, 30.0, 10.0, 18.0)))
 @pytest.fixture(scope="module")
 def engine() -> TrackingEngine:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", task="track", search_side=64, reference_side=48)
+        model = pf.load("tiny", device="cpu", task="track", tracking={"search_size": 64, "template_size": 48})
     return TrackingEngine(model.network, torch.device("cpu"), half=False)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
-from protoformer.models.heads.tracking import Template, TrackPrediction
+from protoformer.models.heads.tracking import Template, TrackingPrediction
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.target import PATIENCE
 
@@ -18,20 +18,22 @@ Box = tuple[int, int, int, int]
 class Oracle(nn.Module):
     """Knows a target by its color, and finds the rectangle that has it; gray is 0 to a network."""
 
-    config = preset("tiny", search_side=128, reference_side=96)
+    config = preset("tiny", tracking={"search_size": 128, "template_size": 96})
 
-    def embed(self, reference: Tensor, boxes: Tensor) -> Template:
+    def embed_target(self, reference: Tensor, boxes: Tensor) -> Template:
         color = roi_align(reference, enlarge_boxes(boxes, 0.5), 1).flatten(1)
         return Template(color[:, None], color[:, None], color)
 
-    def locate(self, template: Template, search: Tensor, expected: Tensor, firmness: Tensor) -> TrackPrediction:
+    def locate_target(
+        self, template: Template, search: Tensor, prior: Tensor, prior_weight: Tensor
+    ) -> TrackingPrediction:
         color = template.summary[:, :, None, None]
         share = (search * color).sum(dim=1) / color.square().sum(dim=1)
         share = torch.where(share > 0.05, share.clamp_max(1), 0.0)
         across, down = share.amax(dim=1), share.amax(dim=2)
         (x, width), (y, height) = _span(across), _span(down)
         seen = torch.where(share.sum(dim=(1, 2)) > 9, 10.0, -10.0)
-        return TrackPrediction((torch.stack((x, y, width, height), dim=1),), seen, torch.zeros(0))
+        return TrackingPrediction((torch.stack((x, y, width, height), dim=1),), seen, torch.zeros(0))
 
 
 def _span(profile: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from protoformer.synthetic.samples import TrackPairs
 from protoformer.tracking import data as track_pairs
 from protoformer.tracking.data import CropViews, cut_pairs
 
-CONFIG = preset("tiny", search_side=64, reference_side=48)
+CONFIG = preset("tiny", tracking={"search_size": 64, "template_size": 48})
 BOX = (60.0, 40.0, 30.0, 20.0)
 
 

@@ -23,8 +23,8 @@ BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
 def model() -> pf.TrackingPredictor:
     """The smallest network, with its random weights, but sure of whatever it finds, so that boxes move."""
     with pytest.warns(pf.UntrainedWarning):
-        found = pf.load("tiny", device="cpu", task="track", search_side=64, reference_side=48)
-    torch.nn.init.constant_(found.network.score.inside.say.bias, 5.0)
+        found = pf.load("tiny", device="cpu", task="track", tracking={"search_size": 64, "template_size": 48})
+    torch.nn.init.constant_(found.network.tracking_head.score_head.roi_head.out_proj.bias, 5.0)
     return found
 
 

@@ -32,7 +32,7 @@ def test_a_sure_box_is_taken_over_and_its_size_changes_a_little_less_than_it_was
 
 def test_a_low_score_is_ignored_and_the_last_sure_one_stays() -> None:
     target = Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE - 0.01, False, SIZE)
-    assert target.lost and target.box == BOX and target.firmness == 0
+    assert target.lost and target.box == BOX and target.prior_weight == 0
     assert Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE + 0.01, False, SIZE).lost is False
 
 

@@ -8,8 +8,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import build_flow
-from protoformer.models.heads.tracking import TrackNetwork, build_track
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.synthetic.samples import TrackPairs
 from protoformer.tasks import task_of
 from protoformer.tracking.losses import track_loss
@@ -27,7 +26,7 @@ from protoformer.training.recipe import (
 from protoformer.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-SMALL = {"search_side": 64, "reference_side": 48}
+SMALL = {"tracking": {"search_size": 64, "template_size": 48}}
 
 
 @pytest.fixture
@@ -44,13 +43,13 @@ def recipe() -> Recipe:
 
 def test_a_recipe_of_tracking_trains_tracking(recipe: Recipe) -> None:
     task = task_of(recipe)
-    assert isinstance(task, TrackTask) and isinstance(task.build(), TrackNetwork)
+    assert isinstance(task, TrackTask) and isinstance(task.build(), ProtoFormer)
 
 
 @pytest.mark.parametrize(("name", "side"), [("track-synthetic", 192), ("track-lasot", 352)])
 def test_the_packages_recipes_can_be_built(name: str, side: int) -> None:
     found = read_recipe(name)
-    assert (found.task, found.model.config().search_side) == ("track", side)
+    assert (found.task, found.model.config().tracking.search_size) == ("track", side)
     assert isinstance(task_of(found), TrackTask)
 
 
@@ -88,13 +87,13 @@ def test_pairs_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Re
 
 
 def test_weights_of_flow_begin_the_encoder_and_those_of_tracking_everything(recipe: Recipe) -> None:
-    flow, track = build_flow(preset("tiny")), build_track(preset("tiny", **SMALL))
+    flow, track = build_network(preset("tiny"), "flow"), build_network(preset("tiny", **SMALL), "track")
     begun = TrackTask(recipe, flow).build().state_dict()
-    assert all(torch.equal(begun[f"features.{name}"], each) for name, each in flow.features.state_dict().items())
+    assert all(torch.equal(begun[f"encoder.{name}"], each) for name, each in flow.encoder.state_dict().items())
     whole = TrackTask(recipe, track).build().state_dict()
     assert all(torch.equal(whole[name], tensor) for name, tensor in track.state_dict().items())
     with pytest.raises(InputError, match="another encoder than the recipe's"):
-        TrackTask(recipe, build_flow(preset("tiny", widths=(32, 96)))).build()
+        TrackTask(recipe, build_network(preset("tiny", encoder={"embed_dims": (32, 96)}), "flow")).build()
 
 
 def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: Path) -> None:

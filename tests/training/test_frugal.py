@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from protoformer.depth.losses import depth_loss
 from protoformer.flow.losses import flow_loss
 from protoformer.models.config import preset
-from protoformer.models.heads.depth import DepthNetwork, build_depth
-from protoformer.models.heads.flow import build_flow
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.training.step import compile_parts, recompute_activations
 
 SIZE = (64, 64)
@@ -35,18 +34,18 @@ def trained_once(network: nn.Module) -> tuple[dict[str, Tensor], int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        if isinstance(network, DepthNetwork):
-            loss = depth_loss(network(first, every=True), depth, valid, focal).total
+        if isinstance(network, ProtoFormer):
+            loss = depth_loss(network(first, return_all=True), depth, valid, focal).total
         else:
-            loss = flow_loss(network(first, second, every=True), flow, valid).total
+            loss = flow_loss(network(first, second, return_all=True), flow, valid).total
     loss.backward()
     return {name: parameter.grad for name, parameter in network.named_parameters()}, sum(kept.values())
 
 
 NETWORKS = {
-    "recurrent": lambda: build_flow(preset("tiny", decoder="recurrent")),
-    "memory": lambda: build_flow(preset("tiny", decoder="memory")),
-    "depth": lambda: build_depth(preset("tiny")),
+    "recurrent": lambda: build_network(preset("tiny", flow={"decoder": "recurrent"}), "flow"),
+    "memory": lambda: build_network(preset("tiny", flow={"decoder": "memory"}), "flow"),
+    "depth": lambda: build_network(preset("tiny"), "depth"),
 }
 
 
@@ -65,7 +64,7 @@ def test_gradients_are_the_same_and_less_is_kept(name: str) -> None:
 
 def test_a_network_in_use_is_as_before() -> None:
     torch.manual_seed(0)
-    plain = build_flow(preset("tiny")).eval()
+    plain = build_network(preset("tiny"), "flow").eval()
     frugal = copy.deepcopy(plain)
     recompute_activations(frugal)
     first, second = torch.rand(2, 1, 3, *SIZE)

@@ -21,7 +21,10 @@ MASKS = ("valid", "located", "judged")
 
 def world_trainer(task: str, folder: Path, **options: Any) -> Trainer[Any]:
     """Three steps on small scenes."""
-    small = {"search_side": 64, "reference_side": 48, "stab_window": 4, "stab_past": 4}
+    small = {
+        "tracking": {"search_size": 64, "template_size": 48},
+        "stabilization": {"field_window": 4, "grid_window": 4},
+    }
     family = {"track": "chase", "stabilize": "handheld"}[task]
     recipe = Recipe(
         task=task,

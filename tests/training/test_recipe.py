@@ -9,7 +9,7 @@ from protoformer.datasets.augmentation.flow import AUGMENTATIONS
 from protoformer.datasets.augmentation.light import Light
 from protoformer.errors import InputError
 from protoformer.models.config import PRESETS
-from protoformer.models.networks import NETWORKS
+from protoformer.models.protoformer import NETWORKS
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 
 PUBLISHED = {
@@ -42,7 +42,7 @@ def test_a_packaged_recipe_is_read_and_says_what_it_is(name: str) -> None:
 def test_a_published_stage_is_the_papers(name: str) -> None:
     recipe, (steps, rate, crop) = read_recipe(name), PUBLISHED[name]
     assert (recipe.run.steps, recipe.optimizer.lr, recipe.data.crop_size) == (steps, rate, crop)
-    pixels = {"depth_pixels": 376 * 1242} if recipe.task == "depth" else {}
+    pixels = {"depth": {"max_pixels": 376 * 1242}} if recipe.task == "depth" else {}
     assert recipe.model.config() == PRESETS["paper"].changed(**pixels)
     assert (recipe.schedule.kind, recipe.schedule.warm_up, recipe.schedule.floor) == ("one_cycle", 0.05, 0.0)
     assert (recipe.optimizer.max_grad_norm, recipe.loss.gamma, recipe.data.source) == (1.0, 0.8, "dataset")
@@ -79,7 +79,7 @@ def test_keys_are_set_as_they_are_typed() -> None:
             "data.datasets.kitti-2015.root=2015",
             "data.datasets.kitti-2015.overrides.erase_size=[5, 9]",
             "data.texture_bank=on",
-            "model.overrides.widths=[32, 64]",
+            "model.overrides.encoder.embed_dims=[32, 64]",
             "model.init_weights=null",
             "run.steps=1e3",
             "run.minutes = 2.5",
@@ -93,7 +93,7 @@ def test_keys_are_set_as_they_are_typed() -> None:
     assert recipe.data.datasets["kitti-2015"].root == "2015"
     assert recipe.data.datasets["kitti-2015"].build_augmentation((64, 96)).erase_size == (5, 9)
     assert recipe.data.texture_bank == "on"
-    assert recipe.model.config().widths == (32, 64)
+    assert recipe.model.config().encoder.embed_dims == (32, 64)
     assert recipe.model.init_weights is None
     assert (recipe.run.steps, recipe.run.minutes) == (1000, 2.5)
     assert Recipe.from_dict(recipe.as_dict()) == recipe
@@ -107,8 +107,8 @@ def test_a_later_setting_wins_and_the_first_recipe_stays_as_it_was() -> None:
 
 def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
     recipe = Recipe()
-    other = recipe.changed(["model.overrides.prototypes=50", "data.families.drive=1", "run.steps=10"])
-    assert recipe.differences(other) == ("model.overrides.prototypes", "data.families.drive", "run.steps")
+    other = recipe.changed(["model.overrides.encoder.num_prototypes=50", "data.families.drive=1", "run.steps=10"])
+    assert recipe.differences(other) == ("model.overrides.encoder.num_prototypes", "data.families.drive", "run.steps")
     assert recipe.differences(Recipe()) == ()
 
 
@@ -122,7 +122,10 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
             "data.datasets.sintel.wieght=2",
             "there is no key data.datasets.sintel.wieght; the nearest one is data.datasets.sintel.weight.",
         ),
-        ("model.overrides.prototype=3", "a model has no field 'prototype'; the nearest one is 'prototypes'."),
+        (
+            "model.overrides.encoder.num_prototype=3",
+            "there is no field of encoder 'num_prototype'; the nearest one is 'num_prototypes'.",
+        ),
         ("model.preset=big", "there is no preset 'big'; choose one of paper, fast, tiny."),
         ("data.families.objets=1", "there is no family of scenes 'objets'; the nearest one is 'objects'."),
         ("data.motion_scale.objets=[1, 2]", "there is no family of scenes 'objets'; the nearest one is 'objects'."),

@@ -20,7 +20,7 @@ from protoformer.training.recipe import read_recipe
 from protoformer.training.trainer import Trainer
 
 RECIPE = """
-model: {preset: tiny, overrides: {updates_training: 2}}
+model: {preset: tiny, overrides: {flow: {num_train_updates: 2}}}
 data: {batch_size: 1, crop_size: [64, 64], families: {objects: 1}}
 schedule: {kind: one_cycle}
 run: {steps: 7, log_every: 1, checkpoint_every: 3, validate_every: 0, draw_every: 0, validation_scenes: 0}

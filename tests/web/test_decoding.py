@@ -259,7 +259,7 @@ def test_no_work_of_the_page_decodes_an_upload_in_the_server(
         raise AssertionError("the server opened an upload")
 
     flow, depth = protoformer.load("tiny", "cpu"), protoformer.load("tiny", "cpu", task="depth")
-    steady = protoformer.load("tiny", "cpu", task="stabilize", stab_window=2)
+    steady = protoformer.load("tiny", "cpu", task="stabilize", stabilization={"field_window": 2})
     monkeypatch.setattr(images, "_identify", refuse)  # of this process alone
     monkeypatch.setattr(movie_container, "open_container", refuse)
     monkeypatch.setattr("protoformer.video.reader.open_container", refuse)

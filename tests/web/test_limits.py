@@ -71,7 +71,7 @@ def test_where_memory_is_scarce_a_pair_is_seen_as_it_is_and_still_has_prototypes
     paths = (tmp_path / "a.png", tmp_path / "b.png")
     for seed, path in enumerate(paths):
         Image.fromarray(np.random.default_rng(seed).integers(0, 256, (64, 72, 3), dtype=np.uint8)).save(path)
-    model = load("tiny", "cpu", flow_pixels=4 * 64 * 72)
+    model = load("tiny", "cpu", flow={"min_pixels": 4 * 64 * 72})
     for free, zoom in ((10**9, 2), (20 * 10**6, 1)):
         monkeypatch.setattr(planning, "free_bytes", lambda _, free=free: free)
         answer = flow_pair(model, ROOM, paths, tmp_path)

@@ -20,7 +20,7 @@ def test_a_clip_gives_files_and_the_path(
     tmp_path: Path, make_video: Callable[..., Path], moving_pattern: Callable[..., list[np.ndarray]]
 ) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", task="stabilize", stab_window=2)
+        model = pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 2})
     clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
     told: list[float] = []
     answer = stabilize_upload(model, ROOM, clip, StabilizeOptions(), tmp_path, lambda share, _: told.append(share))

@@ -16,11 +16,11 @@ TASKS = ("flow", "depth")
 DEFAULTS: Mapping[str, str | int] = {
     "components": "both",
     "update": "cap",
-    "iterations": 3,
-    "prototypes": 100,
+    "num_iterations": 3,
+    "num_prototypes": 100,
     "synchronization": "ls",
 }
-"""Fields of a `ModelConfig` that the tables change, with the values of the paper's full system."""
+"""Fields of an `EncoderConfig` that the tables change, with the values of the paper's full system."""
 ALL = "all"
 
 
@@ -30,7 +30,7 @@ class Variant:
 
     Attributes:
         label: Label of the row.
-        fields: Fields of a `ModelConfig` that the row changes.
+        fields: Fields of an `EncoderConfig` that the row changes.
         published: The paper's two scores by task: EPE on Sintel clean and final (pixels) for flow, AbsRel and RMSE
             (meters) on KITTI for depth.
     """
@@ -91,14 +91,14 @@ _TABLES = (
         ("CAP", "cap", (0.48, 0.69), (0.062, 2.716)),
     ),
     _table(
-        *("iterations", "steps of EM, N", "iterations"),
+        *("iterations", "steps of EM, N", "num_iterations"),
         ("N = 1", 1, (0.52, 0.75), (0.070, 2.801)),
         ("N = 2", 2, (0.49, 0.71), (0.065, 2.737)),
         ("N = 3", 3, (0.48, 0.69), (0.062, 2.716)),
         ("N = 4", 4, (0.48, 0.68), (0.061, 2.713)),
     ),
     _table(
-        *("prototypes", "number of prototypes, K", "prototypes"),
+        *("prototypes", "number of prototypes, K", "num_prototypes"),
         ("K = 10", 10, (0.53, 0.78), (0.070, 2.775)),
         ("K = 50", 50, (0.51, 0.73), (0.067, 2.734)),
         ("K = 100", 100, (0.48, 0.69), (0.062, 2.716)),
@@ -149,8 +149,6 @@ IRRELEVANT_KEYS = (
     *(("data", name) for name in ("num_workers", "max_broken_samples")),
 )
 """Recipe keys that do not affect the result, so that runs finished on another machine are recognized."""
-IRRELEVANT_FIELDS = ("flow_pixels",)
-"""Fields of a `ModelConfig` that affect neither training nor evaluation."""
 MIN_RUN_SECONDS = 5
 """Minimum training time of a run."""
 
@@ -261,7 +259,7 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
     """
     if task not in TASKS:
         raise InputError(f"the paper has no ablation of {short_repr(task)}; choose one of {', '.join(TASKS)}.")
-    usual = [f"model.preset={preset}", *(f"model.overrides.{name}={value}" for name, value in DEFAULTS.items())]
+    usual = [f"model.preset={preset}", *(f"model.overrides.encoder.{name}={value}" for name, value in DEFAULTS.items())]
     speed = ["run.execution=graph"] if graph else []
     recipe = read_recipe(f"{task}-synthetic").changed([*usual, *SETTINGS, *speed, *settings])
     if recipe.run.steps is not None or recipe.run.minutes is not None:
@@ -311,7 +309,7 @@ def plan_ablation(
 
 def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
     """Build a variant's recipe; it has no validation scenes of its own, because runs share them."""
-    fields = [f"model.overrides.{name}={value}" for name, value in variant.fields.items()]
+    fields = [f"model.overrides.encoder.{name}={value}" for name, value in variant.fields.items()]
     return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
 
 
@@ -322,12 +320,13 @@ def _folder_name(variant: Variant) -> str:
 
 def _key(recipe: Recipe, evaluation: list[Any]) -> str:
     """Hash everything that affects a run's result, including its evaluation."""
-    values, fields = recipe.as_dict(), recipe.model.config().as_dict()
+    values, config = recipe.as_dict(), recipe.model.config().as_dict()
+    del config["flow"]["min_pixels"]  # affects neither training nor evaluation
     for section, idle in IRRELEVANT_KEYS:
         del values[section][idle]
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
-        "model": {name: value for name, value in fields.items() if name not in IRRELEVANT_FIELDS},
+        "model": config,
         "judged": evaluation,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

@@ -14,9 +14,9 @@ from protoformer.ablation.summary import RunResult, read_result, write_result
 from protoformer.errors import InputError
 from protoformer.io.files import make_folder
 from protoformer.models.config import ModelConfig
-from protoformer.models.layers import meta_init
-from protoformer.models.networks import build_network
+from protoformer.models.initialization import meta_init
 from protoformer.models.profiling import count_operations, count_parameters
+from protoformer.models.protoformer import build_network
 from protoformer.tasks import task_of
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.distributed import StopRequest, launch
@@ -162,7 +162,7 @@ def _must_start_over(run_folder: RunFolder, report: Callable[[str], None]) -> bo
 
 def _count_parameters(task: str, config: ModelConfig) -> int:
     with meta_init():
-        return count_parameters(build_network(task, config))
+        return count_parameters(build_network(config, task))
 
 
 def _device_name(device: str) -> str:

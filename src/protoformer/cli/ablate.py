@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -39,6 +39,7 @@ from protoformer.io.files import make_folder, write_atomically
 from protoformer.io.image import write_image
 from protoformer.models.pretrained import save_weights
 from protoformer.models.profiling import measure_forward_ms
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.training.loggers import Observer
 from protoformer.training.run_folder import RunFolder
 from protoformer.training.task import ValidationResult
@@ -159,10 +160,12 @@ def _ablation(
     """A plan with what it takes to carry it out. datasets: folder and split of each, by name."""
 
     def speed(network: nn.Module) -> ValidationResult:
-        return ValidationResult(SPEED, {"milliseconds": measure_forward_ms(network, plan.judging.size)})
+        return ValidationResult(
+            SPEED, {"milliseconds": measure_forward_ms(cast(ProtoFormer, network), plan.judging.size)}
+        )
 
     def write_weights(network: nn.Module, path: Path) -> None:
-        save_weights(network, path, trained=True, task=plan.task)
+        save_weights(cast(ProtoFormer, network), path, trained=True)
 
     return AblationRunner(
         plan,

@@ -132,7 +132,7 @@ def prototypes_section(shown: ShownFlow) -> Section:
 def convergence_section(model: FlowPredictor, shown: ShownFlow) -> Section:
     """How EM settles on features of the trained encoder, with nothing learned in its way."""
     with torch.inference_mode():
-        features = model.network.features(normalize_images(shown.sample.first).to(model.device)).features[0].cpu()
+        features = model.network.encoder(normalize_images(shown.sample.first).to(model.device)).features[0].cpu()
     tokens, size = F.normalize(maps_to_tokens(features.float()), dim=-1), map_size(features)
     seen = measure_convergence(plain_em(tokens.shape[2], prototypes=100), tokens, size)
     numbers = range(13)

@@ -220,7 +220,7 @@ def depth_images(
     model = load(*named, task="depth")
     _prepare(targets, options)
     summaries = []
-    updates = options.updates or model.network.config.depth_updates
+    updates = options.updates or model.network.config.depth.num_updates
     with progress_bar("depth", total=updates * len(sources)) as told:
         for place, source in enumerate(sources):
 

@@ -146,7 +146,7 @@ def explain_images(
     check_layer(loaded.network.config, options.layer)
     check_output(make_folder(folder) / "index.html")
     config = loaded.network.config
-    usual = config.updates if options.task == "flow" else config.depth_updates
+    usual = config.flow.num_updates if options.task == "flow" else config.depth.num_updates
     with progress_bar("estimating", total=options.updates or usual) as told:
         explanation = loaded.explain(*images, num_updates=options.updates, progress=told)
     with progress_bar("explaining", total=2 * len(explanation.first.layers)) as told:

@@ -228,7 +228,7 @@ def flow_pair(
     config, size = model.network.config, (images[0].shape[2], images[0].shape[3])
     tile, memory, zoom = options.tile, options.memory, options.zoom
     plan = plan_flow(size, config, model.device, tile, memory, zoom=zoom)
-    with progress_bar("flow", total=options.updates or config.updates) as told:
+    with progress_bar("flow", total=options.updates or config.flow.num_updates) as told:
         result = model.flow(*images, num_updates=options.updates, tile=tile, memory=memory, zoom=zoom, progress=told)
     for path in outputs:
         result.save(path, options.format)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,8 @@ from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.image import write_image
-from protoformer.loading import TASKS
-from protoformer.models.heads.depth import DepthNetwork
-from protoformer.models.heads.flow import FlowNetwork
-from protoformer.models.heads.tracking import TrackNetwork
 from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
+from protoformer.models.protoformer import TASKS, ProtoFormer
 from protoformer.stabilization.drawing import draw_window
 from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
@@ -62,7 +59,7 @@ class TaskTools:
 def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     from protoformer.flow.evaluation import evaluate_flow, predictor_method
 
-    assert isinstance(network, FlowNetwork)
+    assert isinstance(network, ProtoFormer)
     model = FlowPredictor(network, trained=True, device=next(network.parameters()).device)
     found = evaluate_flow(samples, predictor_method(model, zoom=1), names=(name, "run"), root=root, compare=False)
     several = len(found.groups) > 1
@@ -76,7 +73,7 @@ def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pat
 def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     from protoformer.depth.evaluation import depth_method, evaluate_depth
 
-    assert isinstance(network, DepthNetwork)
+    assert isinstance(network, ProtoFormer)
     model = DepthPredictor(network, trained=True, device=next(network.parameters()).device)
     found = evaluate_depth(samples, depth_method(model, mirrored=False), names=(name, "run")).table.metric
     return {metric: getattr(found, metric) for metric in ("abs_rel", "rmse", "delta1")}
@@ -85,7 +82,7 @@ def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
 def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
     from protoformer.tracking.evaluation import evaluate_track
 
-    assert isinstance(network, TrackNetwork)
+    assert isinstance(network, ProtoFormer)
     model = TrackingPredictor(network, trained=True, device=next(network.parameters()).device)
     found = evaluate_track(samples, {"run": model.tracker}, name=name, root=root, compare=False)
     scores = found.methods["run"].scores
@@ -277,7 +274,7 @@ def train(
         observers=(bar, pictures, TensorBoardLogger(place.board, bar.on_message)),
         validators=validators,
         draw=tools.draw,
-        write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
+        write_weights=lambda network, path: save_weights(cast(ProtoFormer, network), path, trained=True),
         slim=slim,
         fresh=fresh,
         began=began,
@@ -330,7 +327,7 @@ def _tell_slow(recipe: Recipe, name: str, bar: TrainingBar) -> None:
     )
 
 
-def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:
+def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> ProtoFormer | None:
     """The network that the recipe begins with, if it names one and the run is yet to begin."""
     name = recipe.model.init_weights
     if name is None or (place.begun() and not fresh):
@@ -338,7 +335,7 @@ def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:
     path = packaged_weights(name) if name in TASKS else Path(name)
     if path is None:
         raise InputError(f"this version brings no weights for {name}; give model.init_weights a .safetensors file.")
-    return load_weights(path).network
+    return load_weights(path)
 
 
 def _process_began() -> float:

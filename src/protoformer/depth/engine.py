@@ -14,8 +14,9 @@ from protoformer.flow.engine import check_num_updates, flow_confidence
 from protoformer.geometry.resizing import Padding, limited_size, shrink, shrink_position
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
-from protoformer.models.heads.depth import CANONICAL_FOCAL, LEAST_SIDE, STRIDES, DepthNetwork
+from protoformer.models.heads.depth import CANONICAL_FOCAL, LEAST_SIDE, STRIDES
 from protoformer.models.heads.flow import normalize_images
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import CudaGraph, ProgressCallback
 
@@ -69,7 +70,7 @@ class DepthEngine:
 
     def __init__(
         self,
-        network: DepthNetwork,
+        network: ProtoFormer,
         device: torch.device,
         size: tuple[int, int],
         camera: Camera,
@@ -79,7 +80,7 @@ class DepthEngine:
         mirrored: bool = False,
     ) -> None:
         check_num_updates(num_updates)
-        self.size, self.working = size, limited_size(size, network.config.depth_pixels)
+        self.size, self.working = size, limited_size(size, network.config.depth.max_pixels)
         (height, width), (working_height, working_width) = self.size, self.working
         self.focal = camera.focal * math.sqrt(working_height / height * working_width / width)
         x, y = camera.center
@@ -145,7 +146,7 @@ class DepthEngine:
             center = torch.cat((center, torch.stack((self.working[1] - 1 - center[:, 0], center[:, 1]), dim=1)))
         with self._autocast():
             prediction = self._network(
-                images, center, self._num_updates, prototypes=return_prototypes, progress=progress
+                images, center, self._num_updates, return_prototypes=return_prototypes, progress=progress
             )
         log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()
         if self._mirrored:

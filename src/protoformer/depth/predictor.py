@@ -20,8 +20,9 @@ from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.geometry.resizing import limited_size, shrink
 from protoformer.io.image_input import ImageLike, as_image, split_batch
-from protoformer.models.heads.depth import DepthNetwork, depth_padding
+from protoformer.models.heads.depth import depth_padding
 from protoformer.models.pretrained import save_weights
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source
 from protoformer.video.types import DEFAULT_FPS
@@ -41,7 +42,7 @@ class DepthPredictor(SummaryRepr):
         device: device to run on; None: CUDA if available, else the CPU.
     """
 
-    def __init__(self, network: DepthNetwork, trained: bool, device: torch.device | None = None) -> None:
+    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
@@ -238,9 +239,9 @@ class DepthPredictor(SummaryRepr):
         result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
         pixels = as_image(image)[0]
         check_result(result.depth, pixels, "depth")
-        working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth_pixels)
+        working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth.max_pixels)
         resized = shrink(pixels[None].to(self.device), working)
-        return explain_image(self.network.features, pixels, resized, depth_padding(resized), result.depth)
+        return explain_image(self.network.encoder_of("depth"), pixels, resized, depth_padding(resized), result.depth)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file for `load`, atomically.
@@ -249,7 +250,7 @@ class DepthPredictor(SummaryRepr):
             path: output path.
             half: store float16.
         """
-        save_weights(self.network, path, trained=self.trained, task="depth", half=half)
+        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _result(
         self,

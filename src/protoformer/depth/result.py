@@ -76,7 +76,7 @@ def network_range(config: ModelConfig, focal: float) -> tuple[float, float]:
         config: configuration of the network.
         focal: focal length, pixels of the working size.
     """
-    return config.nearest * focal / CANONICAL_FOCAL, config.farthest * focal / CANONICAL_FOCAL
+    return config.depth.min_depth * focal / CANONICAL_FOCAL, config.depth.max_depth * focal / CANONICAL_FOCAL
 
 
 _POSITION_FIELDS = [("x", "<f4"), ("y", "<f4"), ("z", "<f4")]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from protoformer.depth.losses import depth_loss, valid_depth_mask
 from protoformer.models.heads.depth import focal_length, metric_depth, optical_center
 from protoformer.models.heads.flow import normalize_images
-from protoformer.models.networks import build_network
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.engine import load_initial_weights
@@ -28,12 +28,12 @@ class DepthTask:
 
     metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "surprise", "edges")
 
-    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
+    def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
 
-    def build(self) -> nn.Module:
+    def build(self) -> ProtoFormer:
         """Build the network of the recipe."""
-        network = build_network("depth", self.recipe.model.config())
+        network = build_network(self.recipe.model.config(), "depth")
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
@@ -62,7 +62,7 @@ class DepthTask:
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
         """Compute the sequence loss over all updates."""
-        prediction = network(normalize_images(tensors["image"]), tensors["center"], every=True)
+        prediction = network(normalize_images(tensors["image"]), tensors["center"], return_all=True)
         with full_precision(weight):
             options = self.recipe.loss
             mask, depth, focal = self._mask(tensors), tensors["depth"], tensors["focal"]

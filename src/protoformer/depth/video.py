@@ -17,7 +17,7 @@ from protoformer.flow.baselines import baseline_flow
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.geometry.resizing import Padding
 from protoformer.geometry.warps import occlusion_by_consistency, pixel_grid, sample
-from protoformer.models.heads.depth import DepthNetwork
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
 from protoformer.video.image_sequence import ImageSequence
@@ -214,7 +214,7 @@ class DepthVideo:
     """
 
     def __init__(
-        self, network: DepthNetwork, trained: bool, device: torch.device, source: Source, options: DepthVideoOptions
+        self, network: ProtoFormer, trained: bool, device: torch.device, source: Source, options: DepthVideoOptions
     ) -> None:
         self.options = options
         self.half = use_half_precision(device, options.precision)

@@ -138,7 +138,7 @@ def trace_encoder(encoder: Encoder, images: Tensor) -> tuple[LayerTrace, ...]:
 
     handles = [layer_mixer(encoder, *place).register_forward_pre_hook(note) for place in places]
     try:
-        found = encoder(images, prototypes=True).prototypes
+        found = encoder(images, return_prototypes=True).prototypes
     finally:
         for handle in handles:
             handle.remove()
@@ -178,7 +178,7 @@ def _trace(
     stage: int, block: int, mixer: Mixer, tokens: Tensor, size: tuple[int, int], found: Prototypes
 ) -> LayerTrace:
     prototyping = mixer.prototyping
-    centers = [*trajectory(prototyping, tokens, size, prototyping.iterations)[:-1], found.centers]
+    centers = [*trajectory(prototyping, tokens, size, prototyping.num_iterations)[:-1], found.centers]
     if found.assignment is None:
         assignments = [_most_a_member(prototyping, tokens, size, each) for each in centers[:-1]]
     else:

@@ -15,7 +15,8 @@ from protoformer.geometry.resizing import limited_size, shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES
-from protoformer.models.heads.flow import FlowNetwork, flow_padding, normalize_images
+from protoformer.models.heads.flow import flow_padding, normalize_images
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
 from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
@@ -84,7 +85,7 @@ class PrototypeVideo:
 
     def __init__(
         self,
-        network: FlowNetwork,
+        network: ProtoFormer,
         device: torch.device,
         source: Source,
         span: Span,
@@ -126,20 +127,20 @@ class PrototypeVideo:
 
     @torch.no_grad()
     def _encoded(self, image: Tensor) -> tuple[Tensor, Prototypes]:
-        found = self._network.features(flow_padding(image).pad(image), True)
+        found = self._network.encoder_of("flow")(flow_padding(image).pad(image), True)
         return found.features[-1], found.prototypes[self.layer[0] - 1][self.layer[1] - 1]
 
     @torch.no_grad()
     def _flow(self, first: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
         """From one frame to the next, in cells of the layer's map: 2 x h x w."""
-        flow = self._network.decode(first, ours, theirs, self._updates).flows[-1]
+        flow = self._network.decode_flow(first, ours, theirs, self._updates).flows[-1]
         stride = STRIDES[self.layer[0] - 1]
         return (F.avg_pool2d(flow.float(), stride, ceil_mode=True)[0] / stride).cpu()
 
 
 def check_layer(config: ModelConfig, name: str | None) -> tuple[int, int]:
     """The stage and block of a layer's name, such as "2.1"; None: the last."""
-    known = [(stage, block) for stage, depth in enumerate(config.depths, 1) for block in range(1, depth + 1)]
+    known = [(stage, block) for stage, depth in enumerate(config.encoder.depths, 1) for block in range(1, depth + 1)]
     return known[layer_place(name, [f"{stage}.{block}" for stage, block in known])]
 
 

@@ -28,8 +28,9 @@ from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.loading import load
 from protoformer.models.config import PRESETS
 from protoformer.models.heads.correlation import all_pairs_bytes
-from protoformer.models.heads.flow import LEAST_SIDE, FlowNetwork, normalize_images
+from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
 from protoformer.models.heads.update import FACTOR
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import ProgressCallback
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
@@ -83,7 +84,7 @@ class ExportResult:
 class FlowGraph(nn.Module):
     """What is exported: images as files have them in, flow and confidence out, padding inside."""
 
-    def __init__(self, network: FlowNetwork, updates: int) -> None:
+    def __init__(self, network: ProtoFormer, updates: int) -> None:
         super().__init__()
         self.network = network
         self.updates = updates
@@ -92,7 +93,7 @@ class FlowGraph(nn.Module):
         """first, second: B x 3 x H x W in [0, 1], H and W from LEAST_SIDE on; returns flow and confidence."""
         # Costs on demand come in parts, and of how many a graph for any size cannot say.
         predicted = self.network(
-            normalize_images(first), normalize_images(second), updates=self.updates, low_memory=False
+            normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
         )
         return predicted.flows[-1], flow_confidence(predicted.log_scales[-1])
 
@@ -122,7 +123,7 @@ def export_model(
     network = copy.deepcopy(model.network).cpu().float().eval()
     here = FlowPredictor(network, model.trained, torch.device("cpu"))
     _check_memory(network, size)
-    updates = updates or network.config.updates
+    updates = updates or network.config.flow.num_updates
     about = _about(network, name or _preset_of(network), model.trained, updates, size)
     sizes = CHECKED_SIZES if size is None else (size,)
     steps = _counted(progress, 2 + len(sizes))
@@ -175,10 +176,11 @@ def check_size(size: tuple[int, int] | None) -> None:
         raise InputError(f"the size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
 
 
-def _check_memory(network: FlowNetwork, size: tuple[int, int] | None) -> None:
+def _check_memory(network: ProtoFormer, size: tuple[int, int] | None) -> None:
     """Refuse a fixed size whose costs, which a graph stores, would not fit the memory when it is checked."""
     height, width = size or CHECKED_SIZES[-1]
-    needed = all_pairs_bytes((-(-height // FACTOR), -(-width // FACTOR)), network.decoder.costs.levels)
+    levels = network.config.flow.corr_levels if network.config.flow.decoder == "recurrent" else 1
+    needed = all_pairs_bytes((-(-height // FACTOR), -(-width // FACTOR)), levels)
     free = free_bytes(torch.device("cpu"))
     if free is not None and needed > free:
         raise InputError(
@@ -188,7 +190,7 @@ def _check_memory(network: FlowNetwork, size: tuple[int, int] | None) -> None:
 
 
 def _about(
-    network: FlowNetwork, name: str, trained: bool, updates: int, size: tuple[int, int] | None
+    network: ProtoFormer, name: str, trained: bool, updates: int, size: tuple[int, int] | None
 ) -> dict[str, str]:
     from protoformer import __version__
 
@@ -205,7 +207,7 @@ def _about(
     }
 
 
-def _preset_of(network: FlowNetwork) -> str:
+def _preset_of(network: ProtoFormer) -> str:
     return next((name for name, config in PRESETS.items() if config == network.config), "custom")
 
 
@@ -235,7 +237,7 @@ def _program(graph: FlowGraph, size: tuple[int, int] | None) -> ExportedProgram:
     open_axes = {0: Dim.DYNAMIC(min=1)}
     if size is None:
         # At 64 pixels a cost map is one patch of the cost memory, and torch takes sides of 1 for fixed ones.
-        least = LEAST_SIDE + (graph.network.config.decoder == "memory")
+        least = LEAST_SIDE + (graph.network.config.flow.decoder == "memory")
         open_axes |= {2: Dim.DYNAMIC(min=least), 3: Dim.DYNAMIC(min=least)}
     # Sizes of 1, and sides that are equal, would be taken for what every input has.
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)

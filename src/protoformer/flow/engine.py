@@ -14,8 +14,9 @@ from protoformer.flow.tiling import FlowPlan, Tile, TileBlender
 from protoformer.geometry.resizing import Padding, resize, resize_flow
 from protoformer.geometry.warps import carry_forward
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import FlowNetwork, FlowPrediction, normalize_images
+from protoformer.models.heads.flow import FlowPrediction, normalize_images
 from protoformer.models.heads.update import FACTOR
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import CudaGraph, ProgressCallback
 
 Item = TypeVar("Item")
@@ -47,7 +48,7 @@ class FlowEngine:
 
     def __init__(
         self,
-        network: FlowNetwork,
+        network: ProtoFormer,
         device: torch.device,
         plan: FlowPlan,
         num_updates: int | None = None,
@@ -100,13 +101,13 @@ class FlowEngine:
         done = 0
         for chunk in _chunks(jobs, self.plan.batch_size):
             first = self._crop_images([(pairs[pair][0].pixels, self._tiles[index]) for pair, index in chunk])
-            fmap1, fmap2 = (
+            features1, features2 = (
                 torch.stack([pairs[pair][which].features[index] for pair, index in chunk]) for which in (0, 1)
             )
             init_flows = (
                 [] if init_flow is None else [torch.cat([init_flow[:, :, *self._tiles[index]] for _, index in chunk])]
             )
-            (output,) = self._decode(first, fmap1, fmap2, *init_flows)
+            (output,) = self._decode(first, features1, features2, *init_flows)
             if count == 1:
                 output = resize_flow(output, self.plan.size)
             for (_, index), part in zip(chunk, output.cpu(), strict=True):
@@ -135,15 +136,15 @@ class FlowEngine:
     @torch.no_grad()
     def _run_encoder(self, images: Tensor) -> tuple[Tensor, ...]:
         with self._autocast():
-            return (self._network.encode(images),)
+            return (self._network.encode_frame(images),)
 
     @torch.no_grad()
     def _run_decoder(
-        self, first: Tensor, fmap1: Tensor, fmap2: Tensor, init_flow: Tensor | None = None
+        self, first: Tensor, features1: Tensor, features2: Tensor, init_flow: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         with self._autocast():
-            prediction = self._network.decode(
-                first, fmap1, fmap2, self._num_updates, init_flow, low_memory=self.plan.low_memory
+            prediction = self._network.decode_flow(
+                first, features1, features2, self._num_updates, init_flow=init_flow, low_memory=self.plan.low_memory
             )
         return (predict_flow(prediction, self.plan.zoom),)
 

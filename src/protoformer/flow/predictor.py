@@ -31,9 +31,10 @@ from protoformer.geometry.resizing import Padding, limited_size, resize, resize_
 from protoformer.geometry.warps import occlusion_by_consistency
 from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
-from protoformer.models.heads.flow import LEAST_SIDE, FlowNetwork, flow_padding, normalize_images
+from protoformer.models.heads.flow import LEAST_SIDE, flow_padding, normalize_images
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import save_weights
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
@@ -67,7 +68,7 @@ class FlowPredictor(SummaryRepr):
         device: device to run on; None: CUDA if available, else the CPU.
     """
 
-    def __init__(self, network: FlowNetwork, trained: bool, device: torch.device | None = None) -> None:
+    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
@@ -123,7 +124,7 @@ class FlowPredictor(SummaryRepr):
             memory: memory budget, bytes; None: most of the free memory.
             zoom: size at which the network runs, divided by the image size, from 0.25 to 4; tiles have that
                 resolution, the result has the images' own. None: small images are enlarged to the network's
-                `flow_pixels` if memory allows it for the whole image.
+                `min_pixels` if memory allows it for the whole image.
             progress: called after every update, or every tile.
 
         Returns:
@@ -324,10 +325,10 @@ class FlowPredictor(SummaryRepr):
         prediction = self.network(
             normalize_images(first),
             normalize_images(second),
-            updates=options.num_updates,
-            start=init_flow,
+            num_updates=options.num_updates,
+            init_flow=init_flow,
             low_memory=options.low_memory,
-            prototypes=options.return_prototypes,
+            return_prototypes=options.return_prototypes,
             progress=options.progress,
         )
         output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
@@ -366,7 +367,7 @@ class FlowPredictor(SummaryRepr):
         """Explain an image, 1 x 3 x H x W in [0, 1], with its flow if available."""
         resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MOST_PIXELS))
         motion = (None, None) if result is None else (result.flow, result.confidence)
-        return explain_image(self.network.features, image[0], resized, flow_padding(resized), *motion)
+        return explain_image(self.network.encoder_of("flow"), image[0], resized, flow_padding(resized), *motion)
 
     def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[tuple[int, int], int]:
         """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""
@@ -374,7 +375,7 @@ class FlowPredictor(SummaryRepr):
         working = working_size(size, config, self.device, zoom, pairs=pairs)
         padding = Padding.to_multiple(*working, FACTOR, LEAST_SIDE)
         pixels = (working[0] + padding.bottom) * (working[1] + padding.right)
-        needed, free = BYTES_PER_PIXEL[config.decoder] * pixels * pairs, free_bytes(self.device)
+        needed, free = BYTES_PER_PIXEL[config.flow.decoder] * pixels * pairs, free_bytes(self.device)
         if free is None:
             return working, MAX_BATCH_SIZE
         if needed > free:

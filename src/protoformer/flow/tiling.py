@@ -240,7 +240,7 @@ def working_size(
         size: (height, width) of the images.
         config: configuration of the network.
         device: device of the network.
-        zoom: working size divided by image size. None: enlarge small images to the configured `flow_pixels` if a whole
+        zoom: working size divided by image size. None: enlarge small images to the configured `min_pixels` if a whole
             image still fits into memory with its cost volume, and into one tile; else keep the image size.
         tile: tile size.
         pairs: number of pairs in a batch.
@@ -257,7 +257,7 @@ def _choose_working_size(
     check_zoom(zoom)
     if zoom is not None:
         return max(1, round(float(zoom) * size[0])), max(1, round(float(zoom) * size[1]))
-    enlarged = enlarged_size(size, config.flow_pixels, FACTOR * CELL)
+    enlarged = enlarged_size(size, config.flow.min_pixels, FACTOR * CELL)
     is_single_tile = not isinstance(tile, tuple) or (enlarged[0] <= tile[0] and enlarged[1] <= tile[1])
     available = budget.beside_frames(size, enlarged)
     # For small images the estimate for on-demand costs exceeds that of the stored volume; both must fit.
@@ -379,11 +379,15 @@ def _required_bytes(
     padding = Padding.to_multiple(*crop, FACTOR, LEAST_SIDE)
     height, width = crop[0] + padding.bottom, crop[1] + padding.right
     if not store_costs:
-        return pairs * BYTES_PER_PIXEL[config.decoder] * height * width
-    levels = config.levels if config.decoder == "recurrent" else 1
-    costs = cost_bytes((height // FACTOR, width // FACTOR), levels, config.radius, device, half)
-    matching = 3 * all_pairs_bytes((height // FACTOR // CELL, width // FACTOR // CELL), 1) if config.matching else 0
-    return pairs * (BYTES_BESIDE_COSTS[config.decoder] * height * width + costs + matching)
+        return pairs * BYTES_PER_PIXEL[config.flow.decoder] * height * width
+    levels = config.flow.corr_levels if config.flow.decoder == "recurrent" else 1
+    costs = cost_bytes((height // FACTOR, width // FACTOR), levels, config.flow.corr_radius, device, half)
+    matching = (
+        3 * all_pairs_bytes((height // FACTOR // CELL, width // FACTOR // CELL), 1)
+        if config.flow.global_matching
+        else 0
+    )
+    return pairs * (BYTES_BESIDE_COSTS[config.flow.decoder] * height * width + costs + matching)
 
 
 def _memory_budget(device: torch.device, memory: int | None) -> Budget:

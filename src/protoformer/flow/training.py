@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from protoformer.flow.losses import flow_loss, valid_pixels
 from protoformer.models.heads.flow import normalize_images
-from protoformer.models.networks import build_network
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.synthetic.samples import FlowSample
 from protoformer.training.engine import load_initial_weights
@@ -26,12 +26,12 @@ class FlowTask:
 
     metrics: tuple[str, ...] = ("epe", "distance", "surprise", "matching")
 
-    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
+    def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
 
-    def build(self) -> nn.Module:
+    def build(self) -> ProtoFormer:
         """Build the network of the recipe."""
-        network = build_network("flow", self.recipe.model.config())
+        network = build_network(self.recipe.model.config(), "flow")
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
@@ -58,7 +58,7 @@ class FlowTask:
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
         """Compute the sequence loss over all updates."""
-        prediction = network(normalize_images(tensors["first"]), normalize_images(tensors["second"]), every=True)
+        prediction = network(normalize_images(tensors["first"]), normalize_images(tensors["second"]), return_all=True)
         with full_precision(weight):
             options, occlusion = self.recipe.loss, tensors["hidden"]
             loss = flow_loss(

@@ -12,7 +12,7 @@ from protoformer.errors import InputError
 from protoformer.flow.engine import FlowEngine, propagate_flow
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import FlowPlan, TileSize, check_zoom, plan_flow
-from protoformer.models.heads.flow import FlowNetwork
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
 from protoformer.video.types import Video
@@ -77,7 +77,7 @@ class FlowVideo:
     """
 
     def __init__(
-        self, network: FlowNetwork, trained: bool, device: torch.device, source: Source, options: FlowVideoOptions
+        self, network: ProtoFormer, trained: bool, device: torch.device, source: Source, options: FlowVideoOptions
     ) -> None:
         self.options = options
         self.plan: FlowPlan | None = None

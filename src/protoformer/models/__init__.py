@@ -1,12 +1,13 @@
-"""The method as plain modules: prototyping, synchronization, the encoder, one head per task, presets."""
+"""The method as plain modules: one encoder with prototypes, one head per task, presets. Start with `protoformer`."""
 
 from protoformer.models.config import PRESETS, ModelConfig, preset
 from protoformer.models.encoder import Encoder, EncoderOutput
-from protoformer.models.heads.depth import DepthNetwork, DepthPrediction, build_depth
-from protoformer.models.heads.flow import FlowNetwork, FlowPrediction, build_flow
-from protoformer.models.heads.stabilization import StabilizeNetwork, StabilizePrediction, build_stabilize
-from protoformer.models.heads.tracking import TrackNetwork, TrackPrediction, build_track
+from protoformer.models.heads.depth import DepthHead, DepthPrediction
+from protoformer.models.heads.flow import FlowHead, FlowPrediction
+from protoformer.models.heads.stabilization import StabilizationHead, StabilizationPrediction
+from protoformer.models.heads.tracking import TrackingHead, TrackingPrediction
 from protoformer.models.kernels.reference import nearest_prototype
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.prototyping import UPDATE_RULES, Prototypes, Prototyping
 from protoformer.models.synchronization import SYNCHRONIZATIONS
 
@@ -14,23 +15,21 @@ __all__ = [
     "PRESETS",
     "SYNCHRONIZATIONS",
     "UPDATE_RULES",
-    "DepthNetwork",
+    "DepthHead",
     "DepthPrediction",
     "Encoder",
     "EncoderOutput",
-    "FlowNetwork",
+    "FlowHead",
     "FlowPrediction",
     "ModelConfig",
+    "ProtoFormer",
     "Prototypes",
     "Prototyping",
-    "StabilizeNetwork",
-    "StabilizePrediction",
-    "TrackNetwork",
-    "TrackPrediction",
-    "build_depth",
-    "build_flow",
-    "build_stabilize",
-    "build_track",
+    "StabilizationHead",
+    "StabilizationPrediction",
+    "TrackingHead",
+    "TrackingPrediction",
+    "build_network",
     "nearest_prototype",
     "preset",
 ]

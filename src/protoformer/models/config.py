@@ -1,299 +1,326 @@
-"""Model configuration: one flat dataclass of all network options, and named presets."""
+"""Model configuration: one frozen dataclass per part, nested in `ModelConfig`, and named presets."""
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from protoformer.errors import InputError, closest_name
+from protoformer.errors import InputError
+from protoformer.io.config_reader import bounded, check_fields, check_names, to_plain
 from protoformer.io.files import short_repr
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "embedding": ("patches", "convolutions"),
-    "components": ("both", "cap", "ls", "base"),
-    "update": ("cap", "cosine", "cross_attention", "criss_cross", "k_means"),
-    "synchronization": ("ls", "fc_similarity", "fc", "none"),
-    "decoder": ("memory", "recurrent"),
-    "aggregation": ("pixels", "prototypes"),
-    "regressor": ("field", "grid"),
-}
-"""Allowed values of the text fields."""
-_WIDTHS = ("widths", "depth_widths", "head_width", "feature_width", "hidden_width", "memory_width", "track_width")
-_LAYERS = ("depths", "memory_layers", "track_layers")
-MAX_VALUES: dict[str, float] = {
-    **dict.fromkeys((*_WIDTHS, "stab_width"), 8192),
-    **dict.fromkeys(_LAYERS, 64),
-    **dict.fromkeys(("stages", "stab_layers"), 24),
-    "stab_stages": 16,
-    **dict.fromkeys(("prototypes", "groups"), 16384),
-    **dict.fromkeys(("iterations", "updates_training", "updates", "depth_updates"), 1000),
-    **dict.fromkeys(("levels", "radius"), 32),
-    "memory_tokens": 1024,
-    **dict.fromkeys(("flow_pixels", "depth_pixels", "stab_pixels"), 2**27),
-    **dict.fromkeys(("search_side", "reference_side"), 4096),
-    **dict.fromkeys(("surroundings", "target_grid"), 64),
-    **dict.fromkeys(("stab_window", "stab_past"), 1000),
-    **dict.fromkeys(("nearest", "farthest"), 1e6),
-}
-"""Upper bound of every numeric field, at least 8 times the value of any preset.
-
-Configurations are also read from files; without bounds, one line of a file could request unlimited time and memory. The
-total number of parameters is bounded by `networks.MAX_PARAMETERS`.
-"""
+# Configurations are also read from files; without bounds, one line of a file could request unlimited time and memory.
+# Every bound is at least 8 times the value of any preset. The total number of parameters is bounded by
+# `protoformer.models.protoformer.MAX_PARAMETERS`.
+MAX_WIDTH = 8192
+MAX_LAYERS = 64
+MAX_PIXELS = 2**27
 MIN_METERS = 1e-4
-"""Lower bound of `closest_name` and `farthest`, meters."""
+REGRESSORS = ("grid", "field")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Encoder: a two-stage pyramid whose attention layers are CAP and LS.
+
+    Attributes:
+        embedding: Start of a stage: "patches" (the paper) or "convolutions".
+        embed_dims: Channels of the two stages, at 1/4 and 1/8 of the image.
+        depths: Number of blocks of the two stages.
+        head_dim: Channels of an attention head, in the encoder and in all heads.
+        num_prototypes: K, the number of prototypes of each block.
+        num_iterations: N, the number of EM iterations of each block.
+        update: E-step of prototyping, a key of `prototyping.UPDATE_RULES`.
+        normalize: Use means instead of sums in the M-step.
+        residual: Add the M-step to the prototypes instead of replacing them.
+        synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
+        components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
+            "base", pooled prototypes broadcast to their cells.
+    """
+
+    embedding: Literal["patches", "convolutions"] = "patches"
+    embed_dims: tuple[int, int] = bounded((128, 256), min=1, max=MAX_WIDTH)
+    depths: tuple[int, int] = bounded((2, 2), min=1, max=MAX_LAYERS)
+    head_dim: int = bounded(32, min=1, max=MAX_WIDTH)
+    num_prototypes: int = bounded(100, min=1, max=16384)
+    num_iterations: int = bounded(3, min=0, max=1000)
+    update: Literal["cap", "cosine", "cross_attention", "criss_cross", "k_means"] = "cap"
+    normalize: bool = True
+    residual: bool = True
+    synchronization: Literal["ls", "fc_similarity", "fc", "none"] = "ls"
+    components: Literal["both", "cap", "ls", "base"] = "both"
+
+    def __post_init__(self) -> None:
+        check_fields(self, "encoder")
+
+
+@dataclass(frozen=True)
+class FlowHeadConfig:
+    """Optical flow head.
+
+    Attributes:
+        shared_encoder: Compute the context from the features instead of by a second encoder.
+        decoder: "memory" (the paper, after FlowFormer) or "recurrent" (lookups in a correlation pyramid, RAFT).
+        global_matching: Initialize the flow by global matching of the features instead of zero.
+        aggregation: Aggregate motion by attention between all "pixels" or through "prototypes" of the context.
+        num_prototypes: Number of prototypes of the aggregation, independent of the encoder's.
+        feature_dim: Channels of the feature maps that are correlated.
+        hidden_dim: Channels of the recurrent state and of the context.
+        corr_levels: Levels of the correlation pyramid.
+        corr_radius: Radius of the lookups, (2 radius + 1)^2 costs for each level.
+        memory_tokens: Latent tokens of each pixel in the "memory" decoder.
+        memory_dim: Channels of a latent token.
+        memory_layers: Layers of the cost memory.
+        num_train_updates: Recurrent updates in training.
+        num_updates: Recurrent updates in evaluation.
+        min_pixels: Smallest number of pixels of an image in inference; smaller images are upsampled, by a factor of at
+            most 2 and as memory allows. 1 upsamples nothing. It does not affect training.
+    """
+
+    shared_encoder: bool = False
+    decoder: Literal["memory", "recurrent"] = "memory"
+    global_matching: bool = False
+    aggregation: Literal["pixels", "prototypes"] = "pixels"
+    num_prototypes: int = bounded(100, min=1, max=16384)
+    feature_dim: int = bounded(256, min=1, max=MAX_WIDTH)
+    hidden_dim: int = bounded(128, min=1, max=MAX_WIDTH, multiple_of=2)
+    corr_levels: int = bounded(4, min=1, max=32)
+    corr_radius: int = bounded(4, min=1, max=32)
+    memory_tokens: int = bounded(8, min=1, max=1024)
+    memory_dim: int = bounded(128, min=1, max=MAX_WIDTH, multiple_of=8)
+    memory_layers: int = bounded(3, min=1, max=MAX_LAYERS)
+    num_train_updates: int = bounded(12, min=1, max=1000)
+    num_updates: int = bounded(32, min=1, max=1000)
+    min_pixels: int = bounded(1, min=1, max=MAX_PIXELS)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "flow")
+
+
+@dataclass(frozen=True)
+class DepthHeadConfig:
+    """Depth head.
+
+    Attributes:
+        embed_dims: Channels of the two further stages, at 1/16 and 1/32 of the image.
+        hidden_dim: Channels of the recurrent state and of the context.
+        num_updates: Recurrent updates over all levels.
+        min_depth: Smallest depth, meters of the canonical camera.
+        max_depth: Largest depth, meters of the canonical camera.
+        max_pixels: Largest number of pixels of an input image; larger images are downsampled. Training shows objects at
+            about the size that they then have.
+    """
+
+    embed_dims: tuple[int, int] = bounded((256, 256), min=1, max=MAX_WIDTH)
+    hidden_dim: int = bounded(128, min=1, max=MAX_WIDTH, multiple_of=2)
+    num_updates: int = bounded(6, min=1, max=1000)
+    min_depth: float = bounded(0.05, min=MIN_METERS, max=1e6)
+    max_depth: float = bounded(250.0, min=MIN_METERS, max=1e6)
+    max_pixels: int = bounded(240 * 320, min=1, max=MAX_PIXELS)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "depth")
+        if not self.min_depth < self.max_depth:
+            raise InputError(f"depth.min_depth is {self.min_depth}, but it must be below max_depth, {self.max_depth}.")
+
+
+@dataclass(frozen=True)
+class TrackingHeadConfig:
+    """Tracking head.
+
+    Attributes:
+        search_size: Side of the search crop, pixels.
+        template_size: Side of the reference crop, pixels, at the same scale as the search crop.
+        search_scale: Side of the search region in units of the square root of the area of the target's box.
+        hidden_dim: Channels of the decoder.
+        num_layers: Layers of the decoder.
+        target_grid: 1 represents the target by one token, the mean of its box (the paper); n adds n x n tokens of its
+            parts, and as many of its surroundings.
+        num_stages: Successive boxes: the first from corner heatmaps, each further one refines the one before.
+    """
+
+    search_size: int = bounded(352, min=1, max=4096, multiple_of=8)
+    template_size: int = bounded(352, min=1, max=4096, multiple_of=8)
+    search_scale: int = bounded(6, min=1, max=64)
+    hidden_dim: int = bounded(256, min=1, max=MAX_WIDTH)
+    num_layers: int = bounded(3, min=1, max=MAX_LAYERS)
+    target_grid: int = bounded(1, min=1, max=64)
+    num_stages: int = bounded(3, min=1, max=24)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "tracking")
+
+
+@dataclass(frozen=True)
+class StabilizationHeadConfig:
+    """Stabilization head.
+
+    Attributes:
+        regressor: "field" uses past and future frames and predicts a warp of every cell; "grid" uses past frames only
+            (online) and predicts a warp of a coarse grid.
+        field_window: Frames on each side of the current one for "field".
+        grid_window: Frames before the current one for "grid".
+        hidden_dim: Channels.
+        num_layers: Prototype blocks of each stage.
+        num_stages: Successive warps, each of which corrects the one before.
+        max_pixels: Largest number of pixels of an input frame; larger frames are downsampled.
+    """
+
+    regressor: Literal["field", "grid"] = "field"
+    field_window: int = bounded(15, min=1, max=1000)
+    grid_window: int = bounded(30, min=1, max=1000)
+    hidden_dim: int = bounded(256, min=1, max=MAX_WIDTH)
+    num_layers: int = bounded(2, min=1, max=24)
+    num_stages: int = bounded(2, min=1, max=16)
+    max_pixels: int = bounded(192 * 320, min=1, max=MAX_PIXELS)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "stabilization")
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Number of frames before and after the current one."""
+        return (self.grid_window, 0) if self.regressor == "grid" else (self.field_window, self.field_window)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Options of all networks; each row of the paper's ablations differs from a preset in one field.
-
-    Every numeric field has an upper bound, `MAX_VALUES`.
+    """Configuration of a `ProtoFormer`; each row of the paper's ablations differs from a preset in one field.
 
     Attributes:
-        embedding: Encoder. Start of a stage: "patches" (the paper) or "convolutions".
-        widths: Encoder. Channels of the two stages, at 1/4 and 1/8 of the image.
-        depths: Encoder. Number of blocks of the two stages.
-        head_width: Channels of an attention head.
-        prototypes: Encoder. K, the number of prototypes of each block.
-        iterations: Encoder. N, the number of EM iterations of each block.
-        update: Encoder. E-step of prototyping, a key of `prototyping.UPDATE_RULES`.
-        normalize: Encoder. Use means instead of sums in the M-step.
-        residual: Encoder. Add the M-step to the prototypes instead of replacing them.
-        synchronization: Encoder. Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
-        components: Encoder. "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes
-            synchronized; "base", pooled prototypes broadcast to their cells.
-        shared_encoder: Flow. Use one encoder for features and context instead of two.
-        decoder: Flow. "memory" (the paper, after FlowFormer) or "recurrent" (lookups in a correlation pyramid).
-        matching: Flow. Initialize the flow by global matching of the features instead of zero.
-        aggregation: Flow. Aggregate motion by attention between all "pixels" or through "prototypes" of the context.
-        groups: Flow. Number of prototypes of the aggregation, independent of the encoder's.
-        feature_width: Flow. Channels of the feature maps that are correlated.
-        hidden_width: Flow and depth. Channels of the recurrent state and of the context.
-        levels: Flow. Levels of the correlation pyramid.
-        radius: Flow. Radius of the lookups, (2 radius + 1)^2 costs for each level.
-        memory_tokens: Flow. Latent tokens of each pixel in the "memory" decoder.
-        memory_width: Flow. Channels of a latent token.
-        memory_layers: Flow. Layers of the cost memory.
-        updates_training: Flow. Recurrent updates in training.
-        updates: Flow. Recurrent updates in evaluation.
-        flow_pixels: Flow. Smallest number of pixels of an image in inference; smaller images are upsampled, by a factor
-            of at most 2 and as memory allows. 1 upsamples nothing. It does not affect training.
-        depth_widths: Depth. Channels of the two further stages, at 1/16 and 1/32 of the image.
-        depth_updates: Depth. Recurrent updates over all levels.
-        nearest: Depth. Smallest depth, meters of the canonical camera.
-        farthest: Depth. Largest depth, meters of the canonical camera.
-        depth_pixels: Depth. Largest number of pixels of an input image; larger images are downsampled. Training shows
-            objects at about the size that they then have.
-        search_side: Tracking. Side of the search crop, pixels.
-        reference_side: Tracking. Side of the reference crop, pixels, at the same scale as the search crop.
-        surroundings: Tracking. Side of the search region in units of the square root of the area of the target's box.
-        track_width: Tracking. Channels of the decoder.
-        track_layers: Tracking. Layers of the decoder.
-        target_grid: Tracking. 1 represents the target by one token, the mean of its box (the paper); n adds n x n
-            tokens of its parts, and as many of its surroundings.
-        stages: Tracking. Successive boxes: the first from corner heatmaps, each further one refines the one before.
-        regressor: Stabilization. "field" uses past and future frames and predicts a warp of every cell; "grid" uses
-            past frames only (online) and predicts a warp of a coarse grid.
-        stab_window: Stabilization. Frames on each side of the current one for "field".
-        stab_past: Stabilization. Frames before the current one for "grid".
-        stab_width: Stabilization. Channels.
-        stab_layers: Stabilization. Prototype blocks of each stage.
-        stab_stages: Stabilization. Successive warps, each of which corrects the one before.
-        stab_pixels: Stabilization. Largest number of pixels of an input frame; larger frames are downsampled.
+        encoder: Encoder, shared by the heads.
+        flow: Optical flow head.
+        depth: Depth head.
+        tracking: Tracking head.
+        stabilization: Stabilization head.
     """
 
-    embedding: str = "patches"
-    widths: tuple[int, int] = (128, 256)
-    depths: tuple[int, int] = (2, 2)
-    head_width: int = 32
-    prototypes: int = 100
-    iterations: int = 3
-    update: str = "cap"
-    normalize: bool = True
-    residual: bool = True
-    synchronization: str = "ls"
-    components: str = "both"
-    shared_encoder: bool = False
-    decoder: str = "memory"
-    matching: bool = False
-    aggregation: str = "pixels"
-    groups: int = 100
-    feature_width: int = 256
-    hidden_width: int = 128
-    levels: int = 4
-    radius: int = 4
-    memory_tokens: int = 8
-    memory_width: int = 128
-    memory_layers: int = 3
-    updates_training: int = 12
-    updates: int = 32
-    flow_pixels: int = 1
-    depth_widths: tuple[int, int] = (256, 256)
-    depth_updates: int = 6
-    nearest: float = 0.05
-    farthest: float = 250.0
-    depth_pixels: int = 240 * 320
-    search_side: int = 352
-    reference_side: int = 352
-    surroundings: int = 6
-    track_width: int = 256
-    track_layers: int = 3
-    target_grid: int = 1
-    stages: int = 3
-    regressor: str = "field"
-    stab_window: int = 15
-    stab_past: int = 30
-    stab_width: int = 256
-    stab_layers: int = 2
-    stab_stages: int = 2
-    stab_pixels: int = 192 * 320
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    flow: FlowHeadConfig = field(default_factory=FlowHeadConfig)
+    depth: DepthHeadConfig = field(default_factory=DepthHeadConfig)
+    tracking: TrackingHeadConfig = field(default_factory=TrackingHeadConfig)
+    stabilization: StabilizationHeadConfig = field(default_factory=StabilizationHeadConfig)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            requirement = _violated_requirement(field.name, getattr(self, field.name), field.default)
-            if requirement:
-                raise InputError(
-                    f"{field.name} is {short_repr(getattr(self, field.name))}, but it must be {requirement}."
-                )
-        if not self.nearest < self.farthest:
-            raise InputError(f"nearest is {self.nearest}, but it must be below farthest, {self.farthest}.")
-        head_widths = (self.hidden_width, self.memory_width, self.track_width, self.stab_width)
-        for width in (*self.widths, *self.depth_widths, *head_widths):
-            if width % self.head_width:
-                raise InputError(f"a width of {width} is not a multiple of head_width, {self.head_width}.")
-        for name, unit in (("memory_width", 8), ("hidden_width", 2), ("search_side", 8), ("reference_side", 8)):
-            if getattr(self, name) % unit:
-                raise InputError(f"{name} is {getattr(self, name)}, but it must be a multiple of {unit}.")
+        check_fields(self)
+        widths = {
+            "encoder.embed_dims": self.encoder.embed_dims,
+            "flow.hidden_dim": (self.flow.hidden_dim,),
+            "flow.memory_dim": (self.flow.memory_dim,),
+            "depth.embed_dims": self.depth.embed_dims,
+            "tracking.hidden_dim": (self.tracking.hidden_dim,),
+            "stabilization.hidden_dim": (self.stabilization.hidden_dim,),
+        }
+        for name, values in widths.items():
+            for width in values:
+                if width % self.encoder.head_dim:
+                    raise InputError(
+                        f"{name} has {width}, not a multiple of encoder.head_dim, {self.encoder.head_dim}."
+                    )
 
-    def changed(self, **fields: Any) -> "ModelConfig":
-        """Return a copy with some fields replaced.
+    def changed(self, **sections: Any) -> "ModelConfig":
+        """Return a copy with some fields replaced, such as `changed(encoder={"num_prototypes": 50})`.
 
         Raises:
             InputError: If a field does not exist or a value is not allowed.
         """
-        return dataclasses.replace(self, **_check_names(fields))
+        check_names("section of a model", sections, [field.name for field in dataclasses.fields(self)])
+        return dataclasses.replace(
+            self, **{name: _replace_fields(name, getattr(self, name), values) for name, values in sections.items()}
+        )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary for JSON."""
-        return dataclasses.asdict(self)
+        """Return the sections as nested dictionaries for JSON."""
+        values: dict[str, Any] = to_plain(self)
+        return values
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
+    def from_dict(cls, sections: Mapping[str, Any]) -> "ModelConfig":
         """Build a configuration from the output of `as_dict`.
 
         Raises:
-            InputError: If `fields` is not a mapping, a field does not exist, or a value is not allowed.
+            InputError: If `sections` is not a mapping, a field does not exist, or a value is not allowed.
         """
-        if not isinstance(fields, Mapping):
-            raise InputError(f"a configuration is {short_repr(fields)}, but it must be a mapping of fields to values.")
-        return cls(**_check_names(fields))
+        if not isinstance(sections, Mapping):
+            raise InputError(f"a configuration is {short_repr(sections)}, but it must be a mapping of its sections.")
+        return cls().changed(**{str(name): values for name, values in sections.items()})
 
 
-def _violated_requirement(name: str, value: object, default: object) -> str:
-    """Return the requirement that a field's value violates, or an empty text; values have the type of the default."""
-    if name in CHOICES:
-        return "" if value in CHOICES[name] else f"one of {', '.join(CHOICES[name])}"
-    if isinstance(default, bool):
-        return "" if isinstance(value, bool) else "true or false"
-    max_value = MAX_VALUES[name]
-    if isinstance(default, tuple):
-        is_valid = isinstance(value, tuple) and len(value) == 2 and all(_is_int(each, 1, max_value) for each in value)
-        return "" if is_valid else f"two whole numbers, 1 or more and at most {max_value}"
-    if isinstance(default, float):
-        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and MIN_METERS <= value <= max_value
-        return "" if is_valid else f"a number above 0, from {MIN_METERS:g} to {max_value:.0f}"
-    min_value = 0 if name == "iterations" else 1
-    return (
-        "" if _is_int(value, min_value, max_value) else f"a whole number, {min_value} or more and at most {max_value}"
-    )
-
-
-def _is_int(value: object, min_value: int, max_value: float) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and min_value <= value <= max_value
-
-
-def _check_names(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields whose names all exist, with lists converted to tuples."""
-    names = [field.name for field in dataclasses.fields(ModelConfig)]
-    for name in fields:
-        if name not in names:
-            near = closest_name(str(name), names)
-            raise InputError(f"a model has no field {short_repr(name)}; the nearest one is {near!r}.")
+def _replace_fields(name: str, section: Any, values: object) -> Any:
+    """Return a section with some fields replaced."""
+    if isinstance(values, type(section)):
+        return values
+    if not isinstance(values, Mapping):
+        raise InputError(f"{name} is {short_repr(values)}, but it must be a mapping of fields to values.")
+    check_names(f"field of {name}", map(str, values), [field.name for field in dataclasses.fields(section)])
     # JSON has no tuples.
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return dataclasses.replace(section, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 PRESETS: dict[str, ModelConfig] = {
     "paper": ModelConfig(),
     "fast": ModelConfig(
-        embedding="convolutions",
-        widths=(64, 192),
-        shared_encoder=True,
-        decoder="recurrent",
-        matching=True,
-        aggregation="prototypes",
-        feature_width=192,
-        hidden_width=96,
-        updates_training=8,
-        updates=8,
-        flow_pixels=440 * 1024,
-        depth_widths=(192, 256),
-        search_side=192,
-        reference_side=128,
-        surroundings=4,
-        track_width=128,
-        track_layers=2,
-        target_grid=4,
-        stab_window=60,
-        stab_past=60,
-        stab_width=128,
-        stab_layers=1,
+        EncoderConfig(embedding="convolutions", embed_dims=(64, 192)),
+        FlowHeadConfig(
+            shared_encoder=True,
+            decoder="recurrent",
+            global_matching=True,
+            aggregation="prototypes",
+            feature_dim=192,
+            hidden_dim=96,
+            num_train_updates=8,
+            num_updates=8,
+            min_pixels=440 * 1024,
+        ),
+        DepthHeadConfig(embed_dims=(192, 256), hidden_dim=96),
+        TrackingHeadConfig(
+            search_size=192, template_size=128, search_scale=4, hidden_dim=128, num_layers=2, target_grid=4
+        ),
+        StabilizationHeadConfig(field_window=60, grid_window=60, hidden_dim=128, num_layers=1),
     ),
     "tiny": ModelConfig(
-        embedding="convolutions",
-        widths=(32, 64),
-        depths=(1, 1),
-        prototypes=16,
-        iterations=2,
-        shared_encoder=True,
-        decoder="recurrent",
-        aggregation="prototypes",
-        groups=16,
-        feature_width=64,
-        hidden_width=32,
-        levels=2,
-        memory_tokens=4,
-        memory_width=32,
-        memory_layers=1,
-        updates_training=4,
-        updates=4,
-        depth_widths=(64, 64),
-        depth_updates=3,
-        search_side=128,
-        reference_side=96,
-        surroundings=4,
-        track_width=64,
-        track_layers=1,
-        target_grid=3,
-        stages=2,
-        stab_width=32,
-        stab_layers=1,
-        stab_pixels=96 * 160,
+        EncoderConfig(
+            embedding="convolutions", embed_dims=(32, 64), depths=(1, 1), num_prototypes=16, num_iterations=2
+        ),
+        FlowHeadConfig(
+            shared_encoder=True,
+            decoder="recurrent",
+            aggregation="prototypes",
+            num_prototypes=16,
+            feature_dim=64,
+            hidden_dim=32,
+            corr_levels=2,
+            memory_tokens=4,
+            memory_dim=32,
+            memory_layers=1,
+            num_train_updates=4,
+            num_updates=4,
+        ),
+        DepthHeadConfig(embed_dims=(64, 64), hidden_dim=32, num_updates=3),
+        TrackingHeadConfig(
+            search_size=128,
+            template_size=96,
+            search_scale=4,
+            hidden_dim=64,
+            num_layers=1,
+            target_grid=3,
+            num_stages=2,
+        ),
+        StabilizationHeadConfig(hidden_dim=32, num_layers=1, max_pixels=96 * 160),
     ),
 }
 
 
-def preset(name: str, **fields: Any) -> ModelConfig:
-    """Return a preset with some fields replaced.
+def preset(name: str, **sections: Any) -> ModelConfig:
+    """Return a preset with some fields replaced, such as `preset("fast", encoder={"num_prototypes": 50})`.
 
     Args:
         name: A key of `PRESETS`.
-        **fields: Fields of `ModelConfig`.
+        **sections: New values of the fields of each section of `ModelConfig`.
 
     Raises:
         InputError: If there is no such preset or field, or a value is not allowed.
     """
     if name not in PRESETS:
         raise InputError(f"there is no preset {short_repr(name)}; choose one of {', '.join(PRESETS)}.")
-    return PRESETS[name].changed(**fields)
+    return PRESETS[name].changed(**sections)

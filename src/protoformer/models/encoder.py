@@ -26,11 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.geometry.resizing import Padding
-from protoformer.models.config import ModelConfig
-from protoformer.models.heads.cost_memory import FeedForward
+from protoformer.models.config import EncoderConfig
+from protoformer.models.initialization import init_for_relu
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.mixing import Weights
-from protoformer.models.layers import MapNorm, PositionConv, TokenNorm, init_for_relu
+from protoformer.models.layers import FeedForward, MapNorm, PositionConv, TokenNorm
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import map_size, maps_to_tokens, tokens_to_maps
 from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchronization
@@ -54,16 +54,16 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels_in: int, channels: int, stride: int = 1) -> None:
         super().__init__()
-        # No biases: instance norm subtracts thcap.
-        self.first = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        # No biases: instance norm subtracts them.
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.norm, self.norm_and_relu = MapNorm(), MapNorm(rectified=True)
         is_identity = stride == 1 and channels_in == channels
         self.shortcut = nn.Identity() if is_identity else nn.Conv2d(channels_in, channels, 1, stride=stride)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map B x channels_in x H x W to B x channels x H/stride x W/stride."""
-        residual = self.norm(self.second(self.norm_and_relu(self.first(maps))))
+        residual = self.norm(self.conv2(self.norm_and_relu(self.conv1(maps))))
         return F.relu(self.shortcut(maps) + residual)
 
 
@@ -94,7 +94,7 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
 
 
 EMBEDDINGS = {"patches": patches, "convolutions": convolutions}
-"""Stage embeddings by the name that the configuration field `embedding` gives thcap."""
+"""Stage embeddings by the name that the configuration field `embedding` gives them."""
 
 
 STRIDES = (4, 8)
@@ -130,27 +130,29 @@ class Mixer(nn.Module):
         self.prototyping = prototyping
         self.synchronization = synchronization
 
-    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool = True) -> tuple[Tensor, Prototypes | None]:
+    def forward(
+        self, tokens: Tensor, size: tuple[int, int], return_prototypes: bool = True
+    ) -> tuple[Tensor, Prototypes | None]:
         """Compute the update of the tokens.
 
         Args:
             tokens: B x HW x C, normalized.
             size: (H, W) of the map.
-            asked: Also return the prototypes.
+            return_prototypes: Also return the prototypes.
 
         Returns:
             The update to add to the tokens, B x HW x C, and the prototypes, or None if they were not requested.
         """
         if self._can_fuse(tokens):
-            return self._forward_fused(tokens, size, asked)
+            return self._forward_fused(tokens, size, return_prototypes)
         prototypes = self.prototyping(tokens, size)
         mixed, assignment = self.synchronization(tokens, prototypes)
-        return mixed, replace(prototypes, assignment=assignment) if asked else None
+        return mixed, replace(prototypes, assignment=assignment) if return_prototypes else None
 
     def _can_fuse(self, tokens: Tensor) -> bool:
         """Return whether CAP and LS run as one fused operator on these tokens."""
         prototyping, (rows, columns) = self.prototyping, self.prototyping.grid
-        has_kernel = prototyping.update == "cap" and prototyping.iterations > 0
+        has_kernel = prototyping.update == "cap" and prototyping.num_iterations > 0
         has_kernel = has_kernel and isinstance(self.synchronization, LatentSynchronization)
         return has_kernel and fused.can_mix(tokens, rows * columns, tokens.shape[2] // prototyping.heads)
 
@@ -170,7 +172,7 @@ class Mixer(nn.Module):
             ls.beta,
         )
         mixed = fused.mix(
-            tokens, weights, size, cap.grid, cap.iterations, cap.normalize, cap.residual, keep=return_prototypes
+            tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
         )
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
@@ -257,26 +259,26 @@ class Encoder(nn.Module):
     Images are padded to a multiple of 8 by repeating the last row and column, and the features are cropped.
 
     Args:
-        config: Its encoder fields define the stages: embedding, channels, blocks, K prototypes and N EM iterations.
+        config: Defines the stages: embedding, channels, blocks, K prototypes and N EM iterations.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         embed = EMBEDDINGS[config.embedding]
-        widths_in, reductions = (3, config.widths[0]), (STRIDES[0], STRIDES[1] // STRIDES[0])
+        widths_in, reductions = (3, config.embed_dims[0]), (STRIDES[0], STRIDES[1] // STRIDES[0])
         self.stages = nn.ModuleList(
             Stage(embed(width_in, width, reduction), width, [build_block(config, width) for _ in range(depth)])
             for width_in, width, reduction, depth in zip(
-                widths_in, config.widths, reductions, config.depths, strict=True
+                widths_in, config.embed_dims, reductions, config.depths, strict=True
             )
         )
 
-    def forward(self, images: Tensor, prototypes: bool = False) -> EncoderOutput:
+    def forward(self, images: Tensor, return_prototypes: bool = False) -> EncoderOutput:
         """Encode images.
 
         Args:
             images: B x 3 x H x W in [-1, 1].
-            prototypes: Also return the prototypes of every block.
+            return_prototypes: Also return the prototypes of every block.
 
         Returns:
             The features of both stages, and the prototypes if requested.
@@ -285,25 +287,25 @@ class Encoder(nn.Module):
         maps = padding.pad(images)
         features, stage_prototypes = [], []
         for stage, stride in zip(self.stages, STRIDES, strict=True):
-            maps, block_prototypes = stage(maps, prototypes)
+            maps, block_prototypes = stage(maps, return_prototypes)
             features.append(padding.crop(maps, stride))
             stage_prototypes.append(block_prototypes)
-        return EncoderOutput(tuple(features), tuple(stage_prototypes) if prototypes else ())
+        return EncoderOutput(tuple(features), tuple(stage_prototypes) if return_prototypes else ())
 
 
-def build_block(config: ModelConfig, channels: int) -> Block:
+def build_block(config: EncoderConfig, channels: int) -> Block:
     """Build one encoder block of `channels` channels as configured.
 
     `config.components` selects the ablations of the paper: without CAP the prototypes stay pooled (zero EM iterations),
     and without LS they are broadcast by their soft memberships.
     """
-    heads = channels // config.head_width
+    heads = channels // config.head_dim
     use_cap, use_ls = config.components in ("both", "cap"), config.components in ("both", "ls")
     prototyping = Prototyping(
         channels,
         heads,
-        prototypes=config.prototypes,
-        iterations=config.iterations if use_cap else 0,
+        num_prototypes=config.num_prototypes,
+        num_iterations=config.num_iterations if use_cap else 0,
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,

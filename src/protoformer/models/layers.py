@@ -1,20 +1,18 @@
-"""Layers of torch with fused GPU kernels, initialization, and construction on the meta device.
+"""Layers shared by the encoder and the heads: norms, convolutions, attention and MLP.
 
-The layers have the parameters, values and gradients of torch's own, which are used on other devices and in compiled
-graphs. On a GPU the kernels make fewer passes over memory.
+Norms and convolutions have the parameters, values and gradients of torch's own, which are used on other devices and in
+compiled graphs. On a GPU the kernels make fewer passes over memory.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.overrides import TorchFunctionMode
 
-from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
+from protoformer.models.kernels.dispatch import is_cpu_inference, is_exporting, use_kernels
+from protoformer.models.runtime import merge_heads, split_heads
 
 ALIGNMENT = 8
 """Channel counts that are multiples of this multiply fastest on matrix units."""
@@ -101,6 +99,77 @@ class PositionConv(nn.Conv2d):
         taps = self.weight.flatten(1).T.contiguous()
         output: Tensor = _Position.apply(rows, taps, self.bias)  # type: ignore[no-untyped-call]
         return output.permute(0, 3, 1, 2)
+
+
+MAX_BATCH = 2**16 - 1
+"""Largest batch of attention; the fused GPU kernels of torch take no more."""
+
+
+class Attention(nn.Module):
+    """Multi-head scaled dot-product attention with linear projections."""
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(channels, channels)
+        self.key = nn.Linear(channels, channels)
+        self.value = nn.Linear(channels, channels)
+        self.output = nn.Linear(channels, channels)
+
+    def forward(self, queries: Tensor, memory: Tensor, values: Tensor | None = None) -> Tensor:
+        """Attend from queries to a memory.
+
+        Args:
+            queries: B x n x C.
+            memory: B x m x C, projected to keys and, if `values` is None, to values.
+            values: B x m x C, projected to values.
+
+        Returns:
+            B x n x C.
+        """
+        query = split_heads(self.query(queries), self.heads)
+        key = split_heads(self.key(memory), self.heads)
+        value = split_heads(self.value(memory if values is None else values), self.heads)
+        result: Tensor = self.output(merge_heads(_attend(query, key, value)))
+        return result
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend from query (B x heads x n x d) to key and value (B x heads x m x d): B x heads x n x d."""
+    if is_exporting():
+        return F.scaled_dot_product_attention(query, key, value)
+    parts = (tensor.split(MAX_BATCH) for tensor in (query, key, value))
+    return torch.cat([F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)])
+
+
+class FeedForward(nn.Sequential):
+    """Pre-norm MLP with ratio 4: LayerNorm, linear, GELU, linear. The caller adds the residual."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(
+            TokenNorm(channels),
+            nn.Linear(channels, 4 * channels),
+            nn.GELU(),
+            nn.Linear(4 * channels, channels),
+        )
+
+
+def sine_positions(positions: Tensor, channels: int) -> Tensor:
+    """Return sinusoidal position encodings at geometrically spaced wavelengths, from 2 to 2^8 pixels.
+
+    Args:
+        positions: ... x 2, pixels.
+        channels: Channels of the encoding, a multiple of 4.
+
+    Returns:
+        ... x channels.
+    """
+    num_frequencies = channels // 4
+    frequencies = torch.pi * torch.logspace(
+        0, -7, num_frequencies, base=2, device=positions.device, dtype=torch.float32
+    )
+    angles = (positions[..., None] * frequencies).flatten(-2)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
 class _Position(torch.autograd.Function):
@@ -191,74 +260,3 @@ class _Activate(torch.autograd.Function):
         with torch.cuda.device_of(output):
             d_output = d_output.contiguous()
             return *layer_kernels.activate_gradient(d_output, output, bias, ctx.rectified, ctx.width), None
-
-
-@contextmanager
-def meta_init() -> Iterator[None]:
-    """Build networks on the meta device within this context: with shapes and without values."""
-    with torch.device("meta"), _SkipInit():
-        yield
-
-
-class _SkipInit(TorchFunctionMode):
-    """Skip the initialization of meta tensors, for which torch would import its compiler (about a second)."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if function is Tensor.normal_ or getattr(function, "__module__", None) == nn.init.__name__:
-            tensor = args[0] if args else options["tensor"]
-            if tensor.is_meta:
-                return tensor
-        return function(*args, **options)
-
-
-_FLOATING = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.linspace, torch.logspace})
-"""Functions that create tensors of torch's default dtype if none is given."""
-
-
-@contextmanager
-def float32_by_default() -> Iterator[None]:
-    """Create new tensors in float32 within this context, whatever torch's default dtype is.
-
-    Networks compute in float32, and their random weights must not depend on the default. In contrast to
-    `torch.set_default_dtype`, the context applies to the current thread only.
-    """
-    if torch.get_default_dtype() == torch.float32:
-        yield
-        return
-    with _Float32():
-        yield
-
-
-class _Float32(TorchFunctionMode):
-    """Set the dtype to float32 where a new tensor would have the default dtype."""
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if function in _FLOATING and options.get("dtype") is None:
-            options = {**options, "dtype": torch.float32}
-        output = function(*args, **options)
-        is_new = function is torch.tensor and options.get("dtype") is None
-        return output.float() if is_new and output.dtype == torch.get_default_dtype() else output
-
-
-def init_for_relu(module: nn.Module) -> None:
-    """Initialize every convolution of a module for a ReLU after it (He et al., 2015)."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-
-
-def init_for_gates(module: nn.Module) -> None:
-    """Initialize every convolution of a module for a sigmoid or tanh after it (Glorot and Bengio, 2010)."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
-            nn.init.xavier_uniform_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)

@@ -1,4 +1,4 @@
-"""Pretrained weights: safetensors files with the task and configuration of their network in the metadata.
+"""Pretrained weights: safetensors files with the tasks and configuration of their network in the metadata.
 
 Loading checks a file before it reads the tensors, cheapest check first: the SHA-256 of packaged weights; the header;
 the configuration, whose values are bounded; names and shapes of the tensors against those of the network, which is
@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from protoformer.errors import InputError, shorten
 from protoformer.io.files import open_input, short_repr, write_atomically
 from protoformer.models.config import ModelConfig
-from protoformer.models.layers import meta_init
-from protoformer.models.networks import NETWORKS, build_network
+from protoformer.models.initialization import meta_init
+from protoformer.models.protoformer import HEADS, SECTIONS, TASKS, ProtoFormer, build_network
 
 MAX_HEADER_BYTES = 2**22
 """Largest header that is read; headers of this package have about 50 kB."""
@@ -153,30 +153,15 @@ def _check_offsets(tensors: dict[str, StoredShape], size: int) -> None:
 
 
 KEY = "protoformer"
-"""Key of the metadata entry with the task and configuration, as JSON."""
+"""Key of the metadata entry with the tasks and configuration, as JSON."""
 SHARED_TASK = "flow"
 """Task whose packaged encoder the weights of other tasks may share."""
-ENCODER_PREFIX = "features."
+ENCODER_PREFIX = "encoder."
 """Prefix of the names of the encoder's tensors."""
 DTYPES = ("F16", "BF16", "F32")
 """Allowed dtypes of weights in a file; in memory they are float32."""
 DIGESTS = "SHA256SUMS"
 """File with the SHA-256 of the packaged weights, written by `sha256sum *.safetensors > SHA256SUMS`."""
-
-
-@dataclass(frozen=True)
-class StoredNetwork:
-    """A network read from a file.
-
-    Attributes:
-        network: The network, with weights in float32.
-        task: A key of `NETWORKS`.
-        trained: Whether the weights were trained; otherwise they are random.
-    """
-
-    network: nn.Module
-    task: str
-    trained: bool
 
 
 def packaged_weights(task: str) -> Path | None:
@@ -190,12 +175,7 @@ def _package_folder() -> Path:
 
 
 def save_weights(
-    network: nn.Module,
-    path: str | os.PathLike[str],
-    trained: bool,
-    task: str = "flow",
-    half: bool = False,
-    borrow: bool = False,
+    network: ProtoFormer, path: str | os.PathLike[str], trained: bool, half: bool = False, borrow: bool = False
 ) -> None:
     """Write the weights and configuration of a network atomically.
 
@@ -203,14 +183,15 @@ def save_weights(
         network: The network.
         path: File to write.
         trained: Whether the weights were trained.
-        task: A key of `NETWORKS`.
         half: Store the weights in float16.
         borrow: Leave out the encoder, which must equal that of the packaged flow weights; loading then needs these.
 
     Raises:
         InputError: If `borrow` is set and the encoder is not that of the packaged flow weights.
     """
-    description = {"task": task, "trained": trained, "config": _config(network).as_dict()}
+    description: dict[str, Any] = {"tasks": network.tasks, "trained": trained, "config": network.config.as_dict()}
+    if network.task_encoders:
+        description["separate_encoders"] = list(network.task_encoders)
     dtype = torch.float16 if half else torch.float32
     tensors = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in network.state_dict().items()}
     if borrow:
@@ -230,20 +211,26 @@ class _Description:
     """Description of a network in the metadata of a file.
 
     Attributes:
-        task: A key of `NETWORKS`.
+        tasks: Its tasks, names of `TASKS`.
         trained: Whether the weights were trained.
         config: Configuration of the network.
+        separate_encoders: Tasks with an encoder of their own.
         borrowed: Digest of the shared encoder, or None if the file has its own encoder.
     """
 
-    task: str
+    tasks: tuple[str, ...]
     trained: bool
     config: ModelConfig
+    separate_encoders: tuple[str, ...]
     borrowed: str | None
 
+    def build(self) -> ProtoFormer:
+        """Build the network with random weights."""
+        return build_network(self.config, *self.tasks, separate_encoders=self.separate_encoders)
 
-def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
-    """Read a file written by `save_weights`.
+
+def load_weights(path: str | os.PathLike[str]) -> ProtoFormer:
+    """Read a file written by `save_weights`; the weights of the network are float32.
 
     No code from the file is executed, and no more memory is used than its tensors need.
 
@@ -267,8 +254,7 @@ def load_weights(path: str | os.PathLike[str]) -> StoredNetwork:
             raise
         raise _invalid_file_error(path, error) from None
     _check_finite(path, tensors)
-    network = _fill_network(network, description, tensors | shared)
-    return StoredNetwork(network, description.task, description.trained)
+    return _fill_network(network, description, tensors | shared)
 
 
 def _invalid_file_error(path: str | os.PathLike[str], error: Exception) -> InputError:
@@ -310,18 +296,26 @@ def _parse_description(path: str | os.PathLike[str], header: TensorHeader) -> _D
     if KEY not in header.metadata:
         raise ValueError(f"its metadata has no entry {KEY!r}")
     description = parse_json(header.metadata[KEY])
-    if not isinstance(description, dict) or not {"task", "trained", "config"} <= description.keys():
-        raise ValueError("its metadata does not name a task and a configuration")
-    task, borrowed = description["task"], description.get("borrowed")
-    if not isinstance(task, str) or not isinstance(borrowed, str | None):
-        raise ValueError("its metadata has a task or a digest that is not a string")
-    if task not in NETWORKS:
-        raise InputError(f"{path} holds weights for {shorten(task)}, which this version does not do; update it.")
+    if not isinstance(description, dict) or not {"tasks", "trained", "config"} <= description.keys():
+        raise ValueError("its metadata does not name tasks and a configuration")
+    tasks, separate = description["tasks"], description.get("separate_encoders", [])
+    borrowed = description.get("borrowed")
+    if not _are_names(tasks) or not tasks or not _are_names(separate) or not isinstance(borrowed, str | None):
+        raise ValueError("its metadata has tasks that are not names, or a digest that is not a string")
+    for task in (*tasks, *separate):
+        if task not in TASKS:
+            raise InputError(f"{path} holds weights for {shorten(task)}, which this version does not do; update it.")
     try:
         config = ModelConfig.from_dict(description["config"])
     except InputError as error:
         raise _invalid_file_error(path, error) from None
-    return _Description(task, description["trained"] is True, config, borrowed)
+    return _Description(tuple(tasks), description["trained"] is True, config, tuple(separate), borrowed)
+
+
+def _are_names(values: Any) -> bool:
+    """Return whether values are a list of different strings, at most one for each task."""
+    are_strings = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return are_strings and len(values) <= len(TASKS) and len(set(values)) == len(values)
 
 
 def _check_shared_encoder(path: str | os.PathLike[str], digest: str | None, shared: dict[str, Tensor]) -> None:
@@ -336,11 +330,11 @@ def _build_checked(
     stored: Mapping[str, StoredShape],
     description: _Description,
     shared: Mapping[str, Tensor],
-) -> nn.Module:
+) -> ProtoFormer:
     """Build the described network on the meta device and check the tensors' names, shapes and dtypes against it."""
     with meta_init():
         try:
-            network = build_network(description.task, description.config)
+            network = description.build()
         except InputError as error:  # the network would be too large
             raise _invalid_file_error(path, error) from None
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -369,13 +363,14 @@ def _check_finite(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -
             )
 
 
-def _fill_network(network: nn.Module, description: _Description, tensors: Mapping[str, Tensor]) -> nn.Module:
+def _fill_network(network: ProtoFormer, description: _Description, tensors: Mapping[str, Tensor]) -> ProtoFormer:
     """Load weights into a network on the meta device; the result is float32."""
     network.load_state_dict(tensors, assign=True)
     if any(buffer.is_meta for buffer in network.buffers()):  # buffers that are computed and not stored
         with torch.random.fork_rng(devices=[]):
-            network = build_network(description.task, description.config)
+            network = description.build()
         network.load_state_dict(tensors)
+    network.trained = description.trained
     return network.float()
 
 
@@ -407,7 +402,49 @@ def _compute_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _config(network: nn.Module) -> ModelConfig:
-    config = network.config
-    assert isinstance(config, ModelConfig)
-    return config
+def load_packaged(network_class: type[ProtoFormer] = ProtoFormer) -> ProtoFormer:
+    """Load the packaged weights of all tasks into one network.
+
+    The weights come from separate trainings: tasks whose encoder is not that of flow get an encoder of their own.
+
+    Raises:
+        InputError: If packaged weights are missing or damaged.
+    """
+    networks = {}
+    for task in TASKS:
+        path = packaged_weights(task)
+        if path is None:
+            raise InputError(f"the package has no weights of {task}; install it again.")
+        networks[task] = load_weights(path)
+    return merge_networks(networks, network_class)
+
+
+def merge_networks(networks: Mapping[str, ProtoFormer], network_class: type[ProtoFormer] = ProtoFormer) -> ProtoFormer:
+    """Merge networks of one task each, which keep their modules, into one network.
+
+    Args:
+        networks: A network for each task; they share the encoder section of their configurations.
+        network_class: Class of the result.
+
+    Raises:
+        InputError: If the encoders have different configurations.
+    """
+    first = next(iter(networks.values()))
+    if any(network.config.encoder != first.config.encoder for network in networks.values()):
+        raise InputError("networks with encoders of different configurations cannot be merged; load them one by one.")
+    separate = [task for task, network in networks.items() if not _same_weights(network.encoder, first.encoder)]
+    sections = {SECTIONS[task]: getattr(network.config, SECTIONS[task]) for task, network in networks.items()}
+    with meta_init():
+        merged = network_class(replace(first.config, **sections), networks, separate)
+    merged.encoder = first.encoder
+    for task, network in networks.items():
+        setattr(merged, HEADS[task], getattr(network, HEADS[task]))
+        if task in separate:
+            merged.task_encoders[task] = network.encoder
+    merged.trained = all(network.trained for network in networks.values())
+    return merged
+
+
+def _same_weights(first: nn.Module, second: nn.Module) -> bool:
+    others = second.state_dict()
+    return first is second or all(torch.equal(weight, others[name]) for name, weight in first.state_dict().items())

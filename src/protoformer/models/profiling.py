@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.models.config import ModelConfig
-from protoformer.models.heads.depth import build_depth
-from protoformer.models.heads.flow import FlowNetwork, build_flow
-from protoformer.models.layers import meta_init
+from protoformer.models.initialization import meta_init
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import CudaGraph, flop_counter, use_half_precision
 
 
@@ -19,21 +18,23 @@ def count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def count_parts(network: FlowNetwork) -> dict[str, int]:
+def count_parts(network: ProtoFormer) -> dict[str, int]:
     """Return the number of parameters of each part of a flow network; their sum is that of the network."""
-    decoder = network.decoder
+    head = network.flow_head
+    assert head is not None
+    decoder = head.decoder
     parts: dict[str, nn.Module] = {
-        "feature encoder": network.features,
-        **({"context encoder": network.context} if network.context is not None else {}),
-        "matching projection": network.match,
-        "context projection": network.describe,
-        **({"global matching": network.matching} if network.matching is not None else {}),
+        "feature encoder": network.encoder,
+        **({"context encoder": head.context_encoder} if head.context_encoder is not None else {}),
+        "matching projection": head.feature_proj,
+        "context projection": head.context_proj,
+        **({"global matching": head.matching} if head.matching is not None else {}),
         "costs": decoder.costs,
         "motion encoder": decoder.update.motion,
         "motion aggregation": decoder.update.aggregation,
         "recurrent unit": decoder.update.gru,
-        "flow and confidence head": decoder.update.change,
-        "upsampling head": decoder.update.weights,
+        "flow and confidence head": decoder.update.delta_head,
+        "upsampling head": decoder.update.upsampling_head,
     }
     return {name: count_parameters(module) for name, module in parts.items()}
 
@@ -50,20 +51,20 @@ def count_flow_operations(config: ModelConfig, height: int, width: int) -> int:
         width: Width of the images, pixels.
     """
     with meta_init():
-        network = build_flow(config).eval().requires_grad_(False)
+        network = build_network(config, "flow").eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
     counts = []
     for updates in (1, 2):
         with torch.no_grad(), flop_counter() as counter:
-            network(image, image, updates=updates, low_memory=False)
+            network(image, image, num_updates=updates, low_memory=False)
         counts.append(int(counter.get_total_flops()))
-    return counts[0] + (config.updates - 1) * (counts[1] - counts[0])
+    return counts[0] + (config.flow.num_updates - 1) * (counts[1] - counts[0])
 
 
 def count_depth_operations(config: ModelConfig, height: int, width: int) -> int:
     """Return the floating-point operations of the depth of one image; see `count_flow_operations`."""
     with meta_init():
-        network = build_depth(config).eval().requires_grad_(False)
+        network = build_network(config, "depth").eval().requires_grad_(False)
         image = torch.empty(1, 3, height, width)
     with torch.no_grad(), flop_counter() as counter:
         network(image)
@@ -85,7 +86,7 @@ REPEATS = {"cuda": 20, "cpu": 3}
 
 
 @torch.no_grad()
-def measure_forward_ms(network: nn.Module, size: tuple[int, int]) -> float:
+def measure_forward_ms(network: ProtoFormer, size: tuple[int, int]) -> float:
     """Return the median time of a forward pass in milliseconds, as for the frames of a video.
 
     A GPU replays a CUDA graph, in bfloat16 if it supports that.
@@ -95,14 +96,15 @@ def measure_forward_ms(network: nn.Module, size: tuple[int, int]) -> float:
         size: (height, width) of the images.
     """
     device = next(network.parameters()).device
-    count = 2 if isinstance(network, FlowNetwork) else 1
+    is_flow = network.tasks == ("flow",)
+    count = 2 if is_flow else 1
     noise = torch.rand(count, 1, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     images = tuple(2 * image.to(device) - 1 for image in noise)
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_half_precision(device, "auto")):
             prediction = network(*inputs)
-        return (prediction.flows[-1] if isinstance(network, FlowNetwork) else prediction.logs[-1],)
+        return (prediction.flows[-1] if is_flow else prediction.logs[-1],)
 
     call = CudaGraph(forward) if device.type == "cuda" else forward
     for _ in range(3 if device.type == "cuda" else 1):  # the third call records the graph

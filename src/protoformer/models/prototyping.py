@@ -222,22 +222,22 @@ class Prototyping(nn.Module):
     Args:
         channels: C, channels of the features; a multiple of `heads`.
         heads: Number of attention heads, of d = C / heads channels each.
-        prototypes: K. The cells form the most nearly square grid: 100 is 10 x 10, 50 is 5 x 10.
-        iterations: N, the number of EM iterations.
+        num_prototypes: K. The cells form the most nearly square grid: 100 is 10 x 10, 50 is 5 x 10.
+        num_iterations: N, the number of EM iterations.
         update: E-step, a key of `UPDATE_RULES`; "cap" is that of the paper.
         normalize: Use the weighted mean in the M-step (EM) instead of the weighted sum (the literal Eq. 5).
         residual: Add the result of the M-step to the prototypes (Algorithm 1) instead of replacing them.
 
     Raises:
-        ValueError: If `channels` is not a multiple of `heads` or `iterations` is negative.
+        ValueError: If `channels` is not a multiple of `heads` or `num_iterations` is negative.
     """
 
     def __init__(
         self,
         channels: int,
         heads: int,
-        prototypes: int = 100,
-        iterations: int = 3,
+        num_prototypes: int = 100,
+        num_iterations: int = 3,
         update: str = "cap",
         normalize: bool = True,
         residual: bool = True,
@@ -245,15 +245,15 @@ class Prototyping(nn.Module):
         super().__init__()
         if channels % heads:
             raise ValueError(f"{channels} channels cannot be split into {heads} heads")
-        if iterations < 0:
-            raise ValueError(f"EM cannot run {iterations} iterations")
+        if num_iterations < 0:
+            raise ValueError(f"EM cannot run {num_iterations} iterations")
         self.heads = heads
-        self.grid = grid_shape(prototypes)
-        self.iterations = iterations
+        self.grid = grid_shape(num_prototypes)
+        self.num_iterations = num_iterations
         self.update = update
         self.normalize = normalize
         self.residual = residual
-        if iterations:
+        if num_iterations:
             self.query = nn.Linear(channels, channels)
             self.key = nn.Linear(channels, channels)
             self.value = nn.Linear(channels, channels)
@@ -270,10 +270,10 @@ class Prototyping(nn.Module):
             The prototypes after N iterations, with the memberships of the last E-step.
         """
         centers = self.pool(features, size) if init_centers is None else init_centers
-        if not self.iterations:
+        if not self.num_iterations:
             return Prototypes(centers, self._cell_memberships(features, size), size)
         keys, values = self.keys_and_values(features)
-        for _ in range(self.iterations):
+        for _ in range(self.num_iterations):
             centers, expectation = self.step(centers, keys, values, size)
         return Prototypes(centers, expectation, size)
 

@@ -20,8 +20,8 @@ from protoformer.flow.tiling import FlowPlan
 from protoformer.geometry.motion_fields import CELL, chain_flows
 from protoformer.geometry.resizing import shrink
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import LEAST_SIDE, FlowNetwork, normalize_images
-from protoformer.models.heads.stabilization import StabilizeNetwork
+from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.result import FieldFile, StoredField
 from protoformer.video.clip import ClipFrame
@@ -136,8 +136,8 @@ class MotionAnalyzer:
 
     def __init__(
         self,
-        network: StabilizeNetwork,
-        flow: FlowNetwork,
+        network: ProtoFormer,
+        flow: ProtoFormer,
         device: torch.device,
         size: tuple[int, int],
         half: bool,
@@ -156,8 +156,8 @@ class MotionAnalyzer:
         self.size = size
         self.fields = FieldFile()
         self.live = delay is not None
-        self.warps = delay is None or network.window[1] <= delay
-        self.working = working_size(size, network.config.stab_pixels)
+        self.warps = delay is None or network.config.stabilization.window[1] <= delay
+        self.working = working_size(size, network.config.stabilization.max_pixels)
         self._network, self._device, self._half = network, device, half
         plan = FlowPlan(self.working, self.working, tile=None, batch_size=2, low_memory=False)
         self._flow = FlowEngine(flow, device, plan, NUM_UPDATES, half)
@@ -167,7 +167,7 @@ class MotionAnalyzer:
     @property
     def window(self) -> tuple[int, int]:
         """Numbers of frames before and after a frame in the window of the network."""
-        return self._network.window
+        return self._network.config.stabilization.window
 
     def encode_frame(self, frame: ClipFrame) -> FrameView | None:
         """Prepare a frame for comparison; None if it is blank."""

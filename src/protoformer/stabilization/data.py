@@ -9,7 +9,6 @@ from torch import Tensor
 
 from protoformer.geometry.motion_fields import CELL, Trajectories, build_trajectories
 from protoformer.models.config import ModelConfig
-from protoformer.models.heads.stabilization import window_of
 from protoformer.synthetic.ground_truth import outward, render_image, true_trajectories, true_warp
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.rng import SceneRandom, hashed_normal
@@ -51,7 +50,7 @@ class SyntheticWindows:
             renderer: Renderer of the scenes.
             look: Render pass, "clean" or "final".
         """
-        scenes, (past, future) = renderer.scenes, window_of(self.config)
+        scenes, (past, future) = renderer.scenes, self.config.stabilization.window
         draws = SceneRandom(SALT, scenes.sensor.key)
         renderer = Renderer(_scale_shake(scenes, draws), renderer.bank, renderer.device)
         start, steps = draws.uniform("begin", 0.0, MAX_START), torch.arange(-past, future + 2, dtype=torch.float64)
@@ -68,7 +67,7 @@ class SyntheticWindows:
         self, renderer: Renderer, frames: list[Frame], time: Tensor, errors: "EstimationErrors", index: int, look: str
     ) -> tuple[Tensor, ...]:
         """Return image, positions, confidence, warp and valid mask of window `index`, which starts with `frames`."""
-        past, future = window_of(self.config)
+        past, future = self.config.stabilization.window
         estimated = errors.apply(true_trajectories(renderer, frames[: past + 1 + future], past), index, past)
         unstable = renderer.view(time)
         warp = true_warp(renderer, renderer.scenes.frame(time, True, renderer.device), unstable.frame)

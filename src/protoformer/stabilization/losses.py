@@ -9,7 +9,7 @@ from torch import Tensor
 from protoformer.geometry.motion_fields import CELL
 from protoformer.geometry.resizing import upsample_2x
 from protoformer.geometry.warps import inside_image, pixel_grid, sample
-from protoformer.models.heads.stabilization import StabilizePrediction
+from protoformer.models.heads.stabilization import StabilizationPrediction
 from protoformer.synthetic.samples import StabilityWindows
 from protoformer.training.recipe import LossSection
 
@@ -47,7 +47,7 @@ class StabilizeLoss:
 
 
 def stabilize_loss(
-    prediction: StabilizePrediction, windows: StabilityWindows, weights: LossSection, cells: Tensor | None = None
+    prediction: StabilizationPrediction, windows: StabilityWindows, weights: LossSection, cells: Tensor | None = None
 ) -> StabilizeLoss:
     """Compute the loss of a prediction for both frames of N windows.
 

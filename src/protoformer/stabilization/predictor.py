@@ -10,10 +10,8 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import FlowNetwork
-from protoformer.models.heads.stabilization import StabilizeNetwork
-from protoformer.models.networks import build_network
 from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.stabilization.analysis import ClipAnalysis, MotionAnalyzer, Shot, analyze_clip
 from protoformer.stabilization.camera_motion import Motion
@@ -97,10 +95,10 @@ class StabilizationPredictor(SummaryRepr):
 
     def __init__(
         self,
-        network: StabilizeNetwork,
+        network: ProtoFormer,
         trained: bool,
         device: torch.device | None = None,
-        flow: FlowNetwork | None = None,
+        flow: ProtoFormer | None = None,
     ) -> None:
         """Move the networks to a device.
 
@@ -202,7 +200,7 @@ class StabilizationPredictor(SummaryRepr):
             borrow: Whether to leave out the encoder if it equals that of the packaged flow weights, which are then
                 needed to read the file.
         """
-        save_weights(self.network, path, trained=self.trained, task="stabilize", half=half, borrow=borrow)
+        save_weights(self.network, path, trained=self.trained, half=half, borrow=borrow)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("stabilize", self.network, self.trained, self.device)
@@ -316,9 +314,7 @@ def _to_image(frame: ClipFrame) -> ImageArray:
     return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
 
 
-def _packaged_flow() -> FlowNetwork:
+def _packaged_flow() -> ProtoFormer:
     """Load the packaged flow network; without packaged weights, build a small one with random weights."""
     path = packaged_weights("flow")
-    network = build_network("flow", preset("tiny")) if path is None else load_weights(path).network
-    assert isinstance(network, FlowNetwork)
-    return network
+    return build_network(preset("tiny"), "flow") if path is None else load_weights(path)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from protoformer.geometry.motion_fields import Trajectories
 from protoformer.models.heads.flow import normalize_images
-from protoformer.models.heads.stabilization import StabilizePrediction
-from protoformer.models.networks import build_network
+from protoformer.models.heads.stabilization import StabilizationPrediction
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.stabilization.data import SyntheticWindows
 from protoformer.stabilization.losses import corner_lengths, stabilize_loss, valid_cells
@@ -33,14 +33,15 @@ class StabilizeTask:
 
     metrics: tuple[str, ...] = ("error", "shake", "share", "distance", "consistency", "shape", "alignment", "borders")
 
-    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
+    def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
         self.config = recipe.model.config()
         self.kind: SampleKind[StabilityWindows] = SampleKind(SyntheticWindows(self.config), None)
 
-    def build(self) -> nn.Module:
+    def build(self) -> ProtoFormer:
         """Build the network of the recipe, with its initial weights."""
-        network = build_network("stabilize", self.config)
+        network = build_network(self.config, "stabilize")
+        network.encoder.requires_grad_(False)  # it is that of flow, which both tasks share
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
@@ -92,7 +93,7 @@ class ValidationWindows(ValidationScenes[StabilityWindows]):
         return {"error": error, "shake": shake, "share": error / max(shake, 1e-3)}
 
 
-def _run_network(network: nn.Module, windows: StabilityWindows) -> StabilizePrediction:
+def _run_network(network: nn.Module, windows: StabilityWindows) -> StabilizationPrediction:
     trajectories = Trajectories(windows.displacements.flatten(0, 1), windows.confidence.flatten(0, 1))
-    prediction: StabilizePrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trajectories)
+    prediction: StabilizationPrediction = network(normalize_images(windows.unstable.flatten(0, 1)), trajectories)
     return prediction

@@ -101,8 +101,8 @@ def cut_pairs(
     full_area = reference_views.boxes[:, 2:].nan_to_num().prod(dim=1).clamp_min(1)
     area = boxes[:, 2:].prod(dim=1)
     usable = (reference_views.visible >= MIN_COVERAGE) & (area >= MIN_COVERAGE * full_area) & (area >= MIN_SIZE**2)
-    factor = config.surroundings * config.reference_side / config.search_side
-    reference_crops = Crops.around(boxes, factor, config.reference_side)
+    factor = config.tracking.search_scale * config.tracking.template_size / config.tracking.search_size
+    reference_crops = Crops.around(boxes, factor, config.tracking.template_size)
     truth = search_views.on_image()
     frame_size = (search_views.images.shape[2], search_views.images.shape[3])
     search_crops = _sample_search_crops(truth, boxes, frame_size, draws, config)
@@ -142,7 +142,9 @@ def _sample_search_crops(
     near = draws.normal("near", std=NEAR_OFFSET_STD, shape=(2,)).clamp(-MAX_OFFSET / 2, MAX_OFFSET / 2)
     offset = torch.where(followed[:, None], near, MAX_OFFSET * draws.uniform("centre", -0.5, 0.5, (2,)))
     boxes = torch.where((truth[:, 2:].amin(dim=1) > 0)[:, None], truth, previous)
-    side = config.surroundings * to_device(scale.float(), device) * boxes[:, 2:].prod(dim=1).sqrt().clamp_min(1)
+    side = (
+        config.tracking.search_scale * to_device(scale.float(), device) * boxes[:, 2:].prod(dim=1).sqrt().clamp_min(1)
+    )
     away, along = draws.uniform("aside", 0.8, 1.3), draws.uniform("along", -1.0, 1.0)
     displaced, room = _displaced_centers(
         box_centers(boxes), side, to_device(away.float(), device), to_device(along.float(), device), frame_size
@@ -150,7 +152,7 @@ def _sample_search_crops(
     elsewhere = to_device(draws.whether("elsewhere", ELSEWHERE), device) & (room >= MIN_ROOM * side)
     centers = box_centers(boxes) + to_device(offset.float(), device) * side[:, None]
     centers = torch.where(elsewhere[:, None], displaced, centers)
-    return Crops(centers - side[:, None] / 2, side, config.search_side)
+    return Crops(centers - side[:, None] / 2, side, config.tracking.search_size)
 
 
 def _displaced_centers(

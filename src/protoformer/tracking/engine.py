@@ -10,7 +10,8 @@ from torch import Tensor
 
 from protoformer.geometry.boxes import Crops
 from protoformer.models.heads.flow import normalize_images
-from protoformer.models.heads.tracking import Template, TrackNetwork
+from protoformer.models.heads.tracking import Template
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import CudaGraph, Tensors
 
 FILL_STRIDE = 8
@@ -27,7 +28,7 @@ class TrackingEngine:
         config: Configuration of the network.
     """
 
-    def __init__(self, network: TrackNetwork, device: torch.device, half: bool) -> None:
+    def __init__(self, network: ProtoFormer, device: torch.device, half: bool) -> None:
         """Prepare a network for inference.
 
         Args:
@@ -58,15 +59,17 @@ class TrackingEngine:
         Returns:
             Tokens, parts and summary of the template, each with N rows, on the device.
         """
-        factor = self.config.surroundings * self.config.reference_side / self.config.search_side
-        crops = Crops.around(boxes, factor, self.config.reference_side)
+        factor = (
+            self.config.tracking.search_scale * self.config.tracking.template_size / self.config.tracking.search_size
+        )
+        crops = Crops.around(boxes, factor, self.config.tracking.template_size)
         with self._lock, torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            template = self._network.embed(self._crop(pixels, crops), crops.boxes_in(boxes).to(self._device))
+            template = self._network.embed_target(self._crop(pixels, crops), crops.boxes_in(boxes).to(self._device))
         return template.tokens, template.parts, template.summary
 
     @torch.no_grad()
     def locate(
-        self, pixels: Tensor, crops: Crops, expected: Tensor, firmness: Tensor, template: Tensors
+        self, pixels: Tensor, crops: Crops, expected: Tensor, prior_weight: Tensor, template: Tensors
     ) -> tuple[Tensor, Tensor]:
         """Locate targets in their search regions.
 
@@ -74,17 +77,15 @@ class TrackingEngine:
             pixels: 3 x H x W, the frame.
             crops: N search regions.
             expected: N x 4, expected boxes in pixels of the frame.
-            firmness: N, strength of the prior at the expected boxes.
+            prior_weight: N, strength of the prior at the expected boxes.
             template: Tensors as returned by `embed`.
 
         Returns:
             Boxes, N x 4, pixels of the frame, and scores in [0, 1], N, on the CPU.
         """
-        expected_in_crop = crops.boxes_in(expected).to(self._device)
+        prior = crops.boxes_in(expected).to(self._device)
         with self._lock:
-            boxes, scores = self._locate(
-                self._crop(pixels, crops), expected_in_crop, firmness.to(self._device), *template
-            )
+            boxes, scores = self._locate(self._crop(pixels, crops), prior, prior_weight.to(self._device), *template)
             return crops.boxes_out(boxes.cpu()), scores.cpu()
 
     def _crop(self, pixels: Tensor, crops: Crops) -> Tensor:
@@ -103,17 +104,17 @@ class TrackingEngine:
 
 @torch.no_grad()
 def _locate(
-    network: TrackNetwork,
+    network: ProtoFormer,
     device: str,
     half: bool,
     search: Tensor,
     expected: Tensor,
-    firmness: Tensor,
+    prior_weight: Tensor,
     *template: Tensor,
 ) -> Tensors:
     """Run the network: boxes, N x 4, in pixels of the search crop, and scores, N."""
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        prediction = network.locate(Template(*template), search, expected, firmness)
+        prediction = network.locate_target(Template(*template), search, expected, prior_weight)
     return prediction.boxes[-1].float(), prediction.score_logits.float().sigmoid()
 
 

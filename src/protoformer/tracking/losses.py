@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.boxes import box_edges, box_iou, generalized_iou
-from protoformer.models.heads.tracking import TrackPrediction
+from protoformer.models.heads.tracking import TrackingPrediction
 from protoformer.synthetic.samples import TrackPairs
 
 L1_WEIGHT, GIOU_WEIGHT = 5.0, 2.0
@@ -40,7 +40,7 @@ class TrackLoss:
 
 
 def track_loss(
-    prediction: TrackPrediction, pairs: TrackPairs, targets: Tensor | None = None, corners: float = 0.0
+    prediction: TrackingPrediction, pairs: TrackPairs, targets: Tensor | None = None, corners: float = 0.0
 ) -> TrackLoss:
     """Compute 5 L1 + 2 (1 - GIoU), averaged over stages and located targets, plus the cross-entropy of the score.
 
@@ -69,7 +69,7 @@ def track_loss(
         distance = distance + ((box_edges(boxes) - box_edges(truth)).abs().sum(dim=1) * located).sum()
         overlap = overlap + ((1 - generalized_iou(boxes, truth)) * located).sum()
     distance, overlap = (each / (num_located * len(prediction.boxes)) for each in (distance, overlap))
-    corner_nll = (_corner_nll(prediction.heats, truth) * located).sum() / num_located
+    corner_nll = (_corner_nll(prediction.heatmaps, truth) * located).sum() / num_located
     logits, iou = prediction.score_logits.float(), box_iou(prediction.boxes[-1].detach() / side, truth)
     score_target = located * ((iou - NEGATIVE_IOU) / (POSITIVE_IOU - NEGATIVE_IOU)).clamp(0, 1)
     score_loss = (

@@ -11,8 +11,8 @@ import torch
 from protoformer.errors import InputError
 from protoformer.geometry.boxes import Crops
 from protoformer.io.image_input import ImageLike, as_frame
-from protoformer.models.heads.tracking import TrackNetwork
 from protoformer.models.pretrained import save_weights
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.result import Box, Boxes, TrackedBox, TrackResult, check_boxes, check_size
@@ -32,7 +32,7 @@ class TrackingPredictor(SummaryRepr):
         device: Device the network runs on.
     """
 
-    def __init__(self, network: TrackNetwork, trained: bool, device: torch.device | None = None) -> None:
+    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
         """Move a network to a device.
 
         Args:
@@ -127,7 +127,7 @@ class TrackingPredictor(SummaryRepr):
             path: Output file.
             half: Whether to store float16.
         """
-        save_weights(self.network, path, trained=self.trained, task="track", half=half)
+        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("track", self.network, self.trained, self.device)
@@ -190,11 +190,11 @@ class Tracker:
         pixels, config = as_frame(frame, "the frame"), self._engine.config
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
-        regions = [target.search_region(config.surroundings, size) for target in self._targets]
+        regions = [target.search_region(config.tracking.search_scale, size) for target in self._targets]
         expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
-        firmness = torch.tensor([target.firmness for target in self._targets], dtype=torch.float32)
-        crops = _search_crops(regions, config.search_side)
-        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
+        prior_weight = torch.tensor([target.prior_weight for target in self._targets], dtype=torch.float32)
+        crops = _search_crops(regions, config.tracking.search_size)
+        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, prior_weight, self._memory.template)
         boxes, scores = box_tensor.tolist(), score_tensor.tolist()
         self._targets = [
             target.after(tuple(box), score, region.remote, size)

@@ -79,7 +79,7 @@ class Target:
         return self.lost_for > 0
 
     @property
-    def firmness(self) -> float:
+    def prior_weight(self) -> float:
         """Strength of the position prior, as in `FIRMNESS`; 0 while the target is lost."""
         return 0.0 if self.lost else FIRMNESS
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from protoformer.geometry.boxes import box_iou
 from protoformer.models.heads.flow import normalize_images
-from protoformer.models.heads.tracking import TrackPrediction
-from protoformer.models.networks import build_network
+from protoformer.models.heads.tracking import TrackingPrediction
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.synthetic.samples import TrackPairs
 from protoformer.tracking.data import ClipPairs, SyntheticPairs
@@ -36,14 +36,14 @@ class TrackTask:
 
     metrics: tuple[str, ...] = ("iou", "distance", "overlap", "corners", "doubt", "right")
 
-    def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
+    def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
         self.config = recipe.model.config()
         self.kind: SampleKind[TrackPairs] = SampleKind(SyntheticPairs(self.config), ClipPairs(self.config))
 
-    def build(self) -> nn.Module:
+    def build(self) -> ProtoFormer:
         """Build the network of the recipe, with its initial weights."""
-        network = build_network("track", self.config)
+        network = build_network(self.config, "track")
         if self.start is not None:
             load_initial_weights(network, self.start, self.recipe.model.init_weights)
         return network
@@ -115,8 +115,8 @@ class ValidationPairs(ValidationScenes[TrackPairs]):
         return tuple(examples)
 
 
-def _run_network(network: nn.Module, pairs: TrackPairs) -> TrackPrediction:
-    prediction: TrackPrediction = network(
+def _run_network(network: nn.Module, pairs: TrackPairs) -> TrackingPrediction:
+    prediction: TrackingPrediction = network(
         normalize_images(pairs.reference), pairs.reference_boxes, normalize_images(pairs.search)
     )
     return prediction

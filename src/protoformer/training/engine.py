@@ -1,15 +1,14 @@
 """The training state (network, optimizer, weight average, guard) and how it is built, saved and restored."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from protoformer.errors import InputError
-from protoformer.models.config import ModelConfig
-from protoformer.models.heads.depth import DepthNetwork
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.training.distributed import world_size
 from protoformer.training.recipe import Recipe
 from protoformer.training.step import (
@@ -132,28 +131,14 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     return Engine(network, optimizer, average, guard, GraphedStep(step) if use_graph else step)
 
 
-ENCODER_FIELDS = (
-    "embedding",
-    "widths",
-    "depths",
-    "head_width",
-    "prototypes",
-    "iterations",
-    "update",
-    "normalize",
-    "residual",
-    "synchronization",
-    "components",
-)
-"""Fields of a `ModelConfig` that define the encoder."""
-DEPTH_FIELDS = ("nearest", "farthest", "depth_pixels")
+DEPTH_FIELDS = ("min_depth", "max_depth", "max_pixels")
 """Fields that change the meaning of a depth network's output but not the shapes of its weights."""
 
 
-def load_initial_weights(network: nn.Module, start: nn.Module, name: str | None) -> None:
+def load_initial_weights(network: ProtoFormer, start: ProtoFormer, name: str | None) -> None:
     """Copy the weights of another network.
 
-    All weights of a network of the same task are copied; of another task's network, only the encoder, `features`.
+    All weights of a network of the same task are copied; of another task's network, only the encoder.
 
     Args:
         network: Network to initialize.
@@ -163,24 +148,19 @@ def load_initial_weights(network: nn.Module, start: nn.Module, name: str | None)
     Raises:
         InputError: If the weights do not fit.
     """
-    target_network, source_network = cast(Any, network), cast(Any, start)
-    same_task = type(network) is type(start)
-    target = target_network if same_task else target_network.features
-    source = source_network if same_task else source_network.features
-    is_depth = isinstance(network, DepthNetwork) and same_task
-    fields = ENCODER_FIELDS + DEPTH_FIELDS if is_depth else ENCODER_FIELDS
-    same_fields = _have_equal_fields(target_network.config, source_network.config, fields)
-    if not same_fields or _get_shapes(target) != _get_shapes(source):
+    same_task = network.tasks == start.tasks
+    target, source = (network, start) if same_task else (network.encoder, start.encoder)
+    fits = network.config.encoder == start.config.encoder and _get_shapes(target) == _get_shapes(source)
+    if same_task and "depth" in network.tasks:
+        depth, start_depth = network.config.depth, start.config.depth
+        fits = fits and all(getattr(depth, field) == getattr(start_depth, field) for field in DEPTH_FIELDS)
+    if not fits:
         part = "network" if same_task else "encoder"
         raise InputError(
             f"the weights {name} are of another {part} than the recipe's; set model.preset and "
             "model.overrides to match."
         )
     target.load_state_dict(source.state_dict())
-
-
-def _have_equal_fields(first: ModelConfig, second: ModelConfig, fields: tuple[str, ...]) -> bool:
-    return all(getattr(first, field) == getattr(second, field) for field in fields)
 
 
 def _get_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

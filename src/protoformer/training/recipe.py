@@ -26,7 +26,7 @@ from protoformer.io.config_reader import (
 )
 from protoformer.io.files import open_input, short_repr
 from protoformer.models.config import ModelConfig, preset
-from protoformer.models.networks import NETWORKS
+from protoformer.models.protoformer import TASKS
 from protoformer.synthetic.families import FAMILIES
 
 MAX_BYTES = 4 * MAX_TEXT
@@ -289,8 +289,8 @@ class Recipe:
     run: RunSection = field(default_factory=RunSection)
 
     def __post_init__(self) -> None:
-        if self.task not in NETWORKS:
-            raise InputError(f"there is no task {short_repr(self.task)}; choose one of {', '.join(NETWORKS)}.")
+        if self.task not in TASKS:
+            raise InputError(f"there is no task {short_repr(self.task)}; choose one of {', '.join(TASKS)}.")
         valid = [each.name for each in DATASETS.values() if each.task == self.task]
         check_names(f"dataset of {self.task}", self.data.datasets, valid)
         augmentations = list(DEPTH_AUGMENTATIONS if self.task == "depth" else AUGMENTATIONS)
@@ -328,11 +328,11 @@ class Recipe:
 
 def _check_depth_pixels(name: str, augmentation: Augmentation | DepthAugmentation, model: ModelSection) -> None:
     """Raise where a depth network would be trained at another image size than it is used at."""
-    used = model.config().depth_pixels
+    used = model.config().depth.max_pixels
     if isinstance(augmentation, DepthAugmentation) and augmentation.pixels != used:
         raise InputError(
             f"data.datasets.{name} is shown at up to {augmentation.pixels} pixels, but the model is used at up to "
-            f"{used}; set model.overrides.depth_pixels, or data.datasets.{name}.overrides.pixels, to the other."
+            f"{used}; set model.overrides.depth.max_pixels, or data.datasets.{name}.overrides.pixels, to the other."
         )
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from protoformer.errors import InputError
 from protoformer.models.encoder import Block, Stage
 from protoformer.models.heads.cost_memory import CostMemory, CostTokens, MemoryLayer
-from protoformer.models.heads.depth import DepthDecoder, DepthRefiner, DepthUpdate
+from protoformer.models.heads.depth import DepthHead, DepthRefiner, DepthUpdate
 from protoformer.models.heads.flow import CorrelationCosts, FlowDecoder, MemoryCosts
 from protoformer.models.heads.update import UpdateBlock
 from protoformer.training.distributed import max_over_ranks, mean_over_ranks, world_size
@@ -290,7 +290,7 @@ def recompute_activations(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, Block | UpdateBlock | CostTokens | MemoryLayer | DepthUpdate):
             module.forward = _checkpointed(module, module.forward)  # type: ignore[method-assign]
-        elif isinstance(module, FlowDecoder | DepthDecoder):
+        elif isinstance(module, FlowDecoder | DepthHead):
             module._upsample = _checkpointed(module, module._upsample)  # type: ignore[method-assign]
         elif isinstance(module, CorrelationCosts | MemoryCosts):
             module.prepare = _with_checkpointed_lookup(module, module.prepare)  # type: ignore[method-assign]

@@ -79,7 +79,7 @@ def depth_image(
     result.save(downloads[".ply"], image=image)
     size = (image.shape[1], image.shape[2])
     camera = describe_camera(result.camera, float(result.intrinsics[0, 0]))
-    seen = shrink(to_float(image)[None], limited_size(size, model.network.config.depth_pixels))[0]
+    seen = shrink(to_float(image)[None], limited_size(size, model.network.config.depth.max_pixels))[0]
     return DepthOutput(
         view=depth_viewer_data(result, to_uint8(image), default_depth_range(result.numpy())),
         prototypes=png_data_uri(draw_assignment(result.prototypes[0][-1], seen, STRIDES[0])),

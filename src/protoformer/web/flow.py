@@ -131,7 +131,7 @@ def _first_prototypes(model: FlowPredictor, video: FlowVideo, step: FlowFrame) -
         return ""
     image = to_float(step.image)
     shown = resize(image[None].to(model.device), video.plan.working)
-    prototypes = model.network.features(normalize_images(shown), True).prototypes[0][-1]
+    prototypes = model.network.encoder(normalize_images(shown), True).prototypes[0][-1]
     return _prototypes(prototypes.first(1).cpu(), image, step.input_size)
 
 

@@ -17,86 +17,13 @@ from torch import Tensor, nn
 from protoformer.geometry.resizing import Padding
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.kernels.dispatch import is_exporting
-from protoformer.models.layers import TokenNorm
+from protoformer.models.layers import Attention, FeedForward, sine_positions
 from protoformer.models.runtime import (
     full_precision,
     map_size,
     maps_to_tokens,
-    merge_heads,
-    split_heads,
     tokens_to_maps,
 )
-
-MAX_BATCH = 2**16 - 1
-"""Largest batch of attention; the fused GPU kernels of torch take no more."""
-
-
-class Attention(nn.Module):
-    """Multi-head scaled dot-product attention with linear projections."""
-
-    def __init__(self, channels: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query = nn.Linear(channels, channels)
-        self.key = nn.Linear(channels, channels)
-        self.value = nn.Linear(channels, channels)
-        self.output = nn.Linear(channels, channels)
-
-    def forward(self, queries: Tensor, memory: Tensor, values: Tensor | None = None) -> Tensor:
-        """Attend from queries to a memory.
-
-        Args:
-            queries: B x n x C.
-            memory: B x m x C, projected to keys and, if `values` is None, to values.
-            values: B x m x C, projected to values.
-
-        Returns:
-            B x n x C.
-        """
-        query = split_heads(self.query(queries), self.heads)
-        key = split_heads(self.key(memory), self.heads)
-        value = split_heads(self.value(memory if values is None else values), self.heads)
-        result: Tensor = self.output(merge_heads(_attend(query, key, value)))
-        return result
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend from query (B x heads x n x d) to key and value (B x heads x m x d): B x heads x n x d."""
-    if is_exporting():
-        return F.scaled_dot_product_attention(query, key, value)
-    parts = (tensor.split(MAX_BATCH) for tensor in (query, key, value))
-    return torch.cat([F.scaled_dot_product_attention(*part) for part in zip(*parts, strict=True)])
-
-
-class FeedForward(nn.Sequential):
-    """Pre-norm MLP with ratio 4: LayerNorm, linear, GELU, linear. The caller adds the residual."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(
-            TokenNorm(channels),
-            nn.Linear(channels, 4 * channels),
-            nn.GELU(),
-            nn.Linear(4 * channels, channels),
-        )
-
-
-def sine_positions(positions: Tensor, channels: int) -> Tensor:
-    """Return sinusoidal position encodings at geometrically spaced wavelengths, from 2 to 2^8 pixels.
-
-    Args:
-        positions: ... x 2, pixels.
-        channels: Channels of the encoding, a multiple of 4.
-
-    Returns:
-        ... x channels.
-    """
-    num_frequencies = channels // 4
-    frequencies = torch.pi * torch.logspace(
-        0, -7, num_frequencies, base=2, device=positions.device, dtype=torch.float32
-    )
-    angles = (positions[..., None] * frequencies).flatten(-2)
-    return torch.cat((angles.sin(), angles.cos()), dim=-1)
-
 
 PATCH = 8
 """Side of the patches of a cost map, pixels of the map."""
@@ -127,7 +54,9 @@ class CostTokens(nn.Module):
             nn.ReLU(),
             nn.Conv2d(width // 4, width // 2, 6, stride=2, padding=2),
         )
-        self.placed = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width), nn.LayerNorm(width))
+        self.memory_proj = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Linear(width, width), nn.LayerNorm(width)
+        )
         self.latents = nn.Parameter(torch.randn(tokens, width) * 0.02)
         self.attention = Attention(width, heads)
         self.feed_forward = FeedForward(width)
@@ -139,7 +68,7 @@ class CostTokens(nn.Module):
         rows, columns = maps.shape[2:]
         centers = pixel_grid(rows, columns, costs.device) * PATCH + (PATCH - 1) / 2
         encoding = sine_positions(centers.flatten(1).T, self.width // 2).expand(costs.shape[0], -1, -1)
-        memory = self.placed(torch.cat((maps_to_tokens(maps), encoding), dim=-1))
+        memory = self.memory_proj(torch.cat((maps_to_tokens(maps), encoding), dim=-1))
         latents = self.latents.expand(costs.shape[0], -1, -1)
         tokens: Tensor = latents + self.attention(latents, memory)
         summary: Tensor = tokens + self.feed_forward(tokens)

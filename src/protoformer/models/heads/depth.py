@@ -1,10 +1,10 @@
-"""Depth head and depth network: metric depth of one image, after R-MSFM.
+"""Depth head: metric depth of one image, after R-MSFM.
 
 1. The encoder gives features at 1/4 and 1/8 of the image; two more stages add 1/16 and 1/32.
 2. Coarse to fine over 1/32, 1/16 and 1/8, a shared recurrent update (separable ConvGRU) refines a logit map. Its inputs
    are the current logits and the viewing ray of each pixel.
 3. At 1/4 a last correction uses the features of stage 1, then convex upsampling by 4.
-4. log depth = log(nearest) + (log(farthest) - log(nearest)) sigmoid(logit).
+4. log depth = log(min_depth) + (log(max_depth) - log(min_depth)) sigmoid(logit).
 
 Depth is predicted in meters of a canonical camera with a focal length of `CANONICAL_FOCAL` pixels; `metric_depth`
 converts it to meters of the real camera. Each estimate has a log scale, the predicted uncertainty of log depth.
@@ -12,6 +12,7 @@ converts it to meters of the real camera. Each estimate has a log scale, the pre
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +21,10 @@ from torch import Tensor, nn
 from protoformer.geometry.resizing import Padding, upsample_2x
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import EMBEDDINGS, Encoder, Stage, build_block
+from protoformer.models.encoder import EMBEDDINGS, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
-from protoformer.models.layers import ActivatedConv, init_for_relu
+from protoformer.models.initialization import init_for_relu
+from protoformer.models.layers import ActivatedConv
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import ProgressCallback, map_size
 
@@ -34,20 +36,25 @@ FINE_STRIDE = 4
 """Downsampling factor of the last correction relative to the image."""
 MIN_LOG_SCALE = -5.0
 """Lower bound of the log scale: e^-5 = 0.7 % of the depth, below the precision of depth sensors."""
+LEAST_SIDE = 64
+"""Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
+MIN_DEPTH = 1e-6
+"""Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
 
 
 @dataclass(frozen=True)
-class DepthSequence:
-    """Estimates of successive updates at the size of the padded image, or only the last one.
+class DepthPrediction:
+    """Output of the depth head for a batch of images.
 
     Attributes:
-        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters.
-        log_scales: Each B x 1 x H x W, logarithm of the scale of the Laplace distribution predicted for the error of
-            `logs`.
+        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters; the final estimate is last.
+        log_scales: Each B x 1 x H x W, logarithm of the Laplace scale of the error of `logs`.
+        prototypes: Per stage and block of the encoder; empty unless requested.
     """
 
     logs: tuple[Tensor, ...]
     log_scales: tuple[Tensor, ...]
+    prototypes: tuple[tuple[Prototypes, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,8 @@ class Level(nn.Module):
 
     def __init__(self, channels: int, hidden: int, coarsest: bool) -> None:
         super().__init__()
-        self.describe = nn.Conv2d(channels, 2 * hidden, 1)
-        self.merge = None if coarsest else nn.Conv2d(hidden, hidden, 3, padding=1)
+        self.context_proj = nn.Conv2d(channels, 2 * hidden, 1)
+        self.merge_conv = None if coarsest else nn.Conv2d(hidden, hidden, 3, padding=1)
 
     def forward(self, features: Tensor, coarse_state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Compute state and context.
@@ -87,9 +94,9 @@ class Level(nn.Module):
         Returns:
             State and context, B x hidden x H x W each.
         """
-        state, context = self.describe(features).chunk(2, dim=1)
-        if self.merge is not None and coarse_state is not None:
-            state = state + self.merge(upsample_2x(coarse_state))
+        state, context = self.context_proj(features).chunk(2, dim=1)
+        if self.merge_conv is not None and coarse_state is not None:
+            state = state + self.merge_conv(upsample_2x(coarse_state))
         return torch.tanh(state), F.relu(context)
 
 
@@ -102,17 +109,17 @@ class DepthUpdate(nn.Module):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.look = nn.Sequential(
+        self.input_encoder = nn.Sequential(
             ActivatedConv(3, hidden, 7, rectified=True, padding=3),
             ActivatedConv(hidden, hidden - 3, 3, rectified=True, padding=1),
         )
         self.gru = SeparableGRU(hidden, hidden)
-        to_change = ActivatedConv(2 * hidden, 2, 3, padding=1)
-        self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), to_change)
-        init_for_relu(self.look)
-        init_for_relu(self.change[0])
+        last_conv = ActivatedConv(2 * hidden, 2, 3, padding=1)
+        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), last_conv)
+        init_for_relu(self.input_encoder)
+        init_for_relu(self.delta_head[0])
         # Small weights keep the first logits near 0, where the gradient of the sigmoid is largest.
-        nn.init.normal_(to_change.weight, std=1e-3)
+        nn.init.normal_(last_conv.weight, std=1e-3)
 
     def forward(self, state: Tensor, logit: Tensor, rays: Tensor, prepared: Prepared) -> tuple[Tensor, DepthEstimate]:
         """Run one update.
@@ -127,9 +134,9 @@ class DepthUpdate(nn.Module):
             The new state, B x hidden x H x W, and the new estimate.
         """
         inputs = torch.cat((logit, rays), dim=1)
-        encoded = self.look(inputs)
+        encoded = self.input_encoder(inputs)
         state = self.gru(state, torch.cat((encoded, inputs.to(encoded.dtype)), dim=1), prepared)
-        change, raw_log_scale = self.change(state).float().split(1, dim=1)
+        change, raw_log_scale = self.delta_head(state).float().split(1, dim=1)
         return state, DepthEstimate(logit + change, raw_log_scale)
 
 
@@ -143,14 +150,14 @@ class DepthRefiner(nn.Module):
 
     def __init__(self, hidden: int, channels: int) -> None:
         super().__init__()
-        self.joint = nn.Sequential(
+        self.fusion = nn.Sequential(
             ActivatedConv(hidden + channels, hidden, 3, rectified=True, padding=1),
             ActivatedConv(hidden, hidden, 3, rectified=True, padding=1),
         )
-        self.change = ActivatedConv(hidden, 2, 3, padding=1)
-        self.weights = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)
-        init_for_relu(self.joint)
-        nn.init.normal_(self.change.weight, std=1e-3)
+        self.delta_head = ActivatedConv(hidden, 2, 3, padding=1)
+        self.upsampling_head = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)
+        init_for_relu(self.fusion)
+        nn.init.normal_(self.delta_head.weight, std=1e-3)
 
     def forward(self, state: Tensor, fine: Tensor, estimate: DepthEstimate) -> tuple[DepthEstimate, Tensor]:
         """Refine an estimate.
@@ -164,69 +171,71 @@ class DepthRefiner(nn.Module):
             The estimate at 1/4, and the logits of its convex upsampling, B x (9 * 16) x H/4 x W/4.
         """
         upsampled = upsample_2x(state)
-        joint = self.joint(torch.cat((upsampled, fine.to(upsampled.dtype)), dim=1))
-        change, scale_change = self.change(joint).float().split(1, dim=1)
+        joint = self.fusion(torch.cat((upsampled, fine.to(upsampled.dtype)), dim=1))
+        change, scale_change = self.delta_head(joint).float().split(1, dim=1)
         refined = DepthEstimate(
             upsample_2x(estimate.logit) + change, upsample_2x(estimate.raw_log_scale) + scale_change
         )
-        return refined, self.weights(joint)
+        return refined, self.upsampling_head(joint)
 
 
-class DepthDecoder(nn.Module):
-    """Recurrent coarse-to-fine depth decoder.
+class DepthHead(nn.Module):
+    """Depth head: recurrent coarse-to-fine decoder with two further encoder stages.
 
     Args:
-        wide: Two more encoder stages, at 1/16 and 1/32, of one block each, for a large receptive field.
-        levels: One for each of `STRIDES`.
-        update: Recurrent update, shared by all levels.
-        finish: Correction at 1/4 of the image.
-        nearest: Smallest depth, canonical meters.
-        farthest: Largest depth, canonical meters.
+        config: Configuration of the model; its `depth` section defines the head.
     """
 
-    def __init__(
-        self,
-        wide: list[Stage],
-        levels: list[Level],
-        update: DepthUpdate,
-        finish: DepthRefiner,
-        nearest: float,
-        farthest: float,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.wide = nn.ModuleList(wide)
-        self.levels = nn.ModuleList(levels)
-        self.update = update
-        self.finish = finish
-        self.low, self.high = math.log(nearest), math.log(farthest)
+        self.config = config.depth
+        embed, hidden, encoder_dims = (
+            EMBEDDINGS[config.encoder.embedding],
+            config.depth.hidden_dim,
+            config.encoder.embed_dims,
+        )
+        dims = (encoder_dims[-1], *config.depth.embed_dims)
+        # One block each, at 1/16 and 1/32 of the image, for a large receptive field.
+        self.stages = nn.ModuleList(
+            Stage(embed(dim_in, dim, 2), dim, [build_block(config.encoder, dim)]) for dim_in, dim in pairwise(dims)
+        )
+        self.levels = nn.ModuleList(Level(dim, hidden, coarsest=index == 0) for index, dim in enumerate(reversed(dims)))
+        self.update = DepthUpdate(hidden)  # shared by all levels
+        self.refiner = DepthRefiner(hidden, encoder_dims[0])
+        self.low, self.high = math.log(config.depth.min_depth), math.log(config.depth.max_depth)
 
     def forward(
         self,
+        images: Tensor,
         features: tuple[Tensor, ...],
-        center: Tensor,
-        num_updates: int,
+        center: Tensor | None = None,
+        num_updates: int | None = None,
         return_all: bool = False,
         progress: ProgressCallback | None = None,
-    ) -> DepthSequence:
-        """Run the recurrent updates.
+    ) -> DepthPrediction:
+        """Estimate the depth of images from their features.
 
         Args:
-            features: Features of the encoder at 1/4 and 1/8 of a padded image whose sides are multiples of 32.
-            center: B x 2, principal point (x, y), pixels of the image.
-            num_updates: Number of updates over all levels, at least 1.
+            images: B x 3 x H x W, for the size of the output.
+            features: Features of the padded images (`depth_padding`) at 1/4 and 1/8.
+            center: B x 2, principal point (x, y), pixels, with (0, 0) at the center of the first pixel; by default the
+                middle of the images.
+            num_updates: Number of updates over all levels, at least 1; by default as configured.
             return_all: Return the estimates of all updates (for training), not only the last.
             progress: Called after every update.
 
         Returns:
-            The estimates at the size of the padded image.
+            The estimates at the size of the images, without prototypes.
 
         Raises:
             ValueError: If `num_updates` is below 1.
         """
+        center = image_center(images) if center is None else center
+        num_updates = self.config.num_updates if num_updates is None else num_updates
         if num_updates < 1:
-            raise ValueError(f"the depth decoder needs at least one update, not {num_updates}")
+            raise ValueError(f"the depth head needs at least one update, not {num_updates}")
         pyramid = [features[-1]]
-        for stage in self.wide:
+        for stage in self.stages:
             pyramid.append(stage(pyramid[-1], False)[0])
         state: Tensor | None = None
         logit = pyramid[-1].new_zeros(len(pyramid[-1]), 1, *map_size(pyramid[-1]), dtype=torch.float32)
@@ -246,7 +255,8 @@ class DepthDecoder(nn.Module):
                     log_scales.append(log_scale)
                 if progress:
                     progress(done, num_updates)
-        return DepthSequence(tuple(logs), tuple(log_scales))
+        crop = depth_padding(images).crop
+        return DepthPrediction(tuple(map(crop, logs)), tuple(map(crop, log_scales)), prototypes=())
 
     def _upsample(self, estimate: DepthEstimate, state: Tensor, fine: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Upsample an estimate to log depth and log scale at the size of the padded image.
@@ -254,7 +264,7 @@ class DepthDecoder(nn.Module):
         The finest level is refined and upsampled by learned weights, the coarser ones bilinearly.
         """
         if stride == STRIDES[-1]:
-            estimate, weights = self.finish(state, fine, estimate)
+            estimate, weights = self.refiner(state, fine, estimate)
             upsampled = upsample(self._bound(estimate), 0.25 * weights, FINE_STRIDE)  # 0.25 as in the flow decoder
         else:
             upsampled = self._bound(estimate)
@@ -291,121 +301,8 @@ def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
     return (grid[None] - center.float()[:, :, None, None]) / CANONICAL_FOCAL
 
 
-def build_decoder(config: ModelConfig) -> DepthDecoder:
-    """Build the depth decoder of a configuration with random weights."""
-    embed, hidden = EMBEDDINGS[config.embedding], config.hidden_width
-    width_in = config.widths[-1]
-    wide = []
-    for width in config.depth_widths:
-        wide.append(Stage(embed(width_in, width, 2), width, [build_block(config, width)]))
-        width_in = width
-    channels = (*reversed(config.depth_widths), config.widths[-1])
-    return DepthDecoder(
-        wide,
-        [Level(width, hidden, coarsest=index == 0) for index, width in enumerate(channels)],
-        DepthUpdate(hidden),
-        DepthRefiner(hidden, config.widths[0]),
-        config.nearest,
-        config.farthest,
-    )
-
-
-__all__ = [
-    "CANONICAL_FOCAL",
-    "DepthNetwork",
-    "DepthPrediction",
-    "build_depth",
-    "canonical_log",
-    "depth_padding",
-    "focal_length",
-    "image_center",
-    "metric_depth",
-    "optical_center",
-]
-
-LEAST_SIDE = 64
-"""Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
-MIN_DEPTH = 1e-6
-"""Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
-
-
-@dataclass(frozen=True)
-class DepthPrediction:
-    """Output of the depth network for a batch of images.
-
-    Attributes:
-        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters; the final estimate is last.
-        log_scales: Each B x 1 x H x W, logarithm of the Laplace scale of the error of `logs`.
-        prototypes: Per stage and block of the encoder; empty unless requested.
-    """
-
-    logs: tuple[Tensor, ...]
-    log_scales: tuple[Tensor, ...]
-    prototypes: tuple[tuple[Prototypes, ...], ...]
-
-
-class DepthNetwork(nn.Module):
-    """Depth network: encoder and recurrent decoder.
-
-    Args:
-        features: Encoder of the image, of the same structure as that of flow.
-        decoder: The recurrent decoder.
-        config: The configuration that the network was built from.
-    """
-
-    def __init__(self, features: Encoder, decoder: DepthDecoder, config: ModelConfig) -> None:
-        super().__init__()
-        self.features = features
-        self.decoder = decoder
-        self.config = config
-
-    def forward(
-        self,
-        images: Tensor,
-        center: Tensor | None = None,
-        updates: int | None = None,
-        every: bool = False,
-        prototypes: bool = False,
-        progress: ProgressCallback | None = None,
-    ) -> DepthPrediction:
-        """Estimate the depth of images.
-
-        Args:
-            images: B x 3 x H x W in [-1, 1], any size.
-            center: B x 2, principal point (x, y), pixels, with (0, 0) at the center of the first pixel; by default the
-                middle of the images.
-            updates: Number of recurrent updates; by default as configured.
-            every: Return the estimates of all updates, not only the last.
-            prototypes: Also return the prototypes of the encoder.
-            progress: Called after every update.
-
-        Returns:
-            The estimates at the size of the images.
-
-        Raises:
-            ValueError: If `images` is not B x 3 x H x W.
-        """
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"depth needs a batch of images, B x 3 x H x W, not {tuple(images.shape)}")
-        padding = depth_padding(images)
-        encoded = self.features(padding.pad(images), prototypes)
-        center = image_center(images) if center is None else center
-        num_updates = self.config.depth_updates if updates is None else updates
-        sequence = self.decoder(encoded.features, center, num_updates, every, progress)
-        return DepthPrediction(
-            tuple(padding.crop(log) for log in sequence.logs),
-            tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
-            encoded.prototypes,
-        )
-
-
-def build_depth(config: ModelConfig) -> DepthNetwork:
-    """Build the depth network of a configuration with random weights."""
-    return DepthNetwork(Encoder(config), build_decoder(config), config)
-
-
 def depth_padding(images: Tensor) -> Padding:
-    """Return the padding that the network applies to images, B x 3 x H x W, before encoding."""
+    """Return the padding applied to images, B x 3 x H x W, before encoding."""
     return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], LEAST_SIDE)
 
 

@@ -1,12 +1,12 @@
-"""Flow head and flow network: optical flow from frame 1 to frame 2.
+"""Flow head: optical flow from frame 1 to frame 2.
 
-The network computes, with all feature maps at 1/8 of the image:
+The head computes, with all feature maps at 1/8 of the image:
 
-1. Features of both images by one encoder, and a context map of the first image by a second encoder without shared
-   weights (or, with `shared_encoder`, from the features of the first image).
-2. 1x1 convolutions: `match` gives fmap1 and fmap2, whose dot products over sqrt(C) are the costs; `describe` gives the
-   initial hidden state (tanh) and the context (ReLU) of the recurrent unit.
-3. An initial flow: zero, a given one, or, with `matching`, global matching of the features (`heads.matching`).
+1. From the features of both frames, a context map of frame 1: by a second encoder without shared weights or, with
+   `shared_encoder`, from the features of frame 1.
+2. 1x1 convolutions: `feature_proj` gives fmap1 and fmap2, whose dot products over sqrt(C) are the costs; `context_proj`
+   gives the initial hidden state (tanh) and the context (ReLU) of the recurrent unit.
+3. An initial flow: zero, a given one, or, with `global_matching`, global matching of the features (`heads.matching`).
 4. `num_updates` recurrent updates (12 in training and 32 in evaluation in the paper). Each reads costs at the current
    estimate, encodes them with the flow to motion features, aggregates these over the image, updates the hidden state
    by a separable ConvGRU, and predicts a change of the flow and a log scale of its error (`heads.update`).
@@ -22,7 +22,7 @@ Motion is aggregated by attention between all pixels (GMA, the paper) or through
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -42,11 +42,11 @@ from protoformer.models.heads.correlation import (
     all_pairs_bytes,
     row_bytes,
 )
-from protoformer.models.heads.cost_memory import Attention, CostMemory, FeedForward, sine_positions
+from protoformer.models.heads.cost_memory import CostMemory
 from protoformer.models.heads.matching import GlobalMatching, MatchResult, PixelAggregation, PrototypeAggregation
 from protoformer.models.heads.update import FACTOR, UpdateBlock, upsample
 from protoformer.models.kernels.dispatch import stores_half_costs, use_kernels
-from protoformer.models.layers import match_layout
+from protoformer.models.layers import Attention, FeedForward, match_layout, sine_positions
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import ProgressCallback, map_size
 
@@ -118,7 +118,7 @@ class MemoryCosts(nn.Module):
         self.width = width
         self.radius = radius
         window = (2 * radius + 1) ** 2
-        self.ask = nn.Sequential(nn.Conv2d(window, width, 1), nn.GELU(), nn.Conv2d(width, width, 1))
+        self.query_proj = nn.Sequential(nn.Conv2d(window, width, 1), nn.GELU(), nn.Conv2d(width, width, 1))
         self.attention = Attention(width, heads)
         self.feed_forward = FeedForward(width)
         self.channels = window + width
@@ -142,7 +142,7 @@ class MemoryCosts(nn.Module):
             window = correlation.windows(positions, self.radius)
             batch, _, height, width = window.shape
             encoding = sine_positions(positions.permute(0, 2, 3, 1), self.width).flatten(0, 2)
-            query = (self.ask(window).permute(0, 2, 3, 1).flatten(0, 2) + encoding)[:, None]
+            query = (self.query_proj(window).permute(0, 2, 3, 1).flatten(0, 2) + encoding)[:, None]
             attended = query + self.attention(query, memory)
             attended = attended + self.feed_forward(attended)
             return torch.cat((window, attended.view(batch, height, width, -1).permute(0, 3, 1, 2)), dim=1)
@@ -256,7 +256,7 @@ STORED_LIMIT = 2**30
 
 @dataclass(frozen=True)
 class FlowPrediction:
-    """Output of the flow network for a batch of B image pairs.
+    """Output of the flow head for a batch of B image pairs.
 
     Attributes:
         flows: Each B x 2 x H x W, pixels, from the first image to the second; the final estimate is last.
@@ -276,144 +276,74 @@ def normalize_images(images: Tensor) -> Tensor:
     return 2 * images - 1
 
 
-class FlowNetwork(nn.Module):
-    """Optical flow network: encoders, projections and recurrent decoder.
+class FlowHead(nn.Module):
+    """Optical flow head: projections of the features, global matching and recurrent decoder.
 
     Args:
-        features: Encoder of both images.
-        context: Encoder of the first image, or None to compute the context from its features.
-        match: Projects the features at 1/8 to the feature maps that are correlated.
-        describe: Projects the context features at 1/8 to the hidden state and the context, 2 hidden channels.
-        matching: Computes an initial flow from the features at 1/8, or None to start at zero.
-        decoder: The recurrent decoder.
-        config: The configuration that the network was built from.
+        config: Configuration of the model; its `flow` section defines the head.
     """
 
-    def __init__(
-        self,
-        features: Encoder,
-        context: Encoder | None,
-        match: nn.Module,
-        describe: nn.Module,
-        matching: GlobalMatching | None,
-        decoder: FlowDecoder,
-        config: ModelConfig,
-    ) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.features = features
-        self.context = context
-        self.match = match
-        self.describe = describe
-        self.matching = matching
-        self.decoder = decoder
-        self.config = config
+        self.config = config.flow
+        features, hidden = config.encoder.embed_dims[-1], config.flow.hidden_dim
+        costs = _build_costs(config)
+        aggregation = _build_aggregation(config)
+        self.feature_proj = nn.Conv2d(features, config.flow.feature_dim, 1)
+        # An orthogonal projection keeps the norm of the features; training is slow if the costs start small.
+        nn.init.orthogonal_(self.feature_proj.weight)
+        self.context_encoder = None if config.flow.shared_encoder else Encoder(config.encoder)
+        self.context_proj = nn.Conv2d(features, 2 * hidden, 1)
+        self.matching = GlobalMatching(features) if config.flow.global_matching else None
+        self.decoder = FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation))
 
     def forward(
         self,
-        first: Tensor,
-        second: Tensor,
-        updates: int | None = None,
-        start: Tensor | None = None,
-        every: bool = False,
+        frame1: Tensor,
+        features1: Tensor,
+        features2: Tensor,
+        num_updates: int | None = None,
+        init_flow: Tensor | None = None,
+        return_all: bool = False,
         low_memory: bool | None = None,
-        prototypes: bool = False,
         progress: ProgressCallback | None = None,
     ) -> FlowPrediction:
-        """Estimate the flow from the first to the second images.
+        """Estimate the flow from the features of two frames.
 
         Args:
-            first: B x 3 x H x W in [-1, 1].
-            second: B x 3 x H x W in [-1, 1].
-            updates: Number of recurrent updates; by default as configured for training or evaluation.
-            start: B x 2 x H x W, pixels, initial flow.
-            every: Return the estimates of all updates, not only the last.
+            frame1: B x 3 x H x W in [-1, 1], for the context encoder and the size of the output.
+            features1: B x C x h x w, features of the padded frame 1 at 1/8 (`flow_padding`).
+            features2: B x C x h x w, features of the padded frame 2.
+            num_updates: Number of recurrent updates; by default as configured for training or evaluation.
+            init_flow: B x 2 x H x W, pixels, initial flow; by default that of global matching, or zero.
+            return_all: Return the estimates of all updates, not only the last.
             low_memory: Compute costs on demand instead of storing all pairs; None decides by size.
-            prototypes: Also return the prototypes of the first images.
             progress: Called after every update.
 
         Returns:
-            The estimates at the size of the images.
-
-        Raises:
-            ValueError: If the shapes of the images or of the initial flow do not fit.
+            The estimates at the size of the frames, without prototypes.
         """
-        if first.shape != second.shape or first.dim() != 4 or first.shape[1] != 3:
-            shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-            raise ValueError(f"flow needs two image batches of the same shape, B x 3 x H x W, not {shapes}")
-        if start is not None and start.shape != (first.shape[0], 2, *first.shape[2:]):
-            raise ValueError(f"the initial flow must be B x 2 x H x W like the images, not {tuple(start.shape)}")
-        padding = flow_padding(first)
-        encoded = self.features(torch.cat((padding.pad(first), padding.pad(second))), prototypes)
-        fmap1, fmap2 = encoded.features[-1][: first.shape[0]], encoded.features[-1][first.shape[0] :]
-        prediction = self.decode(first, fmap1, fmap2, updates, start, every, low_memory, progress)
-        first_prototypes = tuple(tuple(block.first(first.shape[0]) for block in stage) for stage in encoded.prototypes)
-        return replace(prediction, prototypes=first_prototypes)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Encode images for `decode`; in a video, the features of a frame serve two pairs.
-
-        Args:
-            images: B x 3 x H x W in [-1, 1].
-
-        Returns:
-            Features of the padded images at 1/8, B x C x h x w.
-        """
-        features: Tensor = self.features(flow_padding(images).pad(images)).features[-1]
-        return features
-
-    def decode(
-        self,
-        first: Tensor,
-        fmap1: Tensor,
-        fmap2: Tensor,
-        updates: int | None = None,
-        start: Tensor | None = None,
-        every: bool = False,
-        low_memory: bool | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> FlowPrediction:
-        """Estimate the flow from encoded images.
-
-        Args:
-            first: B x 3 x H x W in [-1, 1], the first images, for the context encoder.
-            fmap1: B x C x h x w, features of the first images, from `encode`.
-            fmap2: B x C x h x w, features of the second images, from `encode`.
-            updates: As in `forward`.
-            start: As in `forward`.
-            every: As in `forward`.
-            low_memory: As in `forward`.
-            progress: As in `forward`.
-
-        Returns:
-            The estimates at the size of the images, without prototypes.
-        """
-        padding = flow_padding(first)
-        fmap1, fmap2 = match_layout(fmap1), match_layout(fmap2)
-        context_features = fmap1 if self.context is None else self.context(padding.pad(first)).features[-1]
-        state, context = self.describe(context_features).chunk(2, dim=1)
-        if updates is None:
-            updates = self.config.updates_training if self.training else self.config.updates
+        padding = flow_padding(frame1)
+        features1, features2 = match_layout(features1), match_layout(features2)
+        context_features = features1
+        if self.context_encoder is not None:
+            context_features = self.context_encoder(padding.pad(frame1)).features[-1]
+        state, context = self.context_proj(context_features).chunk(2, dim=1)
+        if num_updates is None:
+            num_updates = self.config.num_train_updates if self.training else self.config.num_updates
         if low_memory is None:
-            low_memory = not torch.is_grad_enabled() and self._stored_bytes(fmap1) > STORED_LIMIT
-        source, target = self.match(fmap1), self.match(fmap2)
-        init_flow = None if start is None else F.avg_pool2d(padding.pad(start), FACTOR) / FACTOR
-        matches = None
-        if init_flow is None and self.matching is not None:
-            if every:
-                matches = self.matching(fmap1, fmap2)
-                init_flow = matches.flow
+            stored = all_pairs_bytes(map_size(features1), self.decoder.costs.levels, features1.shape[0])
+            low_memory = not torch.is_grad_enabled() and stored > STORED_LIMIT
+        fmap1, fmap2 = self.feature_proj(features1), self.feature_proj(features2)
+        start, matches = None if init_flow is None else F.avg_pool2d(padding.pad(init_flow), FACTOR) / FACTOR, None
+        if start is None and self.matching is not None:
+            if return_all:
+                matches = self.matching(features1, features2)
+                start = matches.flow
             else:
-                init_flow = self.matching.flow(fmap1, fmap2, low_memory)
+                start = self.matching.flow(features1, features2, low_memory)
         sequence = self.decoder(
-            source,
-            target,
-            torch.tanh(state),
-            F.relu(context),
-            updates,
-            init_flow,
-            every,
-            low_memory,
-            progress,
+            fmap1, fmap2, torch.tanh(state), F.relu(context), num_updates, start, return_all, low_memory, progress
         )
         return FlowPrediction(
             tuple(padding.crop(flow) for flow in sequence.flows),
@@ -422,41 +352,25 @@ class FlowNetwork(nn.Module):
             matches=matches,
         )
 
-    def _stored_bytes(self, features: Tensor) -> int:
-        return all_pairs_bytes(map_size(features), self.decoder.costs.levels, features.shape[0])
-
 
 def flow_padding(images: Tensor) -> Padding:
-    """Return the padding that the network applies to images, B x 3 x H x W, before encoding."""
+    """Return the padding applied to images, B x 3 x H x W, before encoding."""
     return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
 
 
-def build_flow(config: ModelConfig) -> FlowNetwork:
-    """Build the flow network of a configuration with random weights."""
-    hidden, heads = config.hidden_width, config.hidden_width // config.head_width
-    costs: CorrelationCosts | MemoryCosts
-    if config.decoder == "memory":
-        memory_heads = config.memory_width // config.head_width
-        memory = CostMemory(
-            config.memory_tokens, config.memory_width, config.memory_layers, memory_heads, context_width=hidden
-        )
-        costs = MemoryCosts(memory, config.memory_width, memory_heads, config.radius)
-    else:
-        costs = CorrelationCosts(config.levels, config.radius)
-    aggregation: nn.Module
-    if config.aggregation == "pixels":
-        aggregation = PixelAggregation(hidden)
-    else:
-        aggregation = PrototypeAggregation(hidden, Prototyping(hidden, heads, config.groups, iterations=1))
-    match = nn.Conv2d(config.widths[-1], config.feature_width, 1)
-    # An orthogonal projection keeps the norm of the features; training is slow if the costs start small.
-    nn.init.orthogonal_(match.weight)
-    return FlowNetwork(
-        features=Encoder(config),
-        context=None if config.shared_encoder else Encoder(config),
-        match=match,
-        describe=nn.Conv2d(config.widths[-1], 2 * hidden, 1),
-        matching=GlobalMatching(config.widths[-1]) if config.matching else None,
-        decoder=FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation)),
-        config=config,
-    )
+def _build_costs(config: ModelConfig) -> CorrelationCosts | MemoryCosts:
+    flow = config.flow
+    if flow.decoder == "recurrent":
+        return CorrelationCosts(flow.corr_levels, flow.corr_radius)
+    heads = flow.memory_dim // config.encoder.head_dim
+    memory = CostMemory(flow.memory_tokens, flow.memory_dim, flow.memory_layers, heads, context_width=flow.hidden_dim)
+    return MemoryCosts(memory, flow.memory_dim, heads, flow.corr_radius)
+
+
+def _build_aggregation(config: ModelConfig) -> nn.Module:
+    flow = config.flow
+    if flow.aggregation == "pixels":
+        return PixelAggregation(flow.hidden_dim)
+    heads = flow.hidden_dim // config.encoder.head_dim
+    prototyping = Prototyping(flow.hidden_dim, heads, flow.num_prototypes, num_iterations=1)
+    return PrototypeAggregation(flow.hidden_dim, prototyping)

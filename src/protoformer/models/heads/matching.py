@@ -67,7 +67,7 @@ class GlobalMatching(nn.Module):
     """Match all cells of frame 1 with all cells of frame 2 by cosine similarity of their descriptors.
 
     Match probabilities are a softmax over the cells of frame 2 and "no match", whose similarity is the parameter
-    `nowhere`. `log_sharpness` is the logarithm of the factor before the softmax (the inverse temperature).
+    `no_match_score`. `logit_scale` is the logarithm of the factor before the softmax (the inverse temperature).
 
     Args:
         width: Channels of the features.
@@ -75,9 +75,9 @@ class GlobalMatching(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.cells = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 1))
-        self.log_sharpness = nn.Parameter(torch.tensor(math.log(INIT_SHARPNESS)))
-        self.nowhere = nn.Parameter(torch.tensor(INIT_NO_MATCH))
+        self.embed = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 1))
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(INIT_SHARPNESS)))
+        self.no_match_score = nn.Parameter(torch.tensor(INIT_NO_MATCH))
 
     def forward(self, source: Tensor, target: Tensor) -> MatchResult:
         """Match the features of frame 1 and frame 2, B x C x H x W each."""
@@ -108,14 +108,14 @@ class GlobalMatching(nn.Module):
     def _embed_cells(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the descriptors of the cells of both maps, B x C x h x w each."""
         padding = Padding.to_multiple(*map_size(source), CELL)
-        cells = self.cells(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
+        cells = self.embed(F.avg_pool2d(padding.pad(torch.cat((source, target))), CELL))
         return cells[: source.shape[0]], cells[source.shape[0] :]
 
     def _log_probs(self, cells1: Tensor, cells2: Tensor) -> Tensor:
         """Return the log probabilities of matches of normalized cells, B x m x C and B x n x C: B x m x (n + 1)."""
         similarity = cells1 @ cells2.transpose(1, 2)
-        no_match = self.nowhere.expand(*similarity.shape[:2], 1)
-        return (self.log_sharpness.exp() * torch.cat((similarity, no_match), dim=2)).log_softmax(dim=2)
+        no_match = self.no_match_score.expand(*similarity.shape[:2], 1)
+        return (self.logit_scale.exp() * torch.cat((similarity, no_match), dim=2)).log_softmax(dim=2)
 
 
 def _normalize_cells(cells1: Tensor, cells2: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,11 @@
-"""Stabilization head and network: the warp that moves one frame of a video onto a stable camera path.
+"""Stabilization head: the warp that moves one frame of a video onto a stable camera path.
 
 The input is the current frame and trajectories: for each cell (8x8 pixels) of the current frame, its position in all
-frames of a temporal window, relative to the current one. `stab_stages` stages follow each other, and each works on the
+frames of a temporal window, relative to the current one. `num_stages` stages follow each other, and each works on the
 trajectories as the warp so far would leave them:
 
-1. `StabilizeStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks (CAP
-   and LS). It predicts a summary of the window and corrections of the warp.
+1. `StabilizationStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks
+   (CAP and LS). It predicts a summary of the window and corrections of the warp.
 2. A smooth motion field (a polynomial in x and y) is fitted to each frame of the trajectories.
 3. `PathFilter` predicts temporal weights: the stable position is a weighted sum of the positions in the window. They
    filter the smooth fields and, weighted per cell, the residual of each cell.
@@ -30,9 +30,8 @@ from protoformer.geometry.motion_fields import (
 )
 from protoformer.geometry.warps import pixel_grid, sample
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import Encoder, build_block
-from protoformer.models.heads.cost_memory import sine_positions
-from protoformer.models.layers import TokenNorm
+from protoformer.models.encoder import build_block
+from protoformer.models.layers import TokenNorm, sine_positions
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
 KERNEL_SIGMA = 14.0
@@ -74,14 +73,14 @@ class PathFilter(nn.Module):
         self.kernel = nn.Parameter(-0.5 * (steps / KERNEL_SIGMA).square())
         self.slope = nn.Parameter(torch.ones(()))
         self.filter = nn.Parameter(torch.zeros(frames))
-        self.perceptron = nn.Sequential(
+        self.mlp = nn.Sequential(
             nn.Linear(2 * frames + 4 + width, hidden),
             nn.GELU(),
             nn.Linear(hidden, hidden),
             nn.GELU(),
             nn.Linear(hidden, frames + 1),
         )
-        last = self.perceptron[-1]
+        last = self.mlp[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
@@ -129,14 +128,10 @@ class PathFilter(nn.Module):
             slope / scale / len(self.moments),
             axis,
         )
-        result: Tensor = self.perceptron(torch.cat((*inputs, summary[:, None].expand(shape)), dim=2))
+        result: Tensor = self.mlp(torch.cat((*inputs, summary[:, None].expand(shape)), dim=2))
         return result
 
 
-__all__ = ["REGRESSORS", "StabilizeNetwork", "StabilizePrediction", "Trajectories", "build_stabilize", "window_of"]
-
-REGRESSORS = ("grid", "field")
-"""Choices of the configuration field `regressor`."""
 VERTICES = 8
 """Vertices along a side of the coarse grid of the "grid" regressor."""
 AFFINE = 3
@@ -144,8 +139,8 @@ AFFINE = 3
 
 
 @dataclass(frozen=True)
-class StabilizePrediction:
-    """Output of the stabilization network.
+class StabilizationPrediction:
+    """Output of the stabilization head.
 
     Attributes:
         warps: One for each stage, the final one last, B x 2 x h x w, pixels of the working frame. The cell at position
@@ -172,100 +167,93 @@ class StageOutput:
     field: Tensor
 
 
-class StabilizeStage(nn.Module):
+class StabilizationStage(nn.Module):
     """One stage: embeds trajectories and features of the frame, mixes the cells by CAP and LS, predicts corrections.
 
     Args:
-        config: Configuration of the network.
+        config: Configuration of the model.
         window: T, frames of a trajectory; each has 3 values, x, y and confidence.
     """
 
     def __init__(self, config: ModelConfig, window: int) -> None:
         super().__init__()
-        width = config.stab_width
-        self.embed = nn.Linear(3 * window, width)
-        self.project = nn.Linear(config.widths[-1], width)
-        self.blocks = nn.ModuleList(build_block(config, width) for _ in range(config.stab_layers))
+        width = config.stabilization.hidden_dim
+        self.trajectory_proj = nn.Linear(3 * window, width)
+        self.feature_proj = nn.Linear(config.encoder.embed_dims[-1], width)
+        self.blocks = nn.ModuleList(build_block(config.encoder, width) for _ in range(config.stabilization.num_layers))
         self.norm = TokenNorm(width)
-        self.places = nn.Linear(width, 3)
-        self.whole = nn.Linear(width, 2 * AFFINE)
-        for head in (self.places, self.whole):  # zero corrections at first
+        self.cell_head = nn.Linear(width, 3)
+        self.frame_head = nn.Linear(width, 2 * AFFINE)
+        for head in (self.cell_head, self.frame_head):  # zero corrections at first
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
 
-    def forward(self, maps: Tensor, trails: Trajectories) -> StageOutput:
+    def forward(self, maps: Tensor, trajectories: Trajectories) -> StageOutput:
         """Run the stage.
 
         Args:
             maps: B x C x h x w, features of the encoder.
-            trails: Trajectories of the cells.
+            trajectories: Trajectories of the cells.
         """
         size, width = map_size(maps), maps.shape[3]
         # Positions in eighths of the width of the frame, so that a strong shake is about as large as the confidence.
-        trajectory = torch.cat((trails.displacements / width, trails.confidence), dim=2).flatten(1, 2)
+        trajectory = torch.cat((trajectories.displacements / width, trajectories.confidence), dim=2).flatten(1, 2)
         encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, self.norm.normalized_shape[0])
-        tokens = self.embed(maps_to_tokens(trajectory)) + self.project(maps_to_tokens(maps)) + encoding
+        tokens = self.trajectory_proj(maps_to_tokens(trajectory)) + self.feature_proj(maps_to_tokens(maps)) + encoding
         for block in self.blocks:
             tokens, _ = block(tokens, size, False)
         with full_precision(tokens):
             tokens = self.norm(tokens.float())
-            cells, summary = tokens_to_maps(self.places(tokens), size), tokens.mean(dim=1)
-            affine = self.whole(summary).unflatten(1, (AFFINE, 2))
+            cells, summary = tokens_to_maps(self.cell_head(tokens), size), tokens.mean(dim=1)
+            affine = self.frame_head(summary).unflatten(1, (AFFINE, 2))
             return StageOutput(summary, cells[:, 2:].sigmoid(), CELL * affine, CELL * cells[:, :2])
 
 
-class StabilizeNetwork(nn.Module):
-    """Stabilization network: predicts the warp from a stable frame to the shaky one.
-
-    The encoder is that of the flow network and is frozen, so that both tasks can share it.
+class StabilizationHead(nn.Module):
+    """Stabilization head: predicts the warp from a stable frame to the shaky one.
 
     Args:
-        config: Configuration of the network.
+        config: Configuration of the model; its `stabilization` section defines the head.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
-        past, future = self.window
-        self.features = Encoder(config).requires_grad_(False)
-        self.path = PathFilter(past, future, config.stab_width, 2 * config.stab_width)
-        self.stages = nn.ModuleList(StabilizeStage(config, past + 1 + future) for _ in range(config.stab_stages))
+        self.config = config.stabilization
+        past, future = self.config.window
+        width = self.config.hidden_dim
+        self.path_filter = PathFilter(past, future, width, 2 * width)
+        self.stages = nn.ModuleList(
+            StabilizationStage(config, past + 1 + future) for _ in range(self.config.num_stages)
+        )
 
-    @property
-    def window(self) -> tuple[int, int]:
-        """Number of frames before and after the current one."""
-        return window_of(self.config)
-
-    def forward(self, images: Tensor, trails: Trajectories) -> StabilizePrediction:
+    def forward(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
         """Predict the warps of all stages.
 
         Args:
-            images: B x 3 x H x W in [-1, 1], the current frame at its working size, sides multiples of 8.
-            trails: Trajectories of the cells of the current frame.
+            features: B x C x h x w, features of the current frame at 1/8.
+            trajectories: Trajectories of the cells of the current frame.
 
         Raises:
             ValueError: If the shapes do not fit.
         """
-        self._check_shapes(images, trails)
-        with torch.no_grad():
-            features = self.features(images).features[-1].float()
-        warp, warps = torch.zeros_like(trails.displacements[:, 0]), []
+        self._check_shapes(features, trajectories)
+        warp, warps = torch.zeros_like(trajectories.displacements[:, 0]), []
         for stage in self.stages:
-            warp = self._update_warp(stage, features, trails, warp.detach())
+            warp = self._update_warp(stage, features.float(), trajectories, warp.detach())
             warps.append(warp)
-        return StabilizePrediction(tuple(warps))
+        return StabilizationPrediction(tuple(warps))
 
-    def _update_warp(self, stage: nn.Module, features: Tensor, trails: Trajectories, warp: Tensor) -> Tensor:
+    def _update_warp(self, stage: nn.Module, features: Tensor, trajectories: Trajectories, warp: Tensor) -> Tensor:
         """Return the warp after a stage. features: B x C x h x w, of the current frame."""
         size = map_size(features)
         with full_precision(warp):
-            warped = seen_from(trails, warp)
+            warped = seen_from(trajectories, warp)
             maps = sample(features, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
             smooth = fit_fields(warped.displacements, warped.confidence)
         output: StageOutput = stage(maps, warped)
         with full_precision(warp):
             coefficients, terms = smooth.coefficients, cell_terms(*size, device=warp.device)
-            filters = self.path(coefficients[:, :, 0], smooth.weights.mean(dim=(2, 3, 4)), output.summary)
+            filters = self.path_filter(coefficients[:, :, 0], smooth.weights.mean(dim=(2, 3, 4)), output.summary)
             residual = smooth.weights * (warped.displacements - evaluate_fields(coefficients, terms))
             frame_motion = torch.einsum("bct,btnc->bnc", filters, coefficients)
             cell_motion = torch.einsum("bct,btchw->bchw", filters, residual)
@@ -283,16 +271,16 @@ class StabilizeNetwork(nn.Module):
         vertex_motion = next(averages).T @ cell_motion @ next(averages)
         return rows @ (evaluate_fields(frame_motion, terms_at(vertices, vertices)) + vertex_motion) @ columns.T
 
-    def _check_shapes(self, images: Tensor, trails: Trajectories) -> None:
-        past, future = self.window
-        height, width = images.shape[-2:]
-        cells = (len(images), past + 1 + future, 3, height // CELL, width // CELL)
-        shapes = tuple(trails.displacements.shape), tuple(trails.confidence.shape)
-        expected = (*cells[:2], 2, *cells[3:]), (*cells[:2], 1, *cells[3:])
-        if height % CELL or width % CELL or shapes != expected:
+    def _check_shapes(self, features: Tensor, trajectories: Trajectories) -> None:
+        past, future = self.config.window
+        batch, _, height, width = features.shape
+        shapes = tuple(trajectories.displacements.shape), tuple(trajectories.confidence.shape)
+        frames = past + 1 + future
+        expected = (batch, frames, 2, height, width), (batch, frames, 1, height, width)
+        if shapes != expected:
             raise ValueError(
-                f"images of {tuple(images.shape)} need sides that are multiples of {CELL}, and trajectories of "
-                f"{expected[0]} and {expected[1]}, not {shapes[0]} and {shapes[1]}"
+                f"features of {tuple(features.shape)} need trajectories of {expected[0]} and {expected[1]}, not "
+                f"{shapes[0]} and {shapes[1]}"
             )
 
 
@@ -305,13 +293,3 @@ def _interpolation_weights(cells: int, vertices: Tensor) -> Tensor:
     centers = (2 * torch.arange(cells, device=vertices.device).float() + 1) / cells - 1
     distance = (centers[:, None] - vertices).abs() * (len(vertices) - 1) / 2
     return (1 - distance).clamp_min(0)
-
-
-def window_of(config: ModelConfig) -> tuple[int, int]:
-    """Return the number of frames before and after the current one in the window of a configuration."""
-    return (config.stab_past, 0) if config.regressor == "grid" else (config.stab_window, config.stab_window)
-
-
-def build_stabilize(config: ModelConfig) -> StabilizeNetwork:
-    """Build the stabilization network of a configuration with random weights."""
-    return StabilizeNetwork(config)

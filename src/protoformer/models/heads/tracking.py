@@ -1,4 +1,4 @@
-"""Tracking head and network: the box of a target in a search crop, after the Unified Transformer Tracker.
+"""Tracking head: the box of a target in a search crop, after the Unified Transformer Tracker.
 
 1. Template: the encoder's features of the reference crop, pooled in the target's box by RoIAlign to target tokens.
 2. Search: the correlation of the search tokens with the target tokens is added to them; then layers of CAP and LS (in
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from protoformer.geometry.boxes import box_edges, box_from_edges, clip_boxes, enlarge_boxes, roi_align
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
-from protoformer.models.encoder import STRIDES, Encoder, build_block
-from protoformer.models.heads.cost_memory import Attention, FeedForward, sine_positions
-from protoformer.models.layers import ActivatedConv, TokenNorm, init_for_relu
+from protoformer.models.encoder import STRIDES, build_block
+from protoformer.models.initialization import init_for_relu
+from protoformer.models.layers import ActivatedConv, Attention, FeedForward, TokenNorm, sine_positions
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
 SURROUNDINGS_SCALE = 2.0
@@ -58,7 +58,7 @@ class TargetTokens(nn.Module):
         self.parts = 1 if grid == 1 else 1 + grid * grid
         count = self.parts if grid == 1 else self.parts + grid * grid
         self.norm = TokenNorm(channels)
-        self.places = nn.Parameter(0.02 * torch.randn(count, channels))
+        self.token_embed = nn.Parameter(0.02 * torch.randn(count, channels))
 
     def forward(self, maps: Tensor, boxes: Tensor) -> Template:
         """Pool the tokens.
@@ -77,18 +77,18 @@ class TargetTokens(nn.Module):
                 around = maps_to_tokens(roi_align(maps, outer, self.grid))
                 pooled = torch.cat((inside.mean(dim=1, keepdim=True), inside, around), dim=1)
             tokens = self.norm(pooled)
-            return Template(tokens + self.places, F.normalize(tokens[:, : self.parts], dim=2), tokens[:, 0])
+            return Template(tokens + self.token_embed, F.normalize(tokens[:, : self.parts], dim=2), tokens[:, 0])
 
 
-class TrackLayer(nn.Module):
+class TrackingLayer(nn.Module):
     """Decoder layer: CAP and LS over the search tokens, then cross-attention to the target tokens."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        width = config.track_width
-        self.group = build_block(config, width)
+        width = config.tracking.hidden_dim
+        self.block = build_block(config.encoder, width)
         self.norm = TokenNorm(width)
-        self.attention = Attention(width, width // config.head_width)
+        self.attention = Attention(width, width // config.encoder.head_dim)
         self.feed_forward = FeedForward(width)
 
     def forward(self, tokens: Tensor, size: tuple[int, int], target: Tensor) -> Tensor:
@@ -102,13 +102,13 @@ class TrackLayer(nn.Module):
         Returns:
             B x HW x C.
         """
-        tokens, _ = self.group(tokens, size, False)
+        tokens, _ = self.block(tokens, size, False)
         tokens = tokens + self.attention(self.norm(tokens), target)
         result: Tensor = tokens + self.feed_forward(tokens)
         return result
 
 
-class TrackDecoder(nn.Module):
+class TrackingDecoder(nn.Module):
     """Decode the features of the search crop, conditioned on the target.
 
     Args:
@@ -118,11 +118,11 @@ class TrackDecoder(nn.Module):
 
     def __init__(self, config: ModelConfig, parts: int) -> None:
         super().__init__()
-        width = config.track_width
+        width = config.tracking.hidden_dim
         self.norm = TokenNorm(width)
-        self.alike = nn.Linear(parts, width)
-        self.layers = nn.ModuleList(TrackLayer(config) for _ in range(config.track_layers))
-        self.last = TokenNorm(width)
+        self.similarity_proj = nn.Linear(parts, width)
+        self.layers = nn.ModuleList(TrackingLayer(config) for _ in range(config.tracking.num_layers))
+        self.final_norm = TokenNorm(width)
 
     def forward(self, maps: Tensor, template: Template) -> Tensor:
         """Decode search features, B x C x h x w, to the same shape."""
@@ -131,10 +131,10 @@ class TrackDecoder(nn.Module):
         # The cosine similarity with the target is informative before any training.
         similarity = F.normalize(tokens.float(), dim=2) @ template.parts.transpose(1, 2)
         encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, tokens.shape[2])
-        tokens = tokens + self.alike(similarity) + encoding
+        tokens = tokens + self.similarity_proj(similarity) + encoding
         for layer in self.layers:
             tokens = layer(tokens, size, template.tokens)
-        return tokens_to_maps(self.last(tokens), size)
+        return tokens_to_maps(self.final_norm(tokens), size)
 
 
 ROI_SIZE = 7
@@ -157,16 +157,16 @@ class FineMaps(nn.Module):
 
     def __init__(self, coarse: int, fine: int) -> None:
         super().__init__()
-        self.spread = nn.Conv2d(coarse, 4 * fine, 1)
-        self.add = nn.Conv2d(fine, fine, 1)
-        self.first = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
-        self.second = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
+        self.upsample_proj = nn.Conv2d(coarse, 4 * fine, 1)
+        self.fine_proj = nn.Conv2d(fine, fine, 1)
+        self.conv1 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
+        self.conv2 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
         init_for_relu(self)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
         """Fuse coarse features (B x C x h x w) and fine ones (B x c x 2h x 2w) to B x c x 2h x 2w."""
-        joined = torch.relu(nn.functional.pixel_shuffle(self.spread(coarse), 2) + self.add(fine))
-        result: Tensor = self.second(self.first(joined))
+        joined = torch.relu(nn.functional.pixel_shuffle(self.upsample_proj(coarse), 2) + self.fine_proj(fine))
+        result: Tensor = self.conv2(self.conv1(joined))
         return result
 
 
@@ -179,16 +179,16 @@ class CornerHead(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.heat = nn.Conv2d(channels, 2, 1)
+        self.heatmap_proj = nn.Conv2d(channels, 2, 1)
 
-    def forward(self, maps: Tensor, expected: Tensor | None, firmness: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, maps: Tensor, prior: Tensor | None, prior_weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Predict corner heatmaps and boxes.
 
         Args:
             maps: B x c x h x w, features at 1/4 of the search crop.
-            expected: B x 4, prior box, pixels of the search crop.
-            firmness: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior is
-                the width of the search crop. The prior does not change the heatmaps.
+            prior: B x 4, prior box, pixels of the search crop.
+            prior_weight: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior
+                is the width of the search crop. The prior does not change the heatmaps.
 
         Returns:
             The heatmaps, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels. The first box is for the loss: in
@@ -197,14 +197,14 @@ class CornerHead(nn.Module):
             evaluation both are the second.
         """
         with full_precision(maps):
-            logits = self.heat(maps.float())
+            logits = self.heatmap_proj(maps.float())
             height, width = logits.shape[2:]
             positions = STRIDES[0] * (pixel_grid(height, width, logits.device).flatten(1) + 0.5)  # 2 x hw
             posterior = logits = logits.flatten(2)
-            if expected is not None and firmness is not None:
-                corners = box_edges(expected.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
+            if prior is not None and prior_weight is not None:
+                corners = box_edges(prior.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
                 distance = (corners - positions).square().sum(dim=2) / (STRIDES[0] * width) ** 2
-                posterior = logits - firmness[:, None, None] * distance
+                posterior = logits - prior_weight[:, None, None] * distance
             peaks = positions.T[posterior.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
             is_far = (positions - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
             local_logits = (logits.detach() if self.training else logits).masked_fill(is_far, -torch.inf)
@@ -230,13 +230,13 @@ class RoiRefiner(nn.Module):
 
     def __init__(self, channels: int, width: int, outputs: int, extra: int = 0) -> None:
         super().__init__()
-        self.look = nn.Linear(channels * ROI_SIZE * ROI_SIZE, ROI_HIDDEN)
-        self.know = nn.Linear(width + extra, ROI_HIDDEN)
-        self.say = nn.Linear(ROI_HIDDEN, outputs)
-        nn.init.kaiming_normal_(self.look.weight, nonlinearity="relu")
+        self.roi_proj = nn.Linear(channels * ROI_SIZE * ROI_SIZE, ROI_HIDDEN)
+        self.target_proj = nn.Linear(width + extra, ROI_HIDDEN)
+        self.out_proj = nn.Linear(ROI_HIDDEN, outputs)
+        nn.init.kaiming_normal_(self.roi_proj.weight, nonlinearity="relu")
         # Small weights leave the box nearly unchanged at first.
-        nn.init.normal_(self.say.weight, std=1e-2 / ROI_HIDDEN**0.5)
-        nn.init.zeros_(self.say.bias)
+        nn.init.normal_(self.out_proj.weight, std=1e-2 / ROI_HIDDEN**0.5)
+        nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, maps: Tensor, boxes: Tensor, target: Tensor) -> Tensor:
         """Compute the outputs of boxes.
@@ -251,7 +251,7 @@ class RoiRefiner(nn.Module):
         """
         with full_precision(maps):
             roi = roi_align(maps.float(), enlarge_boxes(boxes, ROI_SCALE) / STRIDES[0], ROI_SIZE)
-        result: Tensor = self.say(torch.relu(self.look(roi.flatten(1)) + self.know(target)))
+        result: Tensor = self.out_proj(torch.relu(self.roi_proj(roi.flatten(1)) + self.target_proj(target)))
         return result.float()
 
 
@@ -260,12 +260,12 @@ class Refinement(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.inside = RoiRefiner(channels, width, outputs=4)
+        self.roi_head = RoiRefiner(channels, width, outputs=4)
 
     def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor) -> Tensor:
         """Refine boxes, B x 4; arguments as in `RoiRefiner`."""
         boxes = clamp_box_size(boxes.detach())
-        moves = self.inside(maps, boxes, summary)
+        moves = self.roi_head(maps, boxes, summary)
         with full_precision(moves):
             return box_from_edges(box_edges(boxes) + moves * boxes[:, 2:].repeat(1, 2))
 
@@ -281,20 +281,22 @@ class ScoreHead(nn.Module):
 
     def __init__(self, channels: int, width: int, parts: int) -> None:
         super().__init__()
-        self.inside = RoiRefiner(channels, width, outputs=1, extra=parts + 2)
+        self.roi_head = RoiRefiner(channels, width, outputs=1, extra=parts + 2)
 
-    def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor, alike: Tensor, heats: Tensor) -> Tensor:
+    def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor, similarity: Tensor, heatmaps: Tensor) -> Tensor:
         """Compute the logits, B, of the target being in the box.
 
         Args:
             maps: B x c x h x w, features at 1/4 of the search crop.
             boxes: B x 4, pixels of the search crop.
             summary: B x width, summary of the target.
-            alike: B x parts, cosine similarity of the box and the target.
-            heats: B x 2 x h x w, corner heatmaps.
+            similarity: B x parts, cosine similarity of the box and the target.
+            heatmaps: B x 2 x h x w, corner heatmaps.
         """
-        peaks = heats.detach().flatten(2).amax(dim=2).clamp_min(1e-6).log()
-        logits: Tensor = self.inside(maps, clamp_box_size(boxes.detach()), torch.cat((summary, alike, peaks), dim=1))
+        peaks = heatmaps.detach().flatten(2).amax(dim=2).clamp_min(1e-6).log()
+        logits: Tensor = self.roi_head(
+            maps, clamp_box_size(boxes.detach()), torch.cat((summary, similarity, peaks), dim=1)
+        )
         return logits[:, 0]
 
 
@@ -305,98 +307,83 @@ def clamp_box_size(boxes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TrackPrediction:
-    """Output of the tracking network for a batch of search crops.
+class TrackingPrediction:
+    """Output of the tracking head for a batch of search crops.
 
     Attributes:
         boxes: One for each stage, the final one last, B x 4, (x, y, w, h) in pixels of the search crop. The corners of
             the first may have crossed, which makes its size negative.
         score_logits: B, logits of the target being visible.
-        heats: B x 2 x h x w, heatmaps of the top-left and bottom-right corners at 1/4, each of sum 1.
+        heatmaps: B x 2 x h x w, heatmaps of the top-left and bottom-right corners at 1/4, each of sum 1.
     """
 
     boxes: tuple[Tensor, ...]
     score_logits: Tensor
-    heats: Tensor
+    heatmaps: Tensor
 
 
-class TrackNetwork(nn.Module):
-    """Tracking network: finds the box of a target in a search crop.
+class TrackingHead(nn.Module):
+    """Tracking head: finds the box of a target in a search crop.
 
     Args:
-        config: Configuration of the network.
+        config: Configuration of the model; its `tracking` section defines the head.
 
     Attributes:
-        features: Encoder of both crops.
-        project: Projects the features at 1/8 to the channels of the decoder.
-        target: Pools the target tokens.
+        feature_proj: Projects the features at 1/8 to the channels of the decoder.
+        target_tokens: Pools the target tokens.
         decoder: Decodes the search features, conditioned on the target.
-        fine: Upsamples the decoded features to 1/4.
-        corners: Predicts the first box.
+        fine_maps: Upsamples the decoded features to 1/4.
+        corner_head: Predicts the first box.
         refinements: One for each further box.
-        score: Predicts whether the target is visible.
+        score_head: Predicts whether the target is visible.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.config = config
-        fine, width = config.widths[0], config.track_width
-        self.features = Encoder(config)
-        self.project = nn.Conv2d(config.widths[-1], width, 1)
-        self.target = TargetTokens(width, config.target_grid)
-        self.decoder = TrackDecoder(config, self.target.parts)
-        self.fine = FineMaps(width, fine)
-        self.corners = CornerHead(fine)
-        self.refinements = nn.ModuleList(Refinement(fine, width) for _ in range(config.stages - 1))
-        self.score = ScoreHead(fine, width, self.target.parts)
+        self.config = config.tracking
+        (fine, coarse), width = config.encoder.embed_dims, config.tracking.hidden_dim
+        self.feature_proj = nn.Conv2d(coarse, width, 1)
+        self.target_tokens = TargetTokens(width, config.tracking.target_grid)
+        self.decoder = TrackingDecoder(config, self.target_tokens.parts)
+        self.fine_maps = FineMaps(width, fine)
+        self.corner_head = CornerHead(fine)
+        self.refinements = nn.ModuleList(Refinement(fine, width) for _ in range(config.tracking.num_stages - 1))
+        self.score_head = ScoreHead(fine, width, self.target_tokens.parts)
 
-    def forward(self, reference: Tensor, boxes: Tensor, search: Tensor) -> TrackPrediction:
-        """Locate targets given by boxes in reference crops.
+    def embed(self, features: Tensor, boxes: Tensor) -> Template:
+        """Embed targets.
 
         Args:
-            reference: B x 3 x R x R in [-1, 1].
+            features: B x C x h x w, features of the reference crops at 1/8.
             boxes: B x 4, (x, y, w, h), pixels of the reference crop.
-            search: B x 3 x S x S in [-1, 1].
         """
-        return self.locate(self.embed(reference, boxes), search)
-
-    def embed(self, reference: Tensor, boxes: Tensor) -> Template:
-        """Embed the targets of reference crops; arguments as in `forward`."""
-        _check_sides(reference)
-        template: Template = self.target(self.project(self.features(reference).features[-1]), boxes)
+        template: Template = self.target_tokens(self.feature_proj(features), boxes)
         return template
 
-    def locate(
-        self, template: Template, search: Tensor, expected: Tensor | None = None, firmness: Tensor | None = None
-    ) -> TrackPrediction:
+    def forward(
+        self,
+        features: tuple[Tensor, ...],
+        template: Template,
+        prior: Tensor | None = None,
+        prior_weight: Tensor | None = None,
+    ) -> TrackingPrediction:
         """Locate embedded targets.
 
         Args:
+            features: Features of the search crops at 1/4 and 1/8.
             template: Embedding of the targets, from `embed`.
-            search: B x 3 x S x S in [-1, 1].
-            expected: B x 4, prior boxes, pixels of the search crop, as in `CornerHead`.
-            firmness: B, weights of the prior, as in `CornerHead`.
+            prior: B x 4, prior boxes, pixels of the search crop, as in `CornerHead`.
+            prior_weight: B, weights of the prior, as in `CornerHead`.
         """
-        _check_sides(search)
-        stage1, stage2 = self.features(search).features
-        coarse = self.project(stage2)
-        maps = self.fine(self.decoder(coarse, template), stage1)
-        heats, loss_box, local_box = self.corners(maps, expected, firmness)
+        coarse = self.feature_proj(features[1])
+        maps = self.fine_maps(self.decoder(coarse, template), features[0])
+        heatmaps, loss_box, local_box = self.corner_head(maps, prior, prior_weight)
         boxes, box = [loss_box], local_box if self.refinements else loss_box
         for refine in self.refinements:
             box = refine(maps, box, template.summary)
             boxes.append(box)
         # The predicted box is embedded like the target and compared with it part by part.
-        prediction = self.target(coarse, clamp_box_size(box.detach()))
-        similarity = (prediction.parts * template.parts).sum(dim=2)
-        return TrackPrediction(tuple(boxes), self.score(maps, box, template.summary, similarity, heats), heats)
-
-
-def _check_sides(images: Tensor) -> None:
-    if images.dim() != 4 or images.shape[1] != 3 or images.shape[2] % STRIDES[-1] or images.shape[3] % STRIDES[-1]:
-        raise ValueError(f"tracking needs B x 3 x H x W with H and W multiples of 8, not {tuple(images.shape)}")
-
-
-def build_track(config: ModelConfig) -> TrackNetwork:
-    """Build the tracking network of a configuration with random weights."""
-    return TrackNetwork(config)
+        predicted = self.target_tokens(coarse, clamp_box_size(box.detach()))
+        similarity = (predicted.parts * template.parts).sum(dim=2)
+        score = self.score_head(maps, box, template.summary, similarity, heatmaps)
+        return TrackingPrediction(tuple(boxes), score, heatmaps)

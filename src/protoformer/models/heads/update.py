@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from protoformer.geometry.resizing import convex_upsample
+from protoformer.models.initialization import init_for_gates, init_for_relu
 from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
-from protoformer.models.layers import ActivatedConv, init_for_gates, init_for_relu
+from protoformer.models.layers import ActivatedConv
 from protoformer.models.runtime import full_precision, to_autocast_dtype
 
 
@@ -260,15 +261,15 @@ class UpdateBlock(nn.Module):
         self.motion = MotionEncoder(cost_channels, hidden)
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 2 * hidden)
-        to_change = ActivatedConv(2 * hidden, 3, 3, padding=1)
-        self.change = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), to_change)
-        self.weights = nn.Sequential(
+        last_conv = ActivatedConv(2 * hidden, 3, 3, padding=1)
+        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), last_conv)
+        self.upsampling_head = nn.Sequential(
             ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
         )
-        init_for_relu(self.change[0])
-        init_for_relu(self.weights[0])
+        init_for_relu(self.delta_head[0])
+        init_for_relu(self.upsampling_head[0])
         # Small weights keep the first updates near the initial flow, where the costs are informative.
-        nn.init.normal_(to_change.weight, std=1e-3)
+        nn.init.normal_(last_conv.weight, std=1e-3)
 
     def prepare(self, context: Tensor) -> tuple[object, Prepared]:
         """Compute what depends only on the context, B x hidden x H x W, once for all updates of a pair."""
@@ -287,13 +288,13 @@ class UpdateBlock(nn.Module):
         motion = self.motion(costs, flow)
         aggregated = self.aggregation(motion, prepared_aggregation)
         state = self.gru(state, torch.cat((motion, aggregated), dim=1), prepared_gru)
-        change, scale = self.change(state).float().split((2, 1), dim=1)
+        change, scale = self.delta_head(state).float().split((2, 1), dim=1)
         return UpdateOutput(state, change, MIN_LOG_SCALE + F.softplus(scale - MIN_LOG_SCALE))
 
     def upsampling_weights(self, state: Tensor) -> Tensor:
         """Return the logits of the convex upsampling: B x (9 * 64) x H x W."""
         # The factor balances the gradients of the upsampling weights and of the flow, as in RAFT.
-        weights: Tensor = 0.25 * self.weights(state)
+        weights: Tensor = 0.25 * self.upsampling_head(state)
         return weights
 
 
