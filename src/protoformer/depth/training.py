@@ -39,10 +39,10 @@ class DepthTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[DepthSample]:
         """Open the recipe's source of images."""
-        return open_source(self.recipe.data, device, DEPTH, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, DEPTH, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationDepths":
         """Return synthetic validation scenes that are never trained on."""

@@ -37,10 +37,10 @@ class FlowTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[FlowSample]:
         """Open the recipe's source of image pairs."""
-        return open_source(self.recipe.data, device, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationFlows":
         """Return synthetic validation scenes that are never trained on."""

@@ -46,10 +46,10 @@ class StabilizeTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[StabilityWindows]:
         """Open the training windows of the recipe for one process. on_message: callback for log messages."""
-        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, self.kind, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationWindows":
         """Return synthetic validation windows, which are never used for training."""

@@ -79,42 +79,16 @@ class Observers(Observer):
     """Forwards every call to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = tuple(observers)
+        def forward(name: str) -> Callable[..., None]:
+            def call(*arguments: Any) -> None:
+                for observer in observers:
+                    getattr(observer, name)(*arguments)
 
-    def on_start(self, step: int, steps: int | None) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_start(step, steps)
+            return call
 
-    def on_log(self, progress: TrainingProgress) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_log(progress)
-
-    def on_validation(self, step: int, result: ValidationResult) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_validation(step, result)
-
-    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_image(step, name, pixels)
-
-    def on_checkpoint(self, step: int, path: Path) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_checkpoint(step, path)
-
-    def on_message(self, sentence: str) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_message(sentence)
-
-    def on_end(self, step: int) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_end(step)
+        for name in vars(Observer):
+            if name.startswith("on_"):
+                setattr(self, name, forward(name))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:

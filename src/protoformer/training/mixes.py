@@ -28,7 +28,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import DepthSample, FlowSample, Sample, join
 from protoformer.synthetic.scene import Scenes
 from protoformer.synthetic.texture_bank import TextureBank, bank_from_folder, procedural_bank
-from protoformer.training.prefetch import Batch, BatchMessage, BrokenSample
+from protoformer.training.prefetch import Batch, BatchMessage
 from protoformer.training.recipe import DataSection
 
 MAX_CACHED_BYTES = 2 * 2**30
@@ -74,16 +74,16 @@ class DatasetMix(Generic[Sample]):
 
     def make_batch(self, number: int) -> BatchMessage[Sample]:
         """Make this rank's part of batch `number`."""
-        broken: dict[str, BrokenSample] = {}
+        broken: dict[str, str] = {}
         samples = []
         for index in self.local_indices:
             sample = self._read_sample(number * self.batch_size + index, broken)
             if sample is None:
-                return BatchMessage(None, tuple(broken.values()))
+                return BatchMessage(None, broken)
             samples.append(sample)
-        return BatchMessage(join(samples), tuple(broken.values()))
+        return BatchMessage(join(samples), broken)
 
-    def _read_sample(self, position: int, broken: dict[str, BrokenSample]) -> Sample | None:
+    def _read_sample(self, position: int, broken: dict[str, str]) -> Sample | None:
         """Read the sample at a position of the concatenated epochs; None once too many are broken."""
         epoch, first = divmod(position, len(self))
         order = epoch_order(self.seed, epoch, len(self))
@@ -98,7 +98,7 @@ class DatasetMix(Generic[Sample]):
                 sample: Sample = self.vary(dataset, index, self.augmentations[dataset_index], key)
                 return sample
             except (OSError, ValueError) as error:  # an InputError is a ValueError
-                broken[name] = BrokenSample(name, str(error).removesuffix("."))
+                broken[name] = str(error).removesuffix(".")
             if len(broken) > self.budget:
                 break
         return None

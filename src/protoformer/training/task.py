@@ -90,12 +90,14 @@ class Task(Protocol[Batch]):
         """Build the network on the CPU, initialized by torch's global random generator."""
         ...
 
-    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> Source[Batch]:
+    def source(
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
+    ) -> Source[Batch]:
         """Open the batches of one process.
 
         Args:
             rank: Index of the process, from 0 on.
-            ranks: Number of processes.
+            num_ranks: Number of processes.
             device: Device of the batches.
             on_message: Called with one sentence for the user, such as about an unreadable sample.
         """

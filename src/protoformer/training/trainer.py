@@ -35,7 +35,7 @@ from protoformer.training.distributed import (
 )
 from protoformer.training.engine import build_engine
 from protoformer.training.loggers import Observer, Observers, RunLog, RunValidator, TrainingProgress
-from protoformer.training.prefetch import Batch, BrokenSample, InFlight
+from protoformer.training.prefetch import Batch, InFlight
 from protoformer.training.recipe import Recipe
 from protoformer.training.run_folder import RunFolder, versions
 from protoformer.training.schedule import Position, StepTimer, TimeBudget, lr_factor
@@ -321,7 +321,7 @@ class _Session(Generic[Batch]):
             return  # the source has done both
         broken = self.source.broken
         for reasons in all_gather_text(json.dumps(broken.reasons)):
-            broken.add(BrokenSample(name, reason) for name, reason in json.loads(reasons).items())
+            broken.add(json.loads(reasons))
         with self._save_on_error():
             if self.is_main:
                 broken.check()
