@@ -26,7 +26,7 @@ class DepthTask:
             random weights.
     """
 
-    metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "surprise", "edges")
+    metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "nll", "edges")
 
     def __init__(self, recipe: Recipe, start: nn.Module | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -81,13 +81,13 @@ class ValidationDepths(ValidationScenes[DepthSample]):
         super().__init__(recipe, DEPTH, device)
         self.nearest, self.farthest = recipe.loss.min_depth, recipe.loss.max_depth
 
-    def predicted(self, network: nn.Module, batch: DepthSample) -> Tensor:
+    def predict(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""
         assert batch.intrinsics is not None
         log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).logs[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
-    def scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:
         """Compute metric scores over the pixels that enter the loss."""
         from protoformer.depth.evaluation import DepthMetric
 

@@ -76,12 +76,12 @@ class StabilizeTask:
 class ValidationWindows(ValidationScenes[StabilityWindows]):
     """Validation windows; a prediction is the last warp of both frames, N x 2 x 2 x h x w, pixels."""
 
-    def predicted(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
+    def predict(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
         """Predict warps, N x 2 x 2 x h x w, pixels, on the CPU."""
         warps: Tensor = _run_network(network, batch).warps[-1].unflatten(0, tuple(batch.warp.shape[:2]))
         return warps.float().cpu()
 
-    def scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
         """Compute the mean error and shake at the corners of all windows and their ratio, as in `StabilizeLoss`."""
         errors, shakes = [torch.zeros(0)], [torch.zeros(0)]
         for batch, predicted in pairs:

@@ -153,30 +153,30 @@ class ValidationScenes(ABC, Generic[Sample]):
         self._batches: tuple[Sample, ...] = ()
 
     @abstractmethod
-    def predicted(self, network: nn.Module, batch: Sample) -> Tensor:
+    def predict(self, network: nn.Module, batch: Sample) -> Tensor:
         """Predict a batch with a network in eval mode: N x ... on the CPU."""
 
     @abstractmethod
-    def scores(self, pairs: Iterable[tuple[Sample, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[Sample, Tensor]]) -> dict[str, float]:
         """Compute scores by name from pairs of a batch, on the device, and its prediction, on the CPU."""
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> ValidationResult:
         """Score a network on all scenes."""
         return ValidationResult(
-            "synthetic", self.scores((batch, self.predicted(network, batch)) for batch in self._rendered())
+            "synthetic", self.compute_scores((batch, self.predict(network, batch)) for batch in self._render())
         )
 
     @torch.no_grad()
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
         """Return the first scene of each of the first batches, which tend to be of different families."""
         examples = []
-        for batch in self._rendered()[:EXAMPLES]:
+        for batch in self._render()[:EXAMPLES]:
             sample = _take_first(1, batch, torch.device("cpu"))
-            examples.append(Example(sample.names[0], sample, self.predicted(network, batch)[0]))
+            examples.append(Example(sample.names[0], sample, self.predict(network, batch)[0]))
         return tuple(examples)
 
-    def _rendered(self) -> tuple[Sample, ...]:
+    def _render(self) -> tuple[Sample, ...]:
         """Render all batches on first use."""
         if not self._batches and self.count:
             num_batches = -(-self.count // VALIDATION_BATCH_SIZE)
