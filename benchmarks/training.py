@@ -85,7 +85,7 @@ def measure_recipe(recipe: Recipe, device: torch.device, steps: int) -> Training
 
     def step() -> None:
         engine.step(task.tensors(next(batches)), lr)
-        in_flight.another()
+        in_flight.add_step()
 
     with_data = milliseconds(step, device, steps, DATA_WARM_UP if device.type == "cuda" else WARM_UP)
     name = f"{recipe.model.preset}, {recipe.run.execution}"

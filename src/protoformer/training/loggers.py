@@ -158,12 +158,7 @@ class TensorBoardLogger(Observer):
     """Writes curves and images for TensorBoard; does nothing where TensorBoard is not installed."""
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write to a folder.
-
-        Args:
-            folder: Log directory for TensorBoard.
-            report: Called with one sentence if TensorBoard is not installed.
-        """
+        """Write to a folder; `report` is called with one sentence if TensorBoard is not installed."""
         self.folder, self.report = folder, report
         self.writer: Any = None
 
@@ -219,16 +214,7 @@ class RunValidator:
         budget: TimeBudget,
         stop: StopRequest,
     ) -> None:
-        """Collect the validators.
-
-        Args:
-            validation_set: The task's own validation samples, or None.
-            validators: Further validators.
-            draw: Draws an example, or None.
-            observer: Receives scores and drawings.
-            budget: Receives the durations of validation and drawing.
-            stop: Ends the validation between two validators.
-        """
+        """Collect the validators; a stop request ends the validation between two of them."""
         self.validation_set, self.draw, self.observer = validation_set, draw, observer
         self.budget, self.stop = budget, stop
         self.validators = validators if validation_set is None else (validation_set.validate, *validators)

@@ -48,13 +48,7 @@ class DatasetMix(Generic[Sample]):
     """
 
     def __init__(self, data: DataSection, local_indices: range, vary: Vary[Sample]) -> None:
-        """Open the recipe's datasets.
-
-        Args:
-            data: Data section of the recipe.
-            local_indices: Indices of the samples of a batch that this rank makes.
-            vary: Augments one sample.
-        """
+        """Open the recipe's datasets; this rank makes the samples `local_indices` of a batch."""
         self.batch_size, self.local_indices, self.seed, self.budget = (
             data.batch_size,
             local_indices,
@@ -168,15 +162,7 @@ class SyntheticMix(Generic[Batch]):
         make: Callable[[Renderer, str], Batch],
         relight: Relight[Batch] | None = None,
     ) -> None:
-        """Set up the recipe's families.
-
-        Args:
-            data: Data section of the recipe.
-            local_indices: Indices of the samples of a batch that this rank makes.
-            device: Device that renders.
-            make: Renders a batch from (renderer, pass).
-            relight: As in `SampleKind`.
-        """
+        """Set up the recipe's families; this rank makes the samples `local_indices` of a batch."""
         if relight is None and data.relighting != Light():
             raise InputError("data.relighting is set, but this task does not relight scenes; leave it out.")
         self.light, self.relight = data.relighting, relight if data.relighting != Light() else None

@@ -24,7 +24,7 @@ class InFlight:
         self.device = device
         self._ends: deque[torch.cuda.Event] = deque()
 
-    def another(self) -> None:
+    def add_step(self) -> None:
         """Register a launched step and wait until few enough steps are unfinished."""
         if self.device.type != "cuda":
             return

@@ -137,13 +137,7 @@ class ValidationScenes(ABC, Generic[Sample]):
     """
 
     def __init__(self, recipe: Recipe, kind: SampleKind[Sample], device: torch.device) -> None:
-        """Describe the scenes; nothing is rendered yet.
-
-        Args:
-            recipe: Recipe of the run.
-            kind: Kind of sample to render.
-            device: Device of the scenes.
-        """
+        """Describe the scenes; nothing is rendered yet."""
         seed = (recipe.data.seed + VALIDATION_SEED_OFFSET) % 2**31
         self.data = dataclasses.replace(
             recipe.data, source="synthetic", seed=seed, batch_size=VALIDATION_BATCH_SIZE, num_workers=0
