@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,13 @@ class RunResult:
     key: str
     seed: int = bounded(min=0, max=MAX_INTEGER)
     steps: int = bounded(min=0, max=MAX_INTEGER)
-    seconds: float
+    seconds: float = bounded(min=0)
     parameters: int = bounded(min=0, max=MAX_INTEGER)
-    gflops: float
-    milliseconds: float
+    gflops: float = bounded(min=0)
+    milliseconds: float = bounded(min=0)
     size: tuple[int, int] = bounded(min=0, max=MAX_INTEGER)
-    device: str
-    scores: Mapping[str, Mapping[str, Any]]
+    device: str = field()
+    scores: Mapping[str, Mapping[str, Any]] = field()
 
     def __post_init__(self) -> None:
         check_fields(self)  # also of a result read from a file, which may hold anything

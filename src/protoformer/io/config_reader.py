@@ -61,7 +61,7 @@ def bounded(
     """
     bounds = {"min": min, "above": above, "max": max, "below": below, "multiple_of": multiple_of}
     metadata = {"bounds": {name: bound for name, bound in bounds.items() if bound is not None}}
-    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)  # type: ignore[call-overload]
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def read_fields(kind: type[Config], values: object, path: str = "") -> Config:

@@ -69,7 +69,7 @@ class NonFiniteGuard:
 
     @torch.no_grad()
     def count_step(self, bad: Tensor, values: Tensor, empty: Tensor | None = None) -> None:
-        """Count a step with its values; the scalar `bad` is above 0 if it was not finite, `empty` if it had no target."""
+        """Count a step with its values; the scalar `bad` is 1 if it was not finite, `empty` if it had no target."""
         is_bad = bad > 0
         is_empty = torch.zeros_like(is_bad) if empty is None else (empty > 0) & ~is_bad
         is_good = ~(is_bad | is_empty)
