@@ -1,17 +1,17 @@
-"""How fast a recipe trains, and how much of a step goes to its data, beside RAFT.
+"""Measure the training speed of a recipe, alone and with its data, next to RAFT.
 
-    python benchmarks/training.py                                    flow-synthetic as it is, on this machine's GPU
-    python benchmarks/training.py --recipe depth-synthetic --no-raft     another recipe, of any task
-    python benchmarks/training.py --speeds eager graph --json out/training.json
-    python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch_size=2 \
-        --set "data.crop_size=[64, 96]"
+    python benchmarks/training.py                                       flow-synthetic on this machine's GPU
+    python benchmarks/training.py --recipe depth-synthetic --no-raft    another recipe, of any task
+    python benchmarks/training.py --execution eager graph --json out/training.json
+    python benchmarks/training.py --device cpu --set model.preset=tiny --set data.batch_size=2
 
-One row a way to run the step. Alone: one batch again and again. With data: batches made anew, as in a run, of which the
-share of data is what a step takes longer. Pairs a second are with data; memory is the most that was held on the GPU.
+One row per execution mode. "alone" repeats one batch; "with data" makes new batches as in a run, and the fraction of
+data is the time that this adds to a step. Pairs per second are with data; memory is the peak GPU memory.
 
-Where torchvision is installed, its RAFT-large (12 updates, as published) is trained beside, as it is and compiled, on
-the same number of random images of the same size, without data, in the same precision and with the same optimizer.
---no-raft leaves it out. What fails, for want of memory or of a compiler, is told and left out.
+Where torchvision is installed, its RAFT-large (12 updates, as published) is trained on the same number of random images
+of the same size, without data, in the same precision and with the same optimizer, eager and compiled; --no-raft leaves
+it out.
+A measurement that fails, for lack of memory or of a compiler, is reported and left out.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from protoformer.training.recipe import Recipe, read_recipe
 
 WARM_UP = 6
 DATA_WARM_UP = 120
-"""Steps of a GPU until every family of scenes was met: the first of each compiles kernels, for seconds."""
+"""Warm-up steps on a GPU; the first batch of each family compiles kernels for seconds."""
 RAFT_UPDATES, RAFT_GAMMA = 12, 0.8
 
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """One way to train: milliseconds a step alone and with data, pairs a second, GiB of the GPU."""
+    """Cost of a training step: milliseconds alone and with data, pairs per second, peak GPU memory in GiB."""
 
     name: str
     alone: float
@@ -53,12 +53,12 @@ class TrainingCost:
 
     @property
     def data_fraction(self) -> float | None:
-        """What of a step with data the data take."""
+        """Fraction of a step with data that is spent on the data."""
         return None if self.with_data is None else max(0.0, 1 - self.alone / self.with_data)
 
 
 def milliseconds(step: Callable[[], None], device: torch.device, steps: int, warm_up: int = WARM_UP) -> float:
-    """A step, among many that nobody waits for."""
+    """Measure the milliseconds of a step without synchronizing between steps."""
     for _ in range(warm_up):
         step()
     synchronize(device)
@@ -69,31 +69,31 @@ def milliseconds(step: Callable[[], None], device: torch.device, steps: int, war
     return 1000 * (time.perf_counter() - start) / steps
 
 
-def held_gib(device: torch.device) -> float | None:
-    """The most memory held since the last reset."""
+def peak_gib(device: torch.device) -> float | None:
+    """Return the peak GPU memory since the last reset, GiB."""
     return torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
 
 
-def ours(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
-    """The recipe's own step."""
+def measure_recipe(recipe: Recipe, device: torch.device, steps: int) -> TrainingCost:
+    """Measure a step of the recipe."""
     task = task_of(recipe)
     engine = build_engine(launch(str(device)), recipe, task)
     batches: Iterator[Any] = task.source(0, 1, device, print).batches(0)
-    rate, held = recipe.optimizer.lr, task.tensors(next(batches))
-    alone = milliseconds(lambda: engine.step(held, rate), device, steps)
+    lr, repeated = recipe.optimizer.lr, task.tensors(next(batches))
+    alone = milliseconds(lambda: engine.step(repeated, lr), device, steps)
     in_flight = InFlight(device)
 
     def step() -> None:
-        engine.step(task.tensors(next(batches)), rate)
-        in_flight.another()
+        engine.step(task.tensors(next(batches)), lr)
+        in_flight.add_step()
 
     with_data = milliseconds(step, device, steps, DATA_WARM_UP if device.type == "cuda" else WARM_UP)
     name = f"{recipe.model.preset}, {recipe.run.execution}"
-    return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch_size / with_data, held_gib(device))
+    return TrainingCost(name, alone, with_data, 1000 * recipe.data.batch_size / with_data, peak_gib(device))
 
 
-def raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> TrainingCost:
-    """RAFT-large, as torchvision has it, on random images."""
+def measure_raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> TrainingCost:
+    """Measure torchvision's RAFT-large on random images."""
     from torchvision.models.optical_flow import raft_large  # type: ignore[import-not-found]
 
     network: nn.Module = raft_large(weights=None).to(device).train()
@@ -106,21 +106,21 @@ def raft(recipe: Recipe, device: torch.device, steps: int, compiled: bool) -> Tr
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.run.precision == "bf16"):
-            found = call(first, second, num_flow_updates=RAFT_UPDATES)
+            flows = call(first, second, num_flow_updates=RAFT_UPDATES)
         loss = torch.zeros((), device=device)
-        for place, each in enumerate(reversed(found)):
-            loss = loss + RAFT_GAMMA**place * (each.float() - flow).abs().mean()
+        for index, each in enumerate(reversed(flows)):
+            loss = loss + RAFT_GAMMA**index * (each.float() - flow).abs().mean()
         loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
 
     alone = milliseconds(step, device, steps)
     name = "RAFT-large, compiled" if compiled else "RAFT-large, eager"
-    return TrainingCost(name, alone, None, 1000 * batch / alone, held_gib(device))
+    return TrainingCost(name, alone, None, 1000 * batch / alone, peak_gib(device))
 
 
-def measured(name: str, measure: Callable[[], TrainingCost], device: torch.device) -> Iterator[TrainingCost]:
-    """What was measured, if it could be."""
+def try_measure(name: str, measure: Callable[[], TrainingCost], device: torch.device) -> Iterator[TrainingCost]:
+    """Yield a measurement, or report why it failed."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
@@ -129,23 +129,23 @@ def measured(name: str, measure: Callable[[], TrainingCost], device: torch.devic
     except (RuntimeError, ImportError, ValueError) as error:
         print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
         return
-    # At once: compiling what comes next takes minutes.
-    print(f"{cost.name}: {cost.alone:.1f} ms alone, {cost.pairs:.1f} pairs a second", flush=True)
+    # Printed at once, because compiling the next network takes minutes.
+    print(f"{cost.name}: {cost.alone:.1f} ms alone, {cost.pairs:.1f} pairs per second", flush=True)
     yield cost
 
 
-def shown(costs: list[TrainingCost], title: str) -> Table:
-    """One row each."""
+def build_table(costs: list[TrainingCost], title: str) -> Table:
+    """Build a table with one row per measurement."""
     table = Table(title=title, box=None)
-    for column in ("network", "ms alone", "ms with data", "data, %", "pairs a second", "GiB"):
+    for column in ("network", "ms alone", "ms with data", "data, %", "pairs per second", "GiB"):
         table.add_column(column, justify="left" if column == "network" else "right")
     for each in costs:
-        share = each.data_fraction
+        fraction = each.data_fraction
         table.add_row(
             each.name,
             f"{each.alone:.1f}",
             "-" if each.with_data is None else f"{each.with_data:.1f}",
-            "-" if share is None else f"{100 * share:.0f}",
+            "-" if fraction is None else f"{100 * fraction:.0f}",
             f"{each.pairs:.1f}",
             "-" if each.gib is None else f"{each.gib:.1f}",
         )
@@ -153,33 +153,37 @@ def shown(costs: list[TrainingCost], title: str) -> Table:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="flow-synthetic")
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--speeds", nargs="+", choices=("eager", "compile", "graph", "both"), help="of our own step")
-    parser.add_argument("--steps", type=int, default=100, help="steps that are timed")
-    parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument(
+        "--execution", nargs="+", choices=("eager", "compile", "graph", "both"), help="execution modes of the recipe"
+    )
+    parser.add_argument("--steps", type=int, default=100, help="timed steps")
+    parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="also measure RAFT-large")
+    parser.add_argument("--json", type=Path, help="output file")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     recipe = read_recipe(arguments.recipe).changed(arguments.settings)
     costs: list[TrainingCost] = []
-    for speed in arguments.speeds or (("eager", "graph", "both") if device.type == "cuda" else ("eager",)):
-        this = recipe.changed([f"run.execution={speed}"])
-        costs.extend(measured(speed, lambda this=this: ours(this, device, arguments.steps), device))  # type: ignore[misc]
+    for execution in arguments.execution or (("eager", "graph", "both") if device.type == "cuda" else ("eager",)):
+        this = recipe.changed([f"run.execution={execution}"])
+        costs.extend(try_measure(execution, lambda this=this: measure_recipe(this, device, arguments.steps), device))  # type: ignore[misc]
     for compiled in (False, True) if arguments.raft else ():
         costs.extend(
-            measured("RAFT-large", lambda way=compiled: raft(recipe, device, arguments.steps, way), device)  # type: ignore[misc]
+            try_measure(
+                "RAFT-large", lambda compiled=compiled: measure_raft(recipe, device, arguments.steps, compiled), device
+            )  # type: ignore[misc]
         )
     (height, width), precision = recipe.data.crop_size, recipe.run.precision
     title = f"Training, {recipe.data.batch_size} pairs of {height}x{width} a step, {precision}, on {device}"
-    Console(width=120).print(shown(costs, title))
+    Console(width=120).print(build_table(costs, title))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = {"recipe": recipe.as_dict(), "costs": [asdict(each) for each in costs]}
-        write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
+        values = {"recipe": recipe.as_dict(), "costs": [asdict(each) for each in costs]}
+        write_atomically(arguments.json, json.dumps(values, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from protoformer.models.config import preset
 from protoformer.models.profiling import count_parameters
 from protoformer.models.protoformer import build_network
 
-JUDGING = EvaluationPlan((), (64, 64))
+EVALUATION = EvaluationPlan((), (64, 64))
 
 
 def plan_of(
@@ -31,10 +31,10 @@ def plan_of(
     task: str = "flow",
     seeds: int = 1,
     budget: RunBudget | None = None,
-    judging: EvaluationPlan = JUDGING,
+    evaluation: EvaluationPlan = EVALUATION,
 ) -> AblationPlan:
     base = base_recipe(task, "tiny", settings)
-    return plan_ablation(select_tables(name), seeds, base, budget or RunBudget(steps=2), judging)
+    return plan_ablation(select_tables(name), seeds, base, budget or RunBudget(steps=2), evaluation)
 
 
 def sizes(task: str) -> dict[str, dict[str, int]]:
@@ -44,7 +44,7 @@ def sizes(task: str) -> dict[str, dict[str, int]]:
     with torch.device("meta"):
         found = {key: count_parameters(build_network(config, task)) for key, config in configs.items()}
     return {
-        table.name: {variant.label: found[plan.places[table.name, variant.label, 0]] for variant in table.variants}
+        table.name: {variant.label: found[plan.keys[table.name, variant.label, 0]] for variant in table.variants}
         for table in plan.tables
     }
 
@@ -72,21 +72,21 @@ def test_variants_have_the_parameters_of_the_parts_that_they_have(task: str) -> 
 def test_a_variant_differs_from_the_full_system_in_what_it_says() -> None:
     plan = plan_of("updates")
     for variant in TABLES["updates"].variants:
-        config = plan.runs[plan.places["updates", variant.label, 0]].recipe.model.config()
-        assert config == preset("tiny", encoder={**DEFAULTS, **variant.fields})
+        config = plan.runs[plan.keys["updates", variant.label, 0]].recipe.model.config()
+        assert config == preset("tiny", **{**DEFAULTS, **variant.fields})
 
 
 def test_a_network_that_stands_in_several_tables_is_trained_once() -> None:
     plan = plan_of()
-    assert (len(plan.places), len(plan.runs)) == (21, 16)
+    assert (len(plan.keys), len(plan.runs)) == (21, 16)
     full = {
-        plan.places[table.name, variant.label, 0]
+        plan.keys[table.name, variant.label, 0]
         for table in plan.tables
         for variant in table.variants
         if variant.is_default
     }
     assert len(full) == 1
-    assert plan.places["components", "CAP only", 0] == plan.places["synchronization", "none", 0]
+    assert plan.keys["components", "CAP only", 0] == plan.keys["synchronization", "none", 0]
     both = preset("tiny", encoder={"components": "cap"}), preset("tiny", encoder={"synchronization": "none"})
     one, other = (str(build_network(config, "flow")) for config in both)
     assert one == other  # nothing is lost by calling it by the other name
@@ -99,7 +99,7 @@ def test_every_variant_sees_the_same_data_for_the_same_time() -> None:
     plan = plan_of(seeds=2, budget=RunBudget(minutes=8))
     assert (len(plan.runs), plan.seeds) == (32, (0, 1))
     for run in plan.runs.values():
-        assert run.recipe.data == plan.runs[plan.places["components", "base", run.seed]].recipe.data
+        assert run.recipe.data == plan.runs[plan.keys["components", "base", run.seed]].recipe.data
         assert run.recipe.data.seed == run.seed and run.recipe.run.minutes == 15 / 60
         assert (run.recipe.run.validation_scenes, plan.base.run.validation_scenes) == (0, 64)
     assert [run.seed for run in plan.runs.values()] == [0] * 16 + [1] * 16  # tables are filled before they are repeated
@@ -126,8 +126,8 @@ def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_the
         (lambda: plan_of("updates", "run.validation_scenes=3"), False),
         (lambda: plan_of("updates", "optimizer.lr=1e-3"), False),
         (lambda: plan_of("updates", budget=RunBudget(steps=3)), False),
-        (lambda: plan_of("updates", judging=EvaluationPlan(("sintel",), (64, 64))), False),
-        (lambda: plan_of("updates", judging=EvaluationPlan((), (64, 72))), False),
+        (lambda: plan_of("updates", evaluation=EvaluationPlan(("sintel",), (64, 64))), False),
+        (lambda: plan_of("updates", evaluation=EvaluationPlan((), (64, 72))), False),
         (lambda: plan_of("updates", task="depth"), False),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_run_is_known_by_all_that_decides_its_results(other: Callable[[], Abla
 def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
     plan = plan_of("iterations", "model.overrides.encoder.num_prototypes=16", "data.batch_size=3", "data.seed=5")
     for label, iterations in (("N = 1", 1), ("N = 4", 4)):
-        recipe = plan.runs[plan.places["iterations", label, 5]].recipe
+        recipe = plan.runs[plan.keys["iterations", label, 5]].recipe
         assert (recipe.model.config().encoder.num_iterations, recipe.model.config().encoder.num_prototypes) == (
             iterations,
             16,
@@ -158,7 +158,7 @@ def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
         (lambda: RunBudget(minutes_each=0.0), "--minutes-each is 0, but it must be above 0"),
         (
             lambda: plan_of(budget=RunBudget(minutes_each=0.05)),
-            "--minutes-each 0.05 are 3.0 seconds for each of 16 runs",
+            "--minutes-each 0.05 is 3.0 seconds for each of 16 runs",
         ),
         (lambda: RunBudget(steps=0), "--steps is 0, but it must be above 0"),
         (lambda: RunBudget(minutes=float("inf")), "--minutes is inf"),

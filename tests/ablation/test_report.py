@@ -34,7 +34,13 @@ def row(label: str, published: tuple[float, float], *errors: float, full: bool =
 
 def summary(*rows: SummaryRow, agreement: Agreement | None = None) -> Summary:
     first = agreement or Agreement(
-        "synthetic epe", 3, 2, 0.5, sure=2, sure_agreeing=1, contrary=(Disagreement("LS", "FC", 0.25, True),)
+        "synthetic epe",
+        3,
+        2,
+        0.5,
+        significant=2,
+        significant_agreeing=1,
+        disagreements=(Disagreement("LS", "FC", 0.25, True),),
     )
     other = Agreement("sintel clean epe", 3, 1, float("nan"), None, None, ())
     columns = ("synthetic epe", "sintel clean epe")
@@ -69,19 +75,18 @@ def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
     assert lines[5] == "| FC | 0.50 | 0.73 | - | - | - | - | - | - | - |"
     assert lines[6].startswith("| **LS** | **0.48** |")
     assert "](picture.png)" in text and "a forward pass at 440x1024, timed on CPU" in text
-    assert "what compares is the order of the rows, not their figures" in text
+    assert "so only the order of the rows can be compared" in text
 
 
 def test_the_verdict_says_where_the_order_is_the_papers_and_whether_that_is_more_than_chance() -> None:
     assert describe_agreement(summary(*ROWS)) == [
         "By synthetic EPE, 2 of 3 pairs of rows are in the order of the paper's Sintel final EPE (Spearman 0.50).",
-        "2 of the 3 differences are more than the seeds' spread explains (Student's t, 95 %), and 1 of these 2 agree "
-        "with the paper.",
-        "Against the paper: LS is worse than FC by 0.250, more than the spread.",
+        "2 of the 3 differences are significant (Student's t over seeds, 95 %), and 1 of these 2 agree with the paper.",
+        "Against the paper: LS is worse than FC by 0.250, significant.",
         "Pairs ordered as in the paper by the other columns: sintel clean EPE 1 of 3.",
     ]
     alone = Agreement("synthetic epe", 1, 1, 1.0, None, None, ())
-    assert describe_agreement(summary(*ROWS, agreement=alone))[1].startswith("One seed tells no spread")
+    assert describe_agreement(summary(*ROWS, agreement=alone))[1].startswith("One seed gives no spread")
     nothing = Agreement("synthetic epe", 0, 0, float("nan"), None, None, ())
     assert describe_agreement(summary(*ROWS, agreement=nothing)) == [
         "Fewer than two rows are finished, so there is no order to compare."
@@ -123,5 +128,5 @@ def test_tables_take_their_place_in_a_page_and_nothing_else_changes() -> None:
     once = insert_tables(page, ["## A\n\nrow\n", "## B\n"], "page.md")
     assert once == f"# Title\n\n{BEGIN}\n\n## A\n\nrow\n\n## B\n\n{END}\n\nmore\n"
     assert insert_tables(once, [], "page.md") == f"# Title\n\n{BEGIN}\n\n{END}\n\nmore\n"
-    with pytest.raises(InputError, match=r"page\.md has no place for tables"):
+    with pytest.raises(InputError, match=r"page\.md has no markers for tables"):
         insert_tables("# Title\n", [], "page.md")

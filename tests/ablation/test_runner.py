@@ -81,7 +81,7 @@ def ablation(plan: AblationPlan, folder: Path, watching: Watching, **options: An
         return ValidationResult(SPEED, {"milliseconds": 2.5})
 
     options = {"validators": (counted,), **options}
-    return AblationRunner(plan, folder, "cpu", speed, observed=watching.watch, **options)
+    return AblationRunner(plan, folder, "cpu", speed, make_observer=watching.watch, **options)
 
 
 def test_a_stopped_ablation_goes_on_and_what_is_finished_is_not_done_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def summary_of(errors: dict[str, tuple[float, ...]]) -> Summary:
     results = {}
     for label, values in errors.items():
         for seed, error in enumerate(values):
-            key = plan.places["components", label, seed]
+            key = plan.keys["components", label, seed]
             scores = {
                 "synthetic": {"epe": error, "fl": 10.0, "px1": 1.0},
                 "sintel": {"clean epe": 1.0, "clean fl": 2.0},
@@ -40,7 +40,9 @@ def test_rows_are_means_over_seeds_beside_the_papers() -> None:
     )
     assert (row.parameters, row.gflops, row.milliseconds, row.steps, row.seconds) == (100, 1.5, 3.5, 5, 2.5)
     assert [each.is_default for each in summary.rows] == [False, False, False, True]
-    assert summary.setting == ("tiny network, 5 steps each, batches of 16 at 192x256, seeds 0 to 1, 64 held-out scenes")
+    assert summary.setting == (
+        "tiny network, 5 steps each, batches of 16 at 192x256, seeds 0 to 1, 64 validation scenes"
+    )
 
 
 def test_the_order_of_the_rows_is_compared_with_the_papers() -> None:
@@ -49,8 +51,8 @@ def test_the_order_of_the_rows_is_compared_with_the_papers() -> None:
     first = summary.agreements[0]
     assert (first.column, first.pairs, first.agreeing) == ("synthetic epe", 6, 5)
     assert first.correlation == pytest.approx(0.8)  # ranks 2, 1, 3, 4: 1 - 6 * 2 / 60
-    assert (first.sure, first.sure_agreeing) == (None, None)
-    assert first.contrary == (Disagreement("CAP and LS", "CAP only", 0.5, None),)
+    assert (first.significant, first.significant_agreeing) == (None, None)
+    assert first.disagreements == (Disagreement("CAP and LS", "CAP only", 0.5, None),)
     tied = summary.agreements[1]
     assert (tied.column, tied.agreeing) == ("synthetic fl", 0) and math.isnan(tied.correlation)
 
@@ -61,8 +63,8 @@ def test_a_difference_counts_that_is_more_than_the_seeds_spread_explains() -> No
         {"base": (5.9, 6.1), "CAP only": (2.9, 3.1), "LS only": (3.7, 3.9), "CAP and LS": (3.25, 3.45)}
     )
     first = summary.agreements[0]
-    assert (first.agreeing, first.sure, first.sure_agreeing) == (5, 5, 5)
-    assert first.contrary == (Disagreement("CAP and LS", "CAP only", pytest.approx(0.35), False),)
+    assert (first.agreeing, first.significant, first.significant_agreeing) == (5, 5, 5)
+    assert first.disagreements == (Disagreement("CAP and LS", "CAP only", pytest.approx(0.35), False),)
 
 
 def test_rows_that_are_not_finished_are_left_out_of_the_order() -> None:

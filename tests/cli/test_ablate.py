@@ -90,7 +90,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
     ]
     assert json.loads(again.out)[0]["rows"] == found["rows"]
     page = Path("page.md").read_text()
-    assert "## Flow: which parts there are" in page and "](ablation-flow-components.png)" in page
+    assert "## Flow: components of the encoder" in page and "](ablation-flow-components.png)" in page
     assert Path("ablation-flow-components.png").read_bytes() == Path("out/flow-components.png").read_bytes()
 
 
@@ -106,7 +106,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
         (("all", "--steps", "1", "--task", "track"), "choose one of flow, depth"),
         (("all", "--steps", "1", "--data", "."), "it has none of the folders Sintel, Middlebury"),
         (("all", "--steps", "1", "--page", "page.md"), "the page page.md cannot be read"),
-        (("all", "--steps", "1", "--page", "empty.md"), "empty.md has no place for tables"),
+        (("all", "--steps", "1", "--page", "empty.md"), "empty.md has no markers for tables"),
         (("all", "--steps", "1", "--set", "run.execution=graph"), "needs one process on a GPU"),
         (("all", "--steps", "1", "--size", "64"), "--size is '64'"),
     ],

@@ -76,7 +76,7 @@ def test_a_mix_goes_on_where_it_stopped_and_ranks_divide_it(mix: DataSection) ->
     for start in (1, 5):
         for batch, wanted in zip(opened(mix).batches(start), expected[start:], strict=False):
             assert same(batch, wanted)
-    ranks = [opened(mix, rank=rank, ranks=2).batches(2) for rank in range(2)]
+    ranks = [opened(mix, rank=rank, num_ranks=2).batches(2) for rank in range(2)]
     for wanted in expected[2:5]:
         parts = [next(stream) for stream in ranks]
         assert tuple(name for part in parts for name in part.names) == wanted.names

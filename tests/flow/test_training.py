@@ -39,7 +39,7 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
         "second": torch.rand(1, 3, 64, 64),
         "flow": torch.rand(1, 2, 64, 64),
         "valid": torch.ones(1, 1, 64, 64, dtype=torch.bool),
-        "hidden": torch.zeros(1, 1, 64, 64, dtype=torch.bool),
+        "occlusion": torch.zeros(1, 1, 64, 64, dtype=torch.bool),
     }
     task.loss(network, tensors, task.weight(tensors)).total.backward()
     assert [key for key, parameter in network.named_parameters() if parameter.grad is None] == []
@@ -58,7 +58,7 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
     assert torch.allclose(task.loss(network, tensors, 2 * task.weight(tensors)).total, expected.total / 2)
     named = dict(zip(task.metrics, found.metrics, strict=True))
     assert all(torch.allclose(named[name], getattr(expected, name)) for name in ("epe", "distance"))
-    assert torch.allclose(named["surprise"], expected.nll)
+    assert torch.allclose(named["nll"], expected.nll)
 
 
 def test_scenes_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Recipe) -> None:
@@ -67,7 +67,7 @@ def test_scenes_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: R
     held_out = task.validation_set(CPU)
     first, second = held_out.validate(network), held_out.validate(network)
     assert first == second and first.name == "synthetic" and set(first.scores) == {"epe", "fl", "px1"}
-    assert sum(len(batch.first) for batch in held_out._rendered()) == 6  # of two batches of four
+    assert sum(len(batch.first) for batch in held_out._render()) == 6  # of two batches of four
     examples = held_out.examples(network)
     assert [example.name[-7:] for example in examples] == ["-000000", "-000004"]
     for example in examples:

@@ -28,5 +28,5 @@ def test_the_step_of_every_variant_can_be_recorded(task: str) -> None:
         batches = batches or work.source(0, 1, fabric.device, pytest.fail).batches(0)
         for _ in range(WARM_UP + 2):
             engine.step(work.tensors(next(batches)), 1e-4)
-        counted = engine.guard.counted()
+        counted = engine.guard.read_counts()
         assert (counted.good, counted.skipped) == (WARM_UP + 2, 0), recipe.model.overrides

@@ -13,7 +13,7 @@ from protoformer.synthetic.samples import FlowSample
 from protoformer.training.mixes import SyntheticMix
 from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection
-from protoformer.training.sources import synthetic_source
+from protoformer.training.sources import open_source
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(96, 128), families={"objects": 0.6, "drive": 0.4})
@@ -32,7 +32,7 @@ def test_batches_rendered_beside_busy_steps_are_those_rendered_alone() -> None:
     alone = [mix.make_batch(number).batch for number in range(2, 2 + STEPS)]
     torch.cuda.synchronize()
     kept = []
-    for batch in itertools.islice(synthetic_source(SCENES, "cuda").batches(2), STEPS):
+    for batch in itertools.islice(open_source(SCENES, "cuda").batches(2), STEPS):
         busy()
         kept.append(dataclasses.replace(batch, first=batch.first.clone(), flow=batch.flow.clone()))
         del batch  # its memory may be used again while the copies above still wait

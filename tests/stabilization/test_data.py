@@ -1,6 +1,5 @@
 """Training windows for stabilization."""
 
-
 import pytest
 import torch
 

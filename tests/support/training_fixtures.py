@@ -67,8 +67,8 @@ class LineTask:
     def build(self) -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
-    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> PointSource:
-        self.opened = PointSource(self.recipe.data.batch_size, rank, ranks, self.poisoned)
+    def source(self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]) -> PointSource:
+        self.opened = PointSource(self.recipe.data.batch_size, rank, num_ranks, self.poisoned)
         return self.opened
 
     def validation_set(self, device: torch.device) -> "LineTask":
@@ -117,8 +117,8 @@ class NoisePairs:
 class NoiseTask(FlowTask):
     """Flow on data that costs nothing."""
 
-    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoisePairs:
-        return NoisePairs(self.recipe.data.batch_size, rank, ranks)
+    def source(self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoisePairs:
+        return NoisePairs(self.recipe.data.batch_size, rank, num_ranks)
 
 
 def noise_recipe(**run: Any) -> Recipe:
@@ -159,8 +159,8 @@ class NoiseDepths:
 class NoiseDepthTask(DepthTask):
     """Depth of data that costs nothing."""
 
-    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoiseDepths:
-        return NoiseDepths(self.recipe.data.batch_size, rank, ranks)
+    def source(self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]) -> NoiseDepths:
+        return NoiseDepths(self.recipe.data.batch_size, rank, num_ranks)
 
 
 def depth_recipe(**run: Any) -> Recipe:

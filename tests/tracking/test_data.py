@@ -19,9 +19,10 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackPairs, join
 from protoformer.tracking.data import ClipPairs, SyntheticPairs
 from protoformer.training.recipe import DataSection, DatasetSection
-from protoformer.training.sources import dataset_source, synthetic_source
+from protoformer.training.sources import SampleKind, open_source
 
 CONFIG = preset("tiny", tracking={"search_size": 64, "template_size": 48})
+PAIRS = SampleKind(SyntheticPairs(CONFIG), ClipPairs(CONFIG))
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(48, 64), families={"chase": 0.6, "objects": 0.4})
 TENSORS = ("reference", "reference_boxes", "search", "boxes", "located", "judged")
 
@@ -42,18 +43,16 @@ def close(one: TrackPairs, other: TrackPairs) -> bool:
 
 @pytest.fixture(scope="module")
 def rendered() -> list[TrackPairs]:
-    return first(synthetic_source(SCENES, make=SyntheticPairs(CONFIG)).batches(0), 3)
+    return first(open_source(SCENES, kind=PAIRS).batches(0), 3)
 
 
 def test_a_world_goes_on_where_it_stopped(rendered: list[TrackPairs]) -> None:
-    again = first(synthetic_source(SCENES, make=SyntheticPairs(CONFIG)).batches(1), 2)
+    again = first(open_source(SCENES, kind=PAIRS).batches(1), 2)
     assert all(same(one, other) for one, other in zip(again, rendered[1:], strict=True))
 
 
 def test_ranks_together_make_what_one_process_does(rendered: list[TrackPairs]) -> None:
-    parts = [
-        next(synthetic_source(SCENES, make=SyntheticPairs(CONFIG), rank=rank, ranks=2).batches(0)) for rank in (0, 1)
-    ]
+    parts = [next(open_source(SCENES, kind=PAIRS, rank=rank, num_ranks=2).batches(0)) for rank in (0, 1)]
     assert close(join(parts), rendered[0])
 
 
@@ -100,16 +99,16 @@ def clips(tmp_path: Path) -> DataSection:
 
 
 def test_clips_on_disk_go_on_where_they_stopped(clips: DataSection) -> None:
-    whole = first(dataset_source(clips, vary=ClipPairs(CONFIG)).batches(0), 3)
-    again = first(dataset_source(clips, vary=ClipPairs(CONFIG)).batches(1), 2)
+    whole = first(open_source(clips, kind=PAIRS).batches(0), 3)
+    again = first(open_source(clips, kind=PAIRS).batches(1), 2)
     assert all(same(one, other) for one, other in zip(again, whole[1:], strict=True))
     assert {name for pairs in whole for name in pairs.names} == {f"otb Clip{number}" for number in range(5)}
-    parts = [next(dataset_source(clips, vary=ClipPairs(CONFIG), rank=rank, ranks=2).batches(0)) for rank in (0, 1)]
+    parts = [next(open_source(clips, kind=PAIRS, rank=rank, num_ranks=2).batches(0)) for rank in (0, 1)]
     assert close(join(parts), whole[0])
 
 
 def test_the_target_of_a_clip_is_where_its_box_is(clips: DataSection) -> None:
-    pairs = join(first(dataset_source(clips, vary=ClipPairs(CONFIG)).batches(0), 12))
+    pairs = join(first(open_source(clips, kind=PAIRS).batches(0), 12))
     assert 0.5 < pairs.located.float().mean() < 1 and (pairs.judged & ~pairs.located).any()
     bright = pairs.search.mean(dim=1)
     for place in pairs.located.nonzero()[:, 0].tolist():
@@ -123,7 +122,7 @@ def test_a_clip_that_cannot_be_read_is_replaced_and_named(clips: DataSection) ->
     for path in (broken / "img").iterdir():
         path.write_bytes(b"no picture")
     said: list[str] = []
-    batches = first(dataset_source(clips, vary=ClipPairs(CONFIG), on_message=said.append).batches(0), 3)
+    batches = first(open_source(clips, kind=PAIRS, on_message=said.append).batches(0), 3)
     names = {name for pairs in batches for name in pairs.names}
     assert "otb Clip2" not in names and len(names) == 4
     assert any(sentence.startswith("otb Clip2 is left out: ") for sentence in said)

@@ -74,8 +74,8 @@ def test_pairs_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Re
     network = task.build().eval()
     held_out = task.validation_set(CPU)
     one, other = held_out.validate(network), held_out.validate(network)
-    assert one == other and one.name == "synthetic" and set(one.scores) == {"iou", "found", "right"}
-    assert sum(len(pairs.search) for pairs in held_out._rendered()) == 6  # of two batches of four
+    assert one == other and one.name == "synthetic" and set(one.scores) == {"iou", "success_50", "score_accuracy"}
+    assert sum(len(pairs.search) for pairs in held_out._render()) == 6  # of two batches of four
     examples = held_out.examples(network)
     assert len(examples) == 2
     for example in examples:

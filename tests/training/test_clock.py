@@ -62,7 +62,7 @@ def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
 
 
 def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_go_was(time: Time) -> None:
-    budget = TimeBudget(None, minutes=2, began=time.now, end_within=False)
+    budget = TimeBudget(None, minutes=2, began=time.now, include_end=False)
     budget.durations = {"save": 4}
     time.now += 7  # to start up again
     budget.resume(elapsed=30)

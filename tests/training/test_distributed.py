@@ -51,7 +51,7 @@ REFUSALS = """
 import os
 
 from protoformer.errors import InputError
-from protoformer.training.prefetch import BrokenSample, BrokenSamples
+from protoformer.training.prefetch import BrokenSamples
 
 rank, lines = int(os.environ["RANK"]), Lines()
 
@@ -72,7 +72,7 @@ def attempted(what, folder, budget=5, lost=None, settings=()):
             for number, batch in enumerate(batches(start), start):
                 if rank == 1 and number == lost:
                     raise InputError("the data are gone.")
-                opened.broken.add([BrokenSample("ab"[rank], "it is torn")])
+                opened.broken.add({{"ab"[rank]: "it is torn"}})
                 yield batch
 
         opened.batches = those

@@ -12,23 +12,23 @@ from protoformer.training.step import MAX_BAD_STEPS, NonFiniteGuard
 
 def noted(guard: NonFiniteGuard, *bad: int) -> NonFiniteGuard:
     for each in bad:
-        guard.note(torch.tensor(float(each)), torch.tensor([torch.nan if each else 2.0, 4.0]))
+        guard.count_step(torch.tensor(float(each)), torch.tensor([torch.nan if each else 2.0, 4.0]))
     return guard
 
 
 def test_means_are_of_the_good_steps_alone() -> None:
     guard = NonFiniteGuard(2, torch.device("cpu"))
-    counted = noted(guard, 0, 1, 0).counted()
+    counted = noted(guard, 0, 1, 0).read_counts()
     assert (counted.good, counted.means, counted.skipped, counted.fatal) == (2, (2.0, 4.0), 1, None)
     guard.clear()
-    again = noted(guard, 1).counted()
+    again = noted(guard, 1).read_counts()
     assert again.good == 0 and all(mean != mean for mean in again.means) and again.skipped == 2
 
 
 def test_nine_bad_steps_in_a_row_are_borne_and_ten_are_not() -> None:
     guard = noted(NonFiniteGuard(2, torch.device("cpu")), *[1] * (MAX_BAD_STEPS - 1), 0, 0, *[1] * (MAX_BAD_STEPS - 1))
     assert not guard.is_fatal()
-    assert noted(guard, 1).counted().fatal == MAX_BAD_STEPS + 1  # the first of the second row
+    assert noted(guard, 1).read_counts().fatal == MAX_BAD_STEPS + 1  # the first of the second row
     assert noted(guard, 0).is_fatal()  # and it stays known, for those who look late
 
 
@@ -38,7 +38,7 @@ def test_the_state_goes_on_in_the_middle_of_a_row() -> None:
     for name, tensor in second.state().items():
         tensor.copy_(first.state()[name])
     assert not second.is_fatal()
-    assert noted(second, *[1] * 4).counted().fatal == 1
+    assert noted(second, *[1] * 4).read_counts().fatal == 1
 
 
 def test_a_poisoned_batch_changes_nothing_but_the_count(lines, tmp_path: Path, told) -> None:

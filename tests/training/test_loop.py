@@ -13,7 +13,7 @@ import torch
 from protoformer.errors import InputError
 from protoformer.training.checkpoint import Checkpoint
 from protoformer.training.loggers import read_log
-from protoformer.training.prefetch import BrokenSample, BrokenSamples
+from protoformer.training.prefetch import BrokenSamples
 from protoformer.training.recipe import ModelSection, Recipe, ScheduleSection
 from protoformer.training.task import ValidationResult
 
@@ -190,7 +190,7 @@ def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path
 
             def with_broken(start: int):
                 for batch in batches(start):
-                    opened.broken.add(BrokenSample(name, "it is torn") for name in names)
+                    opened.broken.add(dict.fromkeys(names, "it is torn"))
                     yield batch
 
             opened.batches = with_broken

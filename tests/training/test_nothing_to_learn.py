@@ -123,8 +123,8 @@ def test_data_that_comes_to_have_targets_is_learned_from(lines, tmp_path: Path) 
 def test_means_are_of_steps_with_targets_alone() -> None:
     guard = NonFiniteGuard(1, torch.device("cpu"))
     for bad, value, empty in ((0, 2.0, 0), (0, 0.0, 1), (1, torch.nan, 0), (1, torch.nan, 1), (0, 4.0, 0)):
-        guard.note(torch.tensor(float(bad)), torch.tensor([value]), torch.tensor(float(empty)))
-    counted = guard.counted()
+        guard.count_step(torch.tensor(float(bad)), torch.tensor([value]), torch.tensor(float(empty)))
+    counted = guard.read_counts()
     assert counted.means == (3.0,)
     assert (counted.good, counted.skipped, counted.empty, counted.learned) == (2, 2, 1, 2)
 

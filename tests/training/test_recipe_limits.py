@@ -53,7 +53,7 @@ def refused(path: Path, text: str) -> str:
         ("run: {minutes: 0x" + "f" * 20000 + "}\n", "run.minutes is a whole number of 80000 bits"),
         ("run: {steps: [" + "1, " * 10000 + "1]}\n", "run.steps is [1, 1, 1, 1, 1, 1, 1, 1, ...]"),
         ("task: " + "x" * 30000 + "\n", "there is no task 'xxx"),
-        ("x" * 900 + ": 3\n", "there is no key xxx"),
+        ("x" * 900 + ": 3\n", "there is no key 'xxx"),
         ("data: {families: {" + "y" * 900 + ": 3}}\n", "there is no family of scenes 'yyy"),
         (
             "data: {batch_size: 1000000000}\n",

@@ -24,7 +24,7 @@ from protoformer.synthetic.samples import FlowSample
 from protoformer.training.mixes import DatasetMix, SyntheticMix, augment_flow_sample, epoch_order, family_seed
 from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection, DatasetSection
-from protoformer.training.sources import Source, dataset_source, open_source, synthetic_source
+from protoformer.training.sources import Source, open_source
 
 FAMILIES = {"objects": 0.5, "drive": 0.3, "handheld": 0.2}
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families=FAMILIES)
@@ -52,24 +52,24 @@ def joined(parts: list[FlowSample]) -> FlowSample:
 
 @pytest.fixture(scope="module")
 def rendered() -> list[FlowSample]:
-    return first(synthetic_source(SCENES).batches(0), 6)
+    return first(open_source(SCENES).batches(0), 6)
 
 
 def test_a_world_goes_on_where_it_stopped(rendered: list[FlowSample]) -> None:
     for start in (1, 4):
-        for batch, expected in zip(synthetic_source(SCENES).batches(start), rendered[start:], strict=False):
+        for batch, expected in zip(open_source(SCENES).batches(start), rendered[start:], strict=False):
             assert same(batch, expected)
 
 
 def test_a_source_can_be_asked_again_for_an_earlier_batch(rendered: list[FlowSample]) -> None:
-    source = synthetic_source(SCENES)
+    source = open_source(SCENES)
     next(source.batches(5))
     assert same(next(source.batches(2)), rendered[2])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample], ranks: int) -> None:
-    streams = [synthetic_source(SCENES, rank=rank, ranks=ranks).batches(0) for rank in range(ranks)]
+    streams = [open_source(SCENES, rank=rank, num_ranks=ranks).batches(0) for rank in range(ranks)]
     for expected in rendered:
         parts = [next(stream) for stream in streams]
         assert [len(part.names) for part in parts] == [4 // ranks] * ranks
@@ -79,7 +79,7 @@ def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample],
 @forks
 def test_workers_render_the_same_in_the_same_order_and_draw_nobodys_chance(rendered: list[FlowSample]) -> None:
     before = torch.get_rng_state()
-    batches = synthetic_source(dataclasses.replace(SCENES, num_workers=2)).batches(1)
+    batches = open_source(dataclasses.replace(SCENES, num_workers=2)).batches(1)
     for expected in rendered[1:]:
         assert same(next(batches), expected)
     assert torch.equal(torch.get_rng_state(), before)
@@ -132,25 +132,25 @@ def test_a_family_alone_gives_the_batches_of_its_stream() -> None:
     alone = dataclasses.replace(SCENES, families={"drive": 2.0, "room": 0.0}, final_fraction=0.4)
     assert [world.family for world in SyntheticMix(alone, range(4), CPU, flow_sample).generators] == ["drive"]
     stream = flow_stream(SyntheticScenes("drive", family_seed(3, "drive"), (16, 24)), 4, final=0.4)
-    for batch, expected in zip(synthetic_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
+    for batch, expected in zip(open_source(alone).batches(0), itertools.islice(stream, 4), strict=False):
         assert same(batch, expected)
 
 
 def test_the_order_in_which_families_are_listed_changes_nothing(rendered: list[FlowSample]) -> None:
     turned = dataclasses.replace(SCENES, families=dict(reversed(FAMILIES.items())))
-    assert same(next(synthetic_source(turned).batches(3)), rendered[3])
+    assert same(next(open_source(turned).batches(3)), rendered[3])
 
 
 def test_textures_may_come_from_a_folder(tmp_path: Path, rendered: list[FlowSample]) -> None:
     Image.fromarray(np.full((8, 8, 3), 200, dtype=np.uint8)).save(tmp_path / "gray.png")
-    batch = next(synthetic_source(dataclasses.replace(SCENES, texture_bank=str(tmp_path))).batches(0))
+    batch = next(open_source(dataclasses.replace(SCENES, texture_bank=str(tmp_path))).batches(0))
     assert batch.names == rendered[0].names
     assert not torch.equal(batch.first, rendered[0].first)
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused() -> None:
     with pytest.raises(InputError) as caught:
-        synthetic_source(SCENES, rank=0, ranks=3)
+        open_source(SCENES, rank=0, num_ranks=3)
     assert str(caught.value) == (
         "a batch of 4 cannot be divided among 3 processes; make data.batch_size a multiple of 3."
     )
@@ -207,7 +207,7 @@ def test_the_order_is_the_same_for_ever() -> None:
 
 def test_a_sample_is_varied_by_its_seed_epoch_and_index(ten: DataSection) -> None:
     dataset = open_dataset("flyingchairs", ten.datasets["flyingchairs"].root, "all")
-    batch = next(dataset_source(ten).batches(4))  # samples 16 .. 19, of the second epoch
+    batch = next(open_source(ten).batches(4))  # samples 16 .. 19, of the second epoch
     order = epoch_order(5, 1, 10)
     for place, index in enumerate(order[6:10]):
         config = ten.datasets["flyingchairs"].build_augmentation((16, 24))
@@ -219,15 +219,15 @@ def test_a_sample_is_varied_by_its_seed_epoch_and_index(ten: DataSection) -> Non
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_together_read_what_one_process_does(ten: DataSection, ranks: int) -> None:
-    streams = [dataset_source(ten, rank=rank, ranks=ranks).batches(1) for rank in range(ranks)]
-    for expected in first(dataset_source(ten).batches(1), 3):
+    streams = [open_source(ten, rank=rank, num_ranks=ranks).batches(1) for rank in range(ranks)]
+    for expected in first(open_source(ten).batches(1), 3):
         assert same(joined([next(stream) for stream in streams]), expected)
 
 
 @forks
 def test_workers_read_the_same_in_the_same_order(ten: DataSection) -> None:
-    batches = dataset_source(dataclasses.replace(ten, num_workers=2)).batches(1)
-    for expected in first(dataset_source(ten).batches(1), 4):
+    batches = open_source(dataclasses.replace(ten, num_workers=2)).batches(1)
+    for expected in first(open_source(ten).batches(1), 4):
         assert same(next(batches), expected)
 
 
@@ -241,8 +241,8 @@ def counted_reads(source: Source[FlowSample], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_going_on_reads_nothing_that_came_before(ten: DataSection, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = first(dataset_source(ten).batches(0), 2)[1]
-    source = dataset_source(ten)
+    expected = first(open_source(ten).batches(0), 2)[1]
+    source = open_source(ten)
     read = counted_reads(source, monkeypatch)
     assert same(next(source.batches(1)), expected)
     assert len(read) == 4
@@ -280,10 +280,10 @@ def damaged(data: DataSection, *numbers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
 def test_a_broken_sample_is_replaced_by_the_next_counted_and_told_once(ten: DataSection, workers: int) -> None:
-    whole = [name for batch in first(dataset_source(ten).batches(0), 5) for name in batch.names]
+    whole = [name for batch in first(open_source(ten).batches(0), 5) for name in batch.names]
     damaged(ten, 3)
     said: list[str] = []
-    source = dataset_source(dataclasses.replace(ten, num_workers=workers), on_message=said.append)
+    source = open_source(dataclasses.replace(ten, num_workers=workers), on_message=said.append)
     names = [name for batch in first(source.batches(0), 5) for name in batch.names]
     following = {place: whole[place - place % 10 + (place + 1) % 10] for place in range(20)}
     assert names == [following[place] if name == "00003" else name for place, name in enumerate(whole)]
@@ -297,7 +297,7 @@ def test_what_stands_in_is_varied_in_its_own_way(ten: DataSection) -> None:
     order = epoch_order(5, 0, 10)
     dataset = open_dataset("flyingchairs", ten.datasets["flyingchairs"].root, "all")
     damaged(ten, int(order[0]) + 1)
-    batch = next(dataset_source(ten).batches(0))
+    batch = next(open_source(ten).batches(0))
     config = ten.datasets["flyingchairs"].build_augmentation((16, 24))
     expected = augment_flow(dataset[int(order[1])], config, [(5, 0, int(order[0]))])
     assert torch.equal(batch.first[:1], expected.first)
@@ -308,7 +308,7 @@ def test_what_stands_in_is_varied_in_its_own_way(ten: DataSection) -> None:
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
 def test_more_broken_samples_than_allowed_stop_the_run(ten: DataSection, workers: int) -> None:
     damaged(ten, 2, 4, 6)
-    source = dataset_source(dataclasses.replace(ten, num_workers=workers))
+    source = open_source(dataclasses.replace(ten, num_workers=workers))
     with pytest.raises(InputError) as caught:
         first(source.batches(0), 3)
     message = str(caught.value)
@@ -321,7 +321,7 @@ def test_more_broken_samples_than_allowed_stop_the_run(ten: DataSection, workers
 
 def test_as_many_broken_samples_as_allowed_do_not(ten: DataSection) -> None:
     damaged(ten, 2, 4)
-    source = dataset_source(ten)
+    source = open_source(ten)
     first(source.batches(0), 10)
     assert len(source.broken) == 2
 
@@ -332,7 +332,7 @@ def test_where_nothing_can_be_read_each_is_tried_once_until_too_many_failed(
 ) -> None:
     damaged(ten, *range(1, 11))
     often = {"flyingchairs": dataclasses.replace(ten.datasets["flyingchairs"], weight=5)}
-    source = dataset_source(dataclasses.replace(ten, max_broken_samples=budget, datasets=often))
+    source = open_source(dataclasses.replace(ten, max_broken_samples=budget, datasets=often))
     read = counted_reads(source, monkeypatch)
     with pytest.raises(
         InputError, match=rf"{tries} samples cannot be read, and data\.max_broken_samples allows {budget}"
@@ -342,7 +342,7 @@ def test_where_nothing_can_be_read_each_is_tried_once_until_too_many_failed(
 
 
 def test_a_missing_file_is_broken_too(ten: DataSection) -> None:
-    source = dataset_source(ten)
+    source = open_source(ten)
     (Path(str(ten.datasets["flyingchairs"].root)) / "data" / "00007_img2.ppm").unlink()
     first(source.batches(0), 3)
     assert len(source.broken) == 1
@@ -356,7 +356,7 @@ def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
     )
     said: list[str] = []
     data = on_disk(tmp_path, datasets={"own": section(tmp_path)})
-    batch = next(dataset_source(data, on_message=said.append).batches(0))
+    batch = next(open_source(data, on_message=said.append).batches(0))
     assert set(batch.names) == {"data/00001_img1.ppm"}
     assert said == ["own data/00002_img1.ppm is left out: it has no ground-truth flow, so it cannot be trained on."]
 
@@ -378,9 +378,9 @@ def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -
 
 @forks
 def test_workers_go_on_when_the_run_is_told_to_stop_and_end_when_it_does(ten: DataSection) -> None:
-    expected = first(dataset_source(ten).batches(0), 12)
+    expected = first(open_source(ten).batches(0), 12)
     others = set(multiprocessing.active_children())
-    batches = dataset_source(dataclasses.replace(ten, num_workers=1)).batches(0)
+    batches = open_source(dataclasses.replace(ten, num_workers=1)).batches(0)
     assert same(next(batches), expected[0])
     (worker,) = set(multiprocessing.active_children()) - others
     for name in ("INT", "TERM"):

@@ -48,7 +48,7 @@ def test_what_is_varied_goes_on_where_it_stopped(varied: list[FlowSample]) -> No
 
 def test_ranks_together_vary_as_one_process_does(varied: list[FlowSample]) -> None:
     for rank in range(2):
-        for part, whole in zip(open_source(VARIED, rank=rank, ranks=2).batches(0), varied, strict=False):
+        for part, whole in zip(open_source(VARIED, rank=rank, num_ranks=2).batches(0), varied, strict=False):
             assert same(part, whole, slice(2 * rank, 2 * rank + 2))
 
 

@@ -51,12 +51,12 @@ class AblationTable:
 
     Attributes:
         name: Name on the command line.
-        what: One-line description.
+        description: One-line description.
         variants: Its rows.
     """
 
     name: str
-    what: str
+    description: str
     variants: tuple[Variant, ...]
 
 
@@ -66,24 +66,24 @@ SAME: Mapping[tuple[str, str | int], Mapping[str, str | int]] = {("components", 
 """Variants that are the same network as a row of another table: CAP only is synchronization "none"."""
 
 
-def _table(name: str, what: str, field: str, *rows: Row) -> AblationTable:
+def _table(name: str, description: str, field: str, *rows: Row) -> AblationTable:
     variants = []
     for label, value, flow, depth in rows:
         fields = SAME.get((field, value), {field: value})
         variants.append(Variant(label, fields, {"flow": flow, "depth": depth}))
-    return AblationTable(name, what, tuple(variants))
+    return AblationTable(name, description, tuple(variants))
 
 
 _TABLES = (
     _table(
-        *("components", "which parts there are", "components"),
+        *("components", "components of the encoder", "components"),
         ("base", "base", (0.55, 0.81), (0.074, 2.835)),
         ("CAP only", "cap", (0.51, 0.74), (0.067, 2.742)),
         ("LS only", "ls", (0.53, 0.77), (0.071, 2.819)),
         ("CAP and LS", "both", (0.48, 0.69), (0.062, 2.716)),
     ),
     _table(
-        *("updates", "how prototypes are updated", "update"),
+        *("updates", "update of the prototypes", "update"),
         ("cosine", "cosine", (0.51, 0.75), (0.066, 2.775)),
         ("cross-attention", "cross_attention", (0.50, 0.73), (0.066, 2.767)),
         ("criss-cross", "criss_cross", (0.50, 0.72), (0.065, 2.750)),
@@ -91,7 +91,7 @@ _TABLES = (
         ("CAP", "cap", (0.48, 0.69), (0.062, 2.716)),
     ),
     _table(
-        *("iterations", "steps of EM, N", "num_iterations"),
+        *("iterations", "number of EM iterations, N", "num_iterations"),
         ("N = 1", 1, (0.52, 0.75), (0.070, 2.801)),
         ("N = 2", 2, (0.49, 0.71), (0.065, 2.737)),
         ("N = 3", 3, (0.48, 0.69), (0.062, 2.716)),
@@ -105,7 +105,7 @@ _TABLES = (
         ("K = 200", 200, (0.49, 0.71), (0.064, 2.720)),
     ),
     _table(
-        *("synchronization", "how pixels take their prototype up", "synchronization"),
+        *("synchronization", "synchronization of the features", "synchronization"),
         ("none", "none", (0.51, 0.74), (0.067, 2.732)),
         ("FC", "fc", (0.50, 0.73), (0.064, 2.724)),
         ("FC with similarity", "fc_similarity", (0.49, 0.71), (0.063, 2.718)),
@@ -178,7 +178,7 @@ class RunBudget:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} is {value:g}, but it must be above 0.")
 
-    def of_each(self, runs: int) -> str:
+    def limit_of_each(self, runs: int) -> str:
         """Return the recipe setting that limits each of `runs` runs; time is truncated to whole seconds."""
         if self.minutes is not None:
             name, minutes, sharing = "--minutes", self.minutes, runs
@@ -189,7 +189,7 @@ class RunBudget:
         seconds = int(60 * minutes / sharing + 1e-6)
         if seconds < MIN_RUN_SECONDS:
             raise InputError(
-                f"{name} {minutes:g} are {60 * minutes / sharing:.1f} seconds for each of {runs} runs; give at least "
+                f"{name} {minutes:g} is {60 * minutes / sharing:.1f} seconds for each of {runs} runs; give at least "
                 f"{math.ceil(MIN_RUN_SECONDS * sharing / 6) / 10:g}."
             )
         return f"run.minutes={seconds / 60!r}"
@@ -234,18 +234,22 @@ class AblationPlan:
         tables: The tables.
         seeds: Seeds of each variant.
         base: Recipe that variants are changed from.
-        judging: Evaluation of every run.
+        evaluation: Evaluation of every run.
         runs: Runs by key.
-        places: Key of a run by (table, label, seed).
+        keys: Key of a run by (table, label, seed).
     """
 
     task: str
     tables: tuple[AblationTable, ...]
     seeds: tuple[int, ...]
     base: Recipe
-    judging: EvaluationPlan
+    evaluation: EvaluationPlan
     runs: dict[str, PlannedRun]
-    places: dict[tuple[str, str, int], str]
+    keys: dict[tuple[str, str, int], str]
+
+    def run_keys(self, table: AblationTable, variant: Variant) -> list[str]:
+        """Return the keys of a variant's runs, one for each seed."""
+        return [self.keys[table.name, variant.label, seed] for seed in self.seeds]
 
 
 def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: bool = False) -> Recipe:
@@ -274,7 +278,7 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
 
 
 def plan_ablation(
-    tables: tuple[AblationTable, ...], seeds: int, base: Recipe, budget: RunBudget, judging: EvaluationPlan
+    tables: tuple[AblationTable, ...], seeds: int, base: Recipe, budget: RunBudget, evaluation: EvaluationPlan
 ) -> AblationPlan:
     """Plan every variant with consecutive seeds from the base's on; runs of the first seed come first.
 
@@ -283,7 +287,7 @@ def plan_ablation(
         seeds: Number of seeds.
         base: Recipe that variants are changed from.
         budget: Length of the runs.
-        judging: Evaluation of every run.
+        evaluation: Evaluation of every run.
     """
     if seeds < 1:
         raise InputError(f"--seeds is {seeds}, but it must be 1 or more.")
@@ -294,17 +298,17 @@ def plan_ablation(
         for table in tables
         for variant in table.variants
     }
-    evaluation = [base.run.validation_scenes, list(judging.datasets), list(judging.size)]
-    limit = budget.of_each(len({_key(recipe, evaluation) for _, recipe in entries.values()}))
+    scored_on = [base.run.validation_scenes, list(evaluation.datasets), list(evaluation.size)]
+    limit = budget.limit_of_each(len({_key(recipe, scored_on) for _, recipe in entries.values()}))
     runs: dict[str, PlannedRun] = {}
-    places: dict[tuple[str, str, int], str] = {}
+    keys: dict[tuple[str, str, int], str] = {}
     for entry, (variant, recipe) in entries.items():
         recipe = recipe.changed([limit])
-        key = _key(recipe, evaluation)
+        key = _key(recipe, scored_on)
         name = f"{base.task}-{_folder_name(variant)}-seed-{entry[2]}-{key}"
         runs.setdefault(key, PlannedRun(key, name, entry[2], recipe))
-        places[entry] = key
-    return AblationPlan(base.task, tables, numbers, base, judging, runs, places)
+        keys[entry] = key
+    return AblationPlan(base.task, tables, numbers, base, evaluation, runs, keys)
 
 
 def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
@@ -318,15 +322,15 @@ def _folder_name(variant: Variant) -> str:
     return "default" if variant.is_default else "-".join(f"{name}-{value}" for name, value in variant.fields.items())
 
 
-def _key(recipe: Recipe, evaluation: list[Any]) -> str:
+def _key(recipe: Recipe, scored_on: list[Any]) -> str:
     """Hash everything that affects a run's result, including its evaluation."""
     values, config = recipe.as_dict(), recipe.model.config().as_dict()
     del config["flow"]["min_pixels"]  # affects neither training nor evaluation
-    for section, idle in IRRELEVANT_KEYS:
-        del values[section][idle]
+    for section, name in IRRELEVANT_KEYS:
+        del values[section][name]
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
         "model": config,
-        "judged": evaluation,
+        "judged": scored_on,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

@@ -7,7 +7,16 @@ import math
 from rich.table import Table
 from rich.text import Text
 
-from protoformer.ablation.summary import FIRST, METRICS, PUBLISHED, Agreement, Disagreement, Spread, Summary, SummaryRow
+from protoformer.ablation.summary import (
+    MAIN_COLUMN,
+    METRICS,
+    PUBLISHED,
+    Agreement,
+    Disagreement,
+    Spread,
+    Summary,
+    SummaryRow,
+)
 from protoformer.errors import InputError
 from protoformer.viz.images import Pixels
 from protoformer.viz.plots import Bar, bar_plot
@@ -15,8 +24,7 @@ from protoformer.viz.plots import Bar, bar_plot
 METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}
 """Display name and number of decimals of each metric."""
 NOT_COMPARABLE = (
-    "The paper's figures come from other data and far longer training: what compares is the order of the rows, "
-    "not their figures."
+    "The paper's scores come from other data and far longer training, so only the order of the rows can be compared."
 )
 
 
@@ -33,7 +41,7 @@ def column_decimals(column: str) -> int:
 
 def ablation_title(summary: Summary) -> str:
     """Return the title of a table."""
-    return f"{summary.task.capitalize()}: {summary.what}"
+    return f"{summary.task.capitalize()}: {summary.description}"
 
 
 def ablation_table(summary: Summary) -> Table:
@@ -55,7 +63,7 @@ def ablation_markdown(summary: Summary, picture: str) -> str:
     for row in summary.rows:
         cells = _cells(summary, row)
         lines.append(f"| {' | '.join(f'**{cell}**' if row.is_default else cell for cell in cells)} |")
-    lines += ["", f"![{ablation_title(summary)}: ours and the paper's]({picture})", "", _caption(summary), ""]
+    lines += ["", f"![{ablation_title(summary)}: this run and the paper]({picture})", "", _caption(summary), ""]
     return "\n".join([*lines, *(f"- {sentence}" for sentence in describe_agreement(summary)), ""])
 
 
@@ -74,14 +82,16 @@ def ablation_csv(summary: Summary) -> str:
 
 
 def describe_agreement(summary: Summary) -> list[str]:
-    """Whether the order of the rows is the paper's: sentences on the column to read, and one on all others."""
+    """Describe the agreement of the rows' order with the paper's, for the main column and then for all others."""
     by_column = {each.column: each for each in summary.agreements}
-    first = by_column.pop(FIRST[summary.task], None)
+    first = by_column.pop(MAIN_COLUMN[summary.task], None)
     if first is None or not first.pairs:
         return ["Fewer than two rows are finished, so there is no order to compare."]
-    sentences = [_order(summary, first), _doubt(first)]
-    if first.contrary:
-        sentences.append(f"Against the paper: {'; '.join(_against(first, each) for each in first.contrary)}.")
+    sentences = [_describe_order(summary, first), _describe_significance(first)]
+    if first.disagreements:
+        sentences.append(
+            f"Against the paper: {'; '.join(_describe_disagreement(first, each) for each in first.disagreements)}."
+        )
     if by_column:
         others = (f"{column_name(each.column)} {each.agreeing} of {each.pairs}" for each in by_column.values())
         sentences.append(f"Pairs ordered as in the paper by the other columns: {', '.join(others)}.")
@@ -90,12 +100,12 @@ def describe_agreement(summary: Summary) -> list[str]:
 
 def _caption(summary: Summary) -> str:
     height, width = summary.size
-    several = " ± is the standard deviation over seeds." if len(summary.seeds) > 1 else ""
-    if several and any(row.seeds == 1 for row in summary.rows):
-        several += " Rows without it were trained with one seed."
+    spread = " ± is the standard deviation over seeds." if len(summary.seeds) > 1 else ""
+    if spread and any(row.seeds == 1 for row in summary.rows):
+        spread += " Rows without it were trained with one seed."
     return (
         f"{summary.setting}; ms and GFLOPs: a forward pass at {height}x{width}, timed on {summary.device or 'nothing'}."
-        f"{several} {NOT_COMPARABLE}"
+        f"{spread} {NOT_COMPARABLE}"
     )
 
 
@@ -125,7 +135,7 @@ def _number(value: float | None, decimals: int) -> str:
     return "-" if value is None else f"{value:.{decimals}f}"
 
 
-def _order(summary: Summary, agreement: Agreement) -> str:
+def _describe_order(summary: Summary, agreement: Agreement) -> str:
     correlation = "" if math.isnan(agreement.correlation) else f" (Spearman {agreement.correlation:.2f})"
     return (
         f"By {column_name(agreement.column)}, {agreement.agreeing} of {agreement.pairs} pairs of rows are in the order "
@@ -133,19 +143,19 @@ def _order(summary: Summary, agreement: Agreement) -> str:
     )
 
 
-def _doubt(agreement: Agreement) -> str:
-    if agreement.sure is None or agreement.sure_agreeing is None:
-        return "One seed tells no spread, so none of these differences is known to be more than chance."
+def _describe_significance(agreement: Agreement) -> str:
+    if agreement.significant is None or agreement.significant_agreeing is None:
+        return "One seed gives no spread, so the significance of these differences is unknown."
     return (
-        f"{agreement.sure} of the {agreement.pairs} differences are more than the seeds' spread explains "
-        f"(Student's t, 95 %), and {agreement.sure_agreeing} of these {agreement.sure} agree with the paper."
+        f"{agreement.significant} of the {agreement.pairs} differences are significant (Student's t over seeds, 95 %), "
+        f"and {agreement.significant_agreeing} of these {agreement.significant} agree with the paper."
     )
 
 
-def _against(agreement: Agreement, contrary: Disagreement) -> str:
+def _describe_disagreement(agreement: Agreement, pair: Disagreement) -> str:
     decimals = column_decimals(agreement.column)
-    note = {None: "", True: ", more than the spread", False: ", within the spread"}[contrary.sure]
-    return f"{contrary.better} is worse than {contrary.worse} by {contrary.difference:.{decimals}f}{note}"
+    note = {None: "", True: ", significant", False: ", not significant"}[pair.significant]
+    return f"{pair.better} is worse than {pair.worse} by {pair.difference:.{decimals}f}{note}"
 
 
 BEGIN, END = "<!-- tables: written by protoformer ablate -->", "<!-- end of tables -->"
@@ -165,7 +175,9 @@ def insert_tables(page: str, tables: list[str], name: str) -> str:
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise InputError(f"{name} has no place for tables; write the lines {BEGIN} and {END} where they are to stand.")
+        raise InputError(
+            f"{name} has no markers for tables; write the lines {BEGIN} and {END} where the tables belong."
+        )
     return "".join((before, BEGIN, "\n\n", *(f"{table.strip()}\n\n" for table in tables), END, after))
 
 

@@ -54,7 +54,7 @@ class AblationRunner:
         device: cpu or cuda.
         speed: Measures the milliseconds of a forward pass.
         validators: Score the trained network, one for each of the plan's datasets.
-        observed: Returns the observer of a run, given the run and the number of runs before it.
+        make_observer: Returns the observer of a run, given the run and the number of runs before it.
         write_weights: As in `Trainer`, or None to keep no weights.
     """
 
@@ -63,21 +63,21 @@ class AblationRunner:
     device: str
     speed: Validator
     validators: tuple[Validator, ...] = ()
-    observed: Callable[[PlannedRun, int], Observer] = field(default=lambda _run, _before: Observer())
+    make_observer: Callable[[PlannedRun, int], Observer] = field(default=lambda _run, _before: Observer())
     write_weights: Callable[[nn.Module, Path], None] | None = None
 
     def run(self) -> AblationResult:
         """Train and evaluate the unfinished runs; failed ones are skipped, and a signal ends it after a step."""
         results: dict[str, RunResult] = {}
         failed: dict[str, str] = {}
-        held_out: ValidationSet | None = None
+        validation_set: ValidationSet | None = None
         with StopRequest() as stop:
             for before, run in enumerate(self.plan.runs.values()):
-                result = read_result(self.place(run), run.key)
+                result = read_result(self.run_folder(run), run.key)
                 if result is None and not stop.signal_name:
-                    held_out = held_out or self._build_validation_set()
+                    validation_set = validation_set or self._build_validation_set()
                     try:
-                        result = self._train(run, held_out, self.observed(run, before))
+                        result = self._train(run, validation_set, self.make_observer(run, before))
                     except InputError as error:
                         failed[run.key] = str(error)
                     _free_gpu_memory()
@@ -87,7 +87,7 @@ class AblationRunner:
             results, failed, stopped=bool(stop.signal_name) and len(results) + len(failed) < len(self.plan.runs)
         )
 
-    def place(self, run: PlannedRun) -> Path:
+    def run_folder(self, run: PlannedRun) -> Path:
         """Return the folder of a run."""
         return self.folder / "runs" / run.name
 
@@ -98,10 +98,10 @@ class AblationRunner:
         task.source(0, 1, device, lambda _: None)
         return task.validation_set(device)
 
-    def _train(self, run: PlannedRun, held_out: ValidationSet, observer: Observer) -> RunResult | None:
+    def _train(self, run: PlannedRun, validation_set: ValidationSet, observer: Observer) -> RunResult | None:
         """Train a run and return its result, or None if it was stopped."""
-        folder, recorder = self.place(run), _ScoreRecorder()
-        validators = (held_out.validate, *self.validators, self.speed)
+        folder, recorder = self.run_folder(run), _ScoreRecorder()
+        validators = (validation_set.validate, *self.validators, self.speed)
         ended = Trainer(
             run.recipe,
             task_of(run.recipe),
@@ -120,7 +120,7 @@ class AblationRunner:
         ):
             return None
         milliseconds = recorder.scores.pop(SPEED)["milliseconds"]
-        config, size = run.recipe.model.config(), self.plan.judging.size
+        config, size = run.recipe.model.config(), self.plan.evaluation.size
         result = RunResult(
             *(run.key, run.seed, ended.step, ended.seconds),
             parameters=_count_parameters(self.plan.task, config),

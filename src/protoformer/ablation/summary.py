@@ -5,16 +5,29 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from protoformer.ablation.plan import AblationPlan, AblationTable, Variant
+from protoformer.errors import InputError
+from protoformer.io.config_reader import bounded, check_fields
 from protoformer.io.files import read_small_file, write_atomically
 
 RESULT = "result.json"
 MAX_BYTES = 2**20
 """Maximum size of a result file; a result has some hundred bytes per dataset."""
+MAX_INTEGER = 2**63 - 1
+METRICS = {"flow": ("epe", "fl"), "depth": ("abs_rel", "rmse")}
+"""Reported metrics of each task; for all of them, lower is better."""
+SYNTHETIC = "synthetic"
+MAIN_COLUMN = {"flow": "synthetic epe", "depth": "synthetic abs_rel"}
+"""The score by which the rows are ranked."""
+PUBLISHED = {"flow": ("Sintel clean EPE", "Sintel final EPE"), "depth": ("KITTI AbsRel", "KITTI RMSE")}
+"""Published scores; the paper's ranking is by the second, which has no ties in any table."""
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Two-sided 5 % quantiles of Student's t distribution, by degrees of freedom from 1 on."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +44,25 @@ class RunResult:
         milliseconds: Duration of a forward pass at `size` on `device`.
         size: (height, width), pixels.
         device: Name of the device.
-        scores: Scores by validation set and metric.
+        scores: Scores by validation set and metric; NaN if nothing could be scored.
     """
 
     key: str
-    seed: int
-    steps: int
-    seconds: float
-    parameters: int
-    gflops: float
-    milliseconds: float
-    size: tuple[int, int]
-    device: str
-    scores: dict[str, dict[str, float]]
+    seed: int = bounded(min=0, max=MAX_INTEGER)
+    steps: int = bounded(min=0, max=MAX_INTEGER)
+    seconds: float = bounded(min=0)
+    parameters: int = bounded(min=0, max=MAX_INTEGER)
+    gflops: float = bounded(min=0)
+    milliseconds: float = bounded(min=0)
+    size: tuple[int, int] = bounded(min=0, max=MAX_INTEGER)
+    device: str = field()
+    scores: Mapping[str, Mapping[str, Any]] = field()
+
+    def __post_init__(self) -> None:
+        check_fields(self)  # also of a result read from a file, which may hold anything
+        for score in (score for scores in self.scores.values() for score in scores.values()):
+            if not isinstance(score, float | int) or isinstance(score, bool) or abs(score) > MAX_INTEGER:
+                raise InputError(f"a score is {score!r}, but it must be a number.")
 
 
 def write_result(folder: Path, result: RunResult) -> None:
@@ -56,109 +75,42 @@ def read_result(folder: Path, key: str) -> RunResult | None:
     try:
         values = json.loads(read_small_file(folder / RESULT, MAX_BYTES))
         result = RunResult(**{**values, "size": tuple(values["size"])})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):  # an InputError is a ValueError
         return None
-    return result if result.key == key and _is_valid(result) else None
-
-
-def _is_valid(result: RunResult) -> bool:
-    """Return whether every field has its type and a usable value, because a file may hold anything."""
-    scores = result.scores.values() if isinstance(result.scores, dict) else [None]
-    if not all(isinstance(each, dict) for each in scores):
-        return False
-    figures = (result.seconds, result.gflops, result.milliseconds)
-    return (
-        len(result.size) == 2
-        and isinstance(result.device, str)
-        and all(_is_integer(each) for each in (result.seed, result.steps, result.parameters, *result.size))
-        and all(_is_number(each) and math.isfinite(each) for each in figures)
-        and all(_is_number(score) for each in scores for score in each.values())  # NaN if nothing could be scored
-    )
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def _is_number(value: object) -> bool:
-    return _is_integer(value) or isinstance(value, float)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two variants of which the reference ranks the first better; less is better.
-
-    Attributes:
-        better: Index of the better variant.
-        worse: Index of the worse variant.
-        difference: Measured value of `worse` minus that of `better`; negative where the order is reversed.
-    """
-
-    better: int
-    worse: int
-    difference: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether both lists have the same order."""
-        return self.difference > 0
-
-
-def ordered_pairs(reference: Sequence[float], measured: Sequence[float]) -> tuple[Pair, ...]:
-    """Return every pair with different reference values."""
-    pairs = []
-    for one, other in combinations(range(len(reference)), 2):
-        if reference[one] != reference[other]:
-            better, worse = (one, other) if reference[one] < reference[other] else (other, one)
-            pairs.append(Pair(better, worse, measured[worse] - measured[better]))
-    return tuple(pairs)
-
-
-def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Compute Spearman's rank correlation; NaN where all values of a list are equal."""
-    first, second = _ranks(one), _ranks(other)
-    middle = (len(first) + 1) / 2
-    products = math.fsum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    squares = [math.fsum((each - middle) ** 2 for each in ranks) for ranks in (first, second)]
-    return products / math.sqrt(squares[0] * squares[1]) if all(squares) else math.nan
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Rank values from 1 on; equal values get their mean rank."""
-    return [
-        1 + sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
-        for value in values
-    ]
-
-
-METRICS = {"flow": ("epe", "fl"), "depth": ("abs_rel", "rmse")}
-"""What is shown of a task's scores; of all of them less is better."""
-SYNTHETIC = "synthetic"
-FIRST = {"flow": "synthetic epe", "depth": "synthetic abs_rel"}
-"""The column that an ablation is read by."""
-PUBLISHED = {"flow": ("Sintel clean EPE", "Sintel final EPE"), "depth": ("KITTI AbsRel", "KITTI RMSE")}
-"""What the paper measured; the second tells all rows of every table apart, so the paper's order is by it."""
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""Standard errors beyond which a difference is hardly chance (5 %), by the degrees of freedom of the seeds' spread."""
+    return result if result.key == key else None
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds. values: of each seed. deviation: their standard deviation; None of one seed."""
+    """A score over seeds.
+
+    Attributes:
+        mean: Mean over the seeds.
+        deviation: Standard deviation over the seeds; None for one seed.
+        values: Score of each seed.
+    """
 
     mean: float
     deviation: float | None
     values: tuple[float, ...]
 
 
-def compute_spread(values: tuple[float, ...]) -> Spread:
-    """Mean and deviation of a sample."""
-    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, values)
-
-
 @dataclass(frozen=True)
 class SummaryRow:
-    """A variant. seeds: how many were trained; without any, figures are None and scores empty. scores: by column."""
+    """A variant of a table; its measurements are None, and its scores empty, if none of its runs is finished.
+
+    Attributes:
+        label: Label of the row.
+        is_default: Whether it is the paper's full system.
+        published: The paper's two scores.
+        seeds: Number of finished runs.
+        parameters: Number of parameters of the network.
+        gflops: Operations of a forward pass, 10^9.
+        milliseconds: Median duration of a forward pass.
+        steps: Mean number of training steps.
+        seconds: Mean training time.
+        scores: Scores by column.
+    """
 
     label: str
     is_default: bool
@@ -174,42 +126,64 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Two variants of which the paper finds the first better, and we find it worse by `difference`.
+    """Two variants that the paper ranks in the opposite order.
 
-    sure: whether that is more than the seeds' spread explains; None where one seed tells no spread.
+    Attributes:
+        better: Label of the variant that is better in the paper.
+        worse: Label of the other variant.
+        difference: By how much `better` is worse here.
+        significant: Whether the spread over seeds does not explain the difference; None without a spread.
     """
 
     better: str
     worse: str
     difference: float
-    sure: bool | None
+    significant: bool | None
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Our order by a column beside the paper's.
+    """Comparison of the ranking by a column with the paper's ranking.
 
-    pairs: of variants that the paper tells apart; agreeing: those that we order alike. correlation: Spearman's.
-    sure: pairs whose difference is more than the seeds' spread explains, and sure_agreeing those of them that agree;
-    None where one seed tells no spread.
+    Attributes:
+        column: The column.
+        pairs: Number of pairs of variants that the paper ranks.
+        agreeing: Number of these pairs that have the same order here.
+        correlation: Spearman's rank correlation.
+        significant: Number of pairs whose difference the spread over seeds does not explain; None without a spread.
+        significant_agreeing: Number of significant pairs that agree.
+        disagreements: Pairs in the opposite order.
     """
 
     column: str
     pairs: int
     agreeing: int
     correlation: float
-    sure: int | None
-    sure_agreeing: int | None
-    contrary: tuple[Disagreement, ...]
+    significant: int | None
+    significant_agreeing: int | None
+    disagreements: tuple[Disagreement, ...]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A table of an ablation. columns: of scores, those that any row has. device, size: of the forward pass."""
+    """A table of an ablation.
+
+    Attributes:
+        task: flow or depth.
+        table: Name of the table.
+        description: One-line description of the table.
+        seeds: Seeds of each variant.
+        columns: Score columns that any row has.
+        rows: The variants.
+        agreements: Comparison with the paper's ranking, for each column.
+        device: Name of the device of the forward pass.
+        size: (height, width) of the forward pass, pixels.
+        setting: How the runs were trained, as text.
+    """
 
     task: str
     table: str
-    what: str
+    description: str
     seeds: tuple[int, ...]
     columns: tuple[str, ...]
     rows: tuple[SummaryRow, ...]
@@ -221,39 +195,38 @@ class Summary:
 
 def summarize(plan: AblationPlan, table: AblationTable, results: Mapping[str, RunResult]) -> Summary:
     """Summarize a table from its finished runs; `results` are by key."""
-    rows = tuple(_summarize_row(plan, table, variant, results) for variant in table.variants)
+    finished = {
+        variant.label: [results[key] for key in plan.run_keys(table, variant) if key in results]
+        for variant in table.variants
+    }
+    rows = tuple(_summarize_row(plan.task, variant, finished[variant.label]) for variant in table.variants)
     columns = tuple(dict.fromkeys(column for row in rows for column in row.scores))
-    keys = [plan.places[table.name, variant.label, seed] for variant in table.variants for seed in plan.seeds]
-    device = next((results[key].device for key in keys if key in results), "")
     return Summary(
-        *(plan.task, table.name, table.what, plan.seeds, columns, rows),
-        agreements=tuple(_compute_agreement(rows, column) for column in columns),
-        device=device,
-        size=plan.judging.size,
-        setting=_setting(plan),
+        *(plan.task, table.name, table.description, plan.seeds, columns, rows),
+        agreements=tuple(_compare_ranking(rows, column) for column in columns),
+        device=next((result.device for each in finished.values() for result in each), ""),
+        size=plan.evaluation.size,
+        setting=_describe_setting(plan),
     )
 
 
-def _summarize_row(
-    plan: AblationPlan, table: AblationTable, variant: Variant, results: Mapping[str, RunResult]
-) -> SummaryRow:
-    keys = [plan.places[table.name, variant.label, seed] for seed in plan.seeds]
-    finished = [results[key] for key in keys if key in results]
-    scores = [_select_scores(plan.task, each.scores) for each in finished]
-    columns = {column: compute_spread(tuple(each[column] for each in scores)) for column in scores[0]} if scores else {}
-    first = finished[0] if finished else None
+def _summarize_row(task: str, variant: Variant, finished: list[RunResult]) -> SummaryRow:
+    row = (variant.label, variant.is_default, variant.published[task], len(finished))
+    if not finished:
+        return SummaryRow(*row, None, None, None, None, None, {})
+    scores = [_select_scores(task, each.scores) for each in finished]
     return SummaryRow(
-        *(variant.label, variant.is_default, variant.published[plan.task], len(finished)),
-        parameters=None if first is None else first.parameters,
-        gflops=None if first is None else first.gflops,
-        milliseconds=statistics.median(each.milliseconds for each in finished) if finished else None,
-        steps=statistics.fmean(each.steps for each in finished) if finished else None,
-        seconds=statistics.fmean(each.seconds for each in finished) if finished else None,
-        scores=columns,
+        *row,
+        parameters=finished[0].parameters,
+        gflops=finished[0].gflops,
+        milliseconds=statistics.median(each.milliseconds for each in finished),
+        steps=statistics.fmean(each.steps for each in finished),
+        seconds=statistics.fmean(each.seconds for each in finished),
+        scores={column: _compute_spread(tuple(each[column] for each in scores)) for column in scores[0]},
     )
 
 
-def _select_scores(task: str, scores: dict[str, dict[str, float]]) -> dict[str, float]:
+def _select_scores(task: str, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Return the reported scores by "dataset metric"; Fl only of synthetic scenes, as datasets have few samples."""
     selected = {}
     for dataset, values in scores.items():
@@ -264,33 +237,65 @@ def _select_scores(task: str, scores: dict[str, dict[str, float]]) -> dict[str, 
     return selected
 
 
-def _compute_agreement(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
+def _compute_spread(values: tuple[float, ...]) -> Spread:
+    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, values)
+
+
+def _compare_ranking(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
     """Compare the ranking by a column with the paper's."""
     scored = [row for row in rows if column in row.scores]
     paper, measured = [row.published[1] for row in scored], [row.scores[column].mean for row in scored]
-    pairs = ordered_pairs(paper, measured)
     threshold = _significance_threshold([row.scores[column] for row in scored])
-
-    def is_sure(better: int, worse: int, difference: float) -> bool | None:
-        if threshold is None:
-            return None
+    agreeing, significant, significant_agreeing, disagreements = 0, 0, 0, []
+    pairs = ordered_pairs(paper, measured)
+    for better, worse, difference in pairs:
         counts = (len(scored[index].scores[column].values) for index in (better, worse))
-        return abs(difference) > threshold * math.sqrt(sum(1 / count for count in counts))
-
-    sure = [is_sure(pair.better, pair.worse, pair.difference) for pair in pairs]
-    contrary = tuple(
-        Disagreement(scored[pair.better].label, scored[pair.worse].label, -pair.difference, significant)
-        for pair, significant in zip(pairs, sure, strict=True)
-        if not pair.agrees
-    )
+        is_significant = (
+            None if threshold is None else abs(difference) > threshold * math.sqrt(sum(1 / count for count in counts))
+        )
+        agreeing += difference > 0
+        significant += bool(is_significant)
+        significant_agreeing += bool(is_significant) and difference > 0
+        if difference <= 0:
+            labels = scored[better].label, scored[worse].label
+            disagreements.append(Disagreement(*labels, -difference, is_significant))
     return Agreement(
-        *(column, len(pairs), sum(pair.agrees for pair in pairs), rank_correlation(paper, measured)),
-        sure=None if threshold is None else sum(bool(each) for each in sure),
-        sure_agreeing=None
-        if threshold is None
-        else sum(pair.agrees and bool(each) for pair, each in zip(pairs, sure, strict=True)),
-        contrary=contrary,
+        *(column, len(pairs), agreeing, rank_correlation(paper, measured)),
+        significant=None if threshold is None else significant,
+        significant_agreeing=None if threshold is None else significant_agreeing,
+        disagreements=tuple(disagreements),
     )
+
+
+def ordered_pairs(reference: Sequence[float], measured: Sequence[float]) -> list[tuple[int, int, float]]:
+    """Return every pair with different reference values; lower is better.
+
+    Returns:
+        (index that the reference ranks better, other index, measured value of the other minus that of the better) of
+        each pair; the difference is positive where both rank the pair alike.
+    """
+    pairs = []
+    for one, other in combinations(range(len(reference)), 2):
+        if reference[one] != reference[other]:
+            better, worse = (one, other) if reference[one] < reference[other] else (other, one)
+            pairs.append((better, worse, measured[worse] - measured[better]))
+    return pairs
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Compute Spearman's rank correlation; NaN where all values of a list are equal."""
+    try:
+        return statistics.correlation(_ranks(first), _ranks(second))
+    except statistics.StatisticsError:
+        return math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Rank values from 1 on; equal values get their mean rank."""
+    return [
+        1 + sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
+        for value in values
+    ]
 
 
 def _significance_threshold(spreads: list[Spread]) -> float | None:
@@ -306,16 +311,13 @@ def _significance_threshold(spreads: list[Spread]) -> float | None:
     return STUDENT[min(freedom, len(STUDENT)) - 1] * pooled
 
 
-def _setting(plan: AblationPlan) -> str:
-    """How the runs were trained, in words."""
+def _describe_setting(plan: AblationPlan) -> str:
+    """Describe how the runs were trained."""
     recipe = next(iter(plan.runs.values())).recipe
-    run, (height, width) = recipe.run, recipe.data.crop_size
+    run, (height, width), seeds = recipe.run, recipe.data.crop_size, plan.seeds
     length = f"{run.steps} steps" if run.minutes is None else f"{60 * run.minutes:.0f} seconds"
     return (
         f"{recipe.model.preset} network, {length} each, batches of {recipe.data.batch_size} at {height}x{width}, "
-        f"{_seeds(plan.seeds)}, {plan.base.run.validation_scenes} held-out scenes"
+        f"{f'seed {seeds[0]}' if len(seeds) == 1 else f'seeds {seeds[0]} to {seeds[-1]}'}, "
+        f"{plan.base.run.validation_scenes} validation scenes"
     )
-
-
-def _seeds(seeds: tuple[int, ...]) -> str:
-    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"

@@ -161,7 +161,7 @@ def _ablation(
 
     def speed(network: nn.Module) -> ValidationResult:
         return ValidationResult(
-            SPEED, {"milliseconds": measure_forward_ms(cast(ProtoFormer, network), plan.judging.size)}
+            SPEED, {"milliseconds": measure_forward_ms(cast(ProtoFormer, network), plan.evaluation.size)}
         )
 
     def write_weights(network: nn.Module, path: Path) -> None:
@@ -173,7 +173,7 @@ def _ablation(
         device,
         speed,
         validators=tuple(dataset_validator(plan.task, name, root, split) for name, (root, split) in datasets.items()),
-        observed=lambda run, before: _watching(plan, run, before),
+        make_observer=lambda run, before: _watching(plan, run, before),
         write_weights=write_weights if keep_weights else None,
     )
 
@@ -209,7 +209,7 @@ def _note(ablation: AblationRunner, ended: AblationResult, notes: Console) -> No
         notes.print(f"note: {runs[key].name} was passed over: {reason}", style="yellow")
     if ablation.write_weights is None:
         return
-    gone = [runs[key].name for key in ended.results if not RunFolder(ablation.place(runs[key])).weights.is_file()]
+    gone = [runs[key].name for key in ended.results if not RunFolder(ablation.run_folder(runs[key])).weights.is_file()]
     if gone:
         notes.print(
             f"note: --keep-weights has nothing to keep of what was finished without it: {', '.join(gone)}; remove a "

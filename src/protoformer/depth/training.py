@@ -26,7 +26,7 @@ class DepthTask:
             random weights.
     """
 
-    metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "surprise", "edges")
+    metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "nll", "edges")
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -39,10 +39,10 @@ class DepthTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[DepthSample]:
         """Open the recipe's source of images."""
-        return open_source(self.recipe.data, device, DEPTH, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, DEPTH, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationDepths":
         """Return synthetic validation scenes that are never trained on."""
@@ -81,13 +81,13 @@ class ValidationDepths(ValidationScenes[DepthSample]):
         super().__init__(recipe, DEPTH, device)
         self.nearest, self.farthest = recipe.loss.min_depth, recipe.loss.max_depth
 
-    def predicted(self, network: nn.Module, batch: DepthSample) -> Tensor:
+    def predict(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""
         assert batch.intrinsics is not None
         log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).logs[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
-    def scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:
         """Compute metric scores over the pixels that enter the loss."""
         from protoformer.depth.evaluation import DepthMetric
 

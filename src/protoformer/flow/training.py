@@ -24,7 +24,7 @@ class FlowTask:
         start: network whose weights initialize training; None for random weights.
     """
 
-    metrics: tuple[str, ...] = ("epe", "distance", "surprise", "matching")
+    metrics: tuple[str, ...] = ("epe", "distance", "nll", "matching")
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -37,20 +37,20 @@ class FlowTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[FlowSample]:
         """Open the recipe's source of image pairs."""
-        return open_source(self.recipe.data, device, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationFlows":
         """Return synthetic validation scenes that are never trained on."""
         return ValidationFlows(self.recipe, FLOW, device)
 
     def tensors(self, batch: FlowSample) -> dict[str, Tensor]:
-        """Collect the tensors of the loss; the occlusion mask ("hidden") is all False if it is unknown."""
+        """Collect the tensors of the loss; the occlusion mask ("occlusion") is all False if it is unknown."""
         occlusion = torch.zeros_like(batch.valid) if batch.occlusion is None else batch.occlusion
         tensors = {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
-        return {**tensors, "hidden": occlusion}
+        return {**tensors, "occlusion": occlusion}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
         """Count the pixels that enter the loss."""
@@ -60,7 +60,7 @@ class FlowTask:
         """Compute the sequence loss over all updates."""
         prediction = network(normalize_images(tensors["first"]), normalize_images(tensors["second"]), return_all=True)
         with full_precision(weight):
-            options, occlusion = self.recipe.loss, tensors["hidden"]
+            options, occlusion = self.recipe.loss, tensors["occlusion"]
             loss = flow_loss(
                 prediction,
                 tensors["flow"],
@@ -77,12 +77,12 @@ class FlowTask:
 class ValidationFlows(ValidationScenes[FlowSample]):
     """Validation scenes whose predictions are flow in pixels, N x 2 x H x W."""
 
-    def predicted(self, network: nn.Module, batch: FlowSample) -> Tensor:
+    def predict(self, network: nn.Module, batch: FlowSample) -> Tensor:
         """Predict the flow from the first images to the second."""
         flow: Tensor = network(normalize_images(batch.first), normalize_images(batch.second)).flows[-1]
         return flow.float().cpu()
 
-    def scores(self, pairs: Iterable[tuple[FlowSample, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[FlowSample, Tensor]]) -> dict[str, float]:
         """Compute end-point error (pixels), Fl and 1 px outliers (percent) over the pixels that enter the loss."""
         from protoformer.flow.evaluation import FlowMetric
 

@@ -14,6 +14,7 @@ Example:
 import dataclasses
 import functools
 import math
+import operator
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -30,32 +31,17 @@ MAX_TEXT = 2**16
 MAX_NESTING = 12
 """Maximum nesting of sections and lists; the packaged recipes have up to 5 levels."""
 
-
-@dataclasses.dataclass(frozen=True)
-class _Bounds:
-    min: float | None = None
-    max: float | None = None
-    above: float | None = None
-    below: float | None = None
-    multiple_of: int | None = None
-
-    def allow(self, number: float) -> bool:
-        return (
-            (self.min is None or number >= self.min)
-            and (self.max is None or number <= self.max)
-            and (self.above is None or number > self.above)
-            and (self.below is None or number < self.below)
-            and (self.multiple_of is None or number % self.multiple_of == 0)
-        )
-
-    def __str__(self) -> str:
-        phrases = {
-            "min": "{} or more", "above": "above {}", "max": "at most {}", "below": "below {}",
-            "multiple_of": "a multiple of {}",
-        }  # fmt: skip
-        limits = ((phrase, getattr(self, name)) for name, phrase in phrases.items())
-        texts = [text.format(f"{n:g}" if isinstance(n, float) else n) for text, n in limits if n is not None]
-        return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+Bounds = Mapping[str, float]
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "min": ("{} or more", operator.ge),
+    "above": ("above {}", operator.gt),
+    "max": ("at most {}", operator.le),
+    "below": ("below {}", operator.lt),
+    "multiple_of": ("a multiple of {}", lambda number, divisor: number % divisor == 0),
+}
+_SECTION = "a section of keys and values"
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def bounded(
@@ -70,21 +56,12 @@ def bounded(
 ) -> Any:
     """Declare a dataclass field whose numbers have bounds; `check_fields` and `read_fields` check them.
 
-    The bounds hold for a number, each element of a tuple and each value of a mapping.
-
-    Args:
-        default: Default of the field.
-        default_factory: Function that builds the default, for mappings.
-        min: Lower bound, included.
-        max: Upper bound, included.
-        above: Lower bound, excluded.
-        below: Upper bound, excluded.
-        multiple_of: Divisor of the number.
+    The bounds hold for a number, each element of a tuple and each value of a mapping: `min` and `max` are included,
+    `above` and `below` are excluded.
     """
-    metadata = {"bounds": _Bounds(min, max, above, below, multiple_of)}
-    if default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=default_factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    bounds = {"min": min, "above": above, "max": max, "below": below, "multiple_of": multiple_of}
+    metadata = {"bounds": {name: bound for name, bound in bounds.items() if bound is not None}}
+    return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def read_fields(kind: type[Config], values: object, path: str = "") -> Config:
@@ -100,11 +77,7 @@ def read_fields(kind: type[Config], values: object, path: str = "") -> Config:
     Raises:
         InputError: If a key is unknown, or a value has another type than its field or is out of its bounds.
     """
-    values = {} if values is None else values
-    if not isinstance(values, Mapping):
-        raise _mismatch(path or "the configuration", values, _SECTION)
-    fields = _checked_fields(kind, values, path)
-    return kind(**{key: _read(*fields[key], value, _join_key(path, key)) for key, value in values.items()})
+    return kind(**_read_section(kind, {} if values is None else values, path))
 
 
 def replace_fields(instance: Config, changes: Mapping[str, Any], path: str = "") -> Config:
@@ -118,15 +91,7 @@ def replace_fields(instance: Config, changes: Mapping[str, Any], path: str = "")
     Raises:
         InputError: As for `read_fields`.
     """
-    if not isinstance(changes, Mapping):
-        raise _mismatch(path or "the configuration", changes, _SECTION)
-    fields = _checked_fields(type(instance), changes, path)
-    values = {}
-    for key, value in changes.items():
-        current, full = getattr(instance, key), _join_key(path, key)
-        nested = dataclasses.is_dataclass(current) and isinstance(value, Mapping)
-        values[key] = replace_fields(current, value, full) if nested else _read(*fields[key], value, full)
-    return dataclasses.replace(instance, **values)  # type: ignore[type-var]
+    return dataclasses.replace(instance, **_read_section(type(instance), changes, path, instance))  # type: ignore[type-var]
 
 
 def check_fields(instance: Any, path: str = "") -> None:
@@ -165,7 +130,7 @@ def changed_fields(first: Mapping[str, Any], second: Mapping[str, Any], path: st
 
 
 def check_names(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
-    """Raise `InputError` with the closest valid name if one of the names is not valid."""
+    """Raise `InputError` with the nearest valid name if one of the names is not valid."""
     valid = list(valid)
     for name in names:
         if name not in valid:
@@ -174,69 +139,57 @@ def check_names(what: str, names: Iterable[str], valid: Iterable[str]) -> None:
 
 
 @functools.cache
-def _fields(kind: Any) -> dict[str, tuple[Any, _Bounds]]:
+def _fields(kind: Any) -> dict[str, tuple[Any, Bounds]]:
     """Return the type and the bounds of every field."""
     hints = get_type_hints(kind)
-    return {
-        field.name: (hints[field.name], field.metadata.get("bounds", _Bounds())) for field in dataclasses.fields(kind)
-    }
+    return {field.name: (hints[field.name], field.metadata.get("bounds", {})) for field in dataclasses.fields(kind)}
 
 
-def _checked_fields(kind: type, keys: Iterable[object], path: str) -> dict[str, tuple[Any, _Bounds]]:
-    """Return `_fields` if all keys are fields."""
-    fields = _fields(kind)
-    for key in keys:
+def _read_section(kind: type, values: object, path: str, current: object = None) -> dict[str, Any]:
+    """Read the values of a dataclass's fields; sections of `current` that are instances are changed, not replaced."""
+    if not isinstance(values, Mapping):
+        raise _mismatch(path or "the configuration", values, _SECTION)
+    fields, result = _fields(kind), {}
+    for key, value in values.items():
+        name, before = _join_key(path, key), getattr(current, str(key), None)
         if key not in fields:
             near = _join_key(path, closest_name(str(key), list(fields)))
-            raise InputError(f"there is no key {shorten(_join_key(path, key))}; the nearest one is {near}.")
-    return fields
+            shown = name if len(name) <= 100 and name.isprintable() else short_repr(name)
+            raise InputError(f"there is no key {shown}; the nearest one is {near}.")
+        nested = dataclasses.is_dataclass(before) and isinstance(value, Mapping)
+        result[key] = replace_fields(before, value, name) if nested else _read(*fields[key], value, name)
+    return result
 
 
-def _join_key(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
-def _mismatch(path: str, value: object, expected: str) -> InputError:
-    return InputError(f"{shorten(path)} is {short_repr(value)}, but it must be {expected}.")
-
-
-_SECTION = "a section of keys and values"
-_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-
-
-class RawValue(str):
-    """Text of a setting, which is parsed once the type of its field is known."""
-
-
-def _read(hint: Any, bounds: _Bounds, value: Any, path: str, strict: bool = False) -> Any:
+def _read(hint: Any, bounds: Bounds, value: Any, path: str, strict: bool = False) -> Any:
     """Convert a value to the type of a field and check it; `strict` accepts only values of that type."""
     if isinstance(value, RawValue):
         value = _parse_raw(hint, value)
-    inner, optional = _optional(hint)
+    kind, optional = _split_optional(hint)
     if optional and value is None:
         return None
-    if dataclasses.is_dataclass(inner):
-        if isinstance(value, inner):  # type: ignore[arg-type]
+    if kind is Any:
+        return _plain_value(value, path)
+    if dataclasses.is_dataclass(kind):
+        if isinstance(value, kind):  # type: ignore[arg-type]
             return value
         if strict:
             raise _mismatch(path, value, _SECTION)
-        return read_fields(inner, value, path)  # type: ignore[arg-type]
-    if inner is Any:
-        return _plain_value(value, path)
-    if _is_mapping(inner):
+        return read_fields(kind, value, path)  # type: ignore[arg-type]
+    if get_origin(kind) in (Mapping, dict):
         if not isinstance(value, Mapping) and (strict or value is not None):
             raise _mismatch(path, value, _SECTION)
-        kind = get_args(inner)[1]
+        inner = get_args(kind)[1]
         return {
-            str(key): _read(kind, bounds, each, _join_key(path, key), strict) for key, each in (value or {}).items()
+            str(key): _read(inner, bounds, each, _join_key(path, key), strict) for key, each in (value or {}).items()
         }
     try:
-        return _convert(inner, bounds, value, strict)
+        return _convert(kind, bounds, value, strict)
     except (TypeError, ValueError, OverflowError):
-        raise _mismatch(path, value, ("null or " if optional else "") + _describe(inner, bounds)) from None
+        raise _mismatch(path, value, ("null or " if optional else "") + _describe(kind, bounds)) from None
 
 
-def _convert(kind: Any, bounds: _Bounds, value: Any, strict: bool) -> Any:
+def _convert(kind: Any, bounds: Bounds, value: Any, strict: bool) -> Any:
     """Convert a scalar, choice or list; `ValueError` or `TypeError` if that is not possible or out of bounds."""
     if get_origin(kind) is Literal:
         if value in get_args(kind):
@@ -246,42 +199,38 @@ def _convert(kind: Any, bounds: _Bounds, value: Any, strict: bool) -> Any:
             kinds = get_args(kind)
             kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
             return tuple(_convert(each, bounds, part, strict) for each, part in zip(kinds, value, strict=True))
-    elif kind is int or kind is float:
+    elif kind in (int, float):
         number = float(value) if isinstance(value, str) and not strict else value
         if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(float(number)):
             raise ValueError
         if kind is int and not (isinstance(number, int) or (not strict and number.is_integer())):
             raise ValueError
-        if bounds.allow(number):
+        if all(_BOUNDS[name][1](number, bound) for name, bound in bounds.items()):
             return value if strict else kind(number)
     elif isinstance(value, kind):
         return value
     raise ValueError
 
 
-def _describe(kind: Any, bounds: _Bounds) -> str:
+def _describe(kind: Any, bounds: Bounds) -> str:
     """Describe the allowed values of a scalar, choice or list."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
+    texts = [_BOUNDS[name][0].format(f"{n:g}" if isinstance(n, float) else n) for name, n in bounds.items()]
+    limits = " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         count = "" if kinds[-1] is ... else f"{len(kinds)} "
-        noun = {int: "whole numbers", float: "numbers", str: "texts"}.get(kinds[0], "values")
-        return f"a list of {count}{noun}" + (f", each {bounds}" if str(bounds) else "")
-    return _NOUNS[kind] + (f", {bounds}" if str(bounds) and kind in (int, float) else "")
+        return f"a list of {count}{_PLURALS.get(kinds[0], 'values')}" + (f", each {limits}" if limits else "")
+    return _NOUNS[kind] + (f", {limits}" if limits and kind in (int, float) else "")
 
 
-def _optional(hint: Any) -> tuple[Any, bool]:
+def _split_optional(hint: Any) -> tuple[Any, bool]:
     """Split `X | None` into X and True."""
     if get_origin(hint) in (types.UnionType, Union):
         inner = [each for each in get_args(hint) if each is not type(None)]
         return inner[0], len(inner) < len(get_args(hint))
     return hint, False
-
-
-def _is_mapping(kind: Any) -> bool:
-    origin = get_origin(kind)
-    return isinstance(origin, type) and issubclass(origin, Mapping)
 
 
 def _plain_value(value: Any, path: str, level: int = 1) -> Any:
@@ -297,6 +246,18 @@ def _plain_value(value: Any, path: str, level: int = 1) -> Any:
     return value
 
 
+def _join_key(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _mismatch(path: str, value: object, expected: str) -> InputError:
+    return InputError(f"{shorten(path)} is {short_repr(value)}, but it must be {expected}.")
+
+
+class RawValue(str):
+    """Text of a setting, which is parsed once the type of its field is known."""
+
+
 def apply_setting(values: dict[str, Any], setting: str, example: str = "key=value") -> None:
     """Set a key of plain nested values from text.
 
@@ -308,10 +269,10 @@ def apply_setting(values: dict[str, Any], setting: str, example: str = "key=valu
     Raises:
         InputError: If the text is no setting, or its key is below one that holds no keys.
     """
-    key, sign, text = setting.partition("=")
+    key, sign, text = (part.strip() for part in setting.partition("="))
     if not (key and sign):
         raise InputError(f"{short_repr(setting)} is not a setting; write it as key=value, such as {example}.")
-    *above, last = key.strip().split(".")
+    *above, last = key.split(".")
     if len(above) >= MAX_NESTING:
         raise InputError(
             f"{short_repr(key)} is nested in {len(above)} sections; at most {MAX_NESTING - 1} are allowed."
@@ -321,19 +282,15 @@ def apply_setting(values: dict[str, Any], setting: str, example: str = "key=valu
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
             holder = shorten(".".join(above[: depth + 1]))
-            raise InputError(f"{holder} holds no keys, so {shorten(key.strip())} cannot be set.")
-    text = text.strip()
-    try:
-        value = parse_yaml(text)
-    except ValueError:
-        value = None
+            raise InputError(f"{holder} holds no keys, so {shorten(key)} cannot be set.")
+    value = _parse_raw(Any, RawValue(text))
     # A section is parsed at once, so that later settings can set its keys.
     section[last] = value if isinstance(value, dict) else RawValue(text)
 
 
 def _parse_raw(hint: Any, text: RawValue) -> Any:
     """Parse the text of a setting for a field of this type; text for a string field is used as it is."""
-    kind, optional = _optional(hint)
+    kind, optional = _split_optional(hint)
     if kind is str and not (optional and text in ("null", "")):
         return str(text)
     try:
@@ -351,19 +308,16 @@ class _Loader(yaml.SafeLoader):
 
     _nesting = 0
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+    def get_event(self) -> Any:
+        event: Any = super().get_event()  # type: ignore[no-untyped-call]
         if getattr(event, "anchor", None) is not None:  # of &name as well as of *name
             raise _yaml_error("anchors and aliases, & and *, are not allowed; write the value out", event)
         if getattr(event, "tag", None) is not None:
             raise _yaml_error("tags, which begin with !, are not allowed; leave them out", event)
-        self._nesting += 1
+        self._nesting += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if self._nesting > MAX_NESTING:
             raise _yaml_error(f"values are nested in more than {MAX_NESTING} levels", event)
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._nesting -= 1
+        return event
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set()

@@ -47,10 +47,10 @@ class StabilizeTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[StabilityWindows]:
         """Open the training windows of the recipe for one process. on_message: callback for log messages."""
-        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, self.kind, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationWindows":
         """Return synthetic validation windows, which are never used for training."""
@@ -77,12 +77,12 @@ class StabilizeTask:
 class ValidationWindows(ValidationScenes[StabilityWindows]):
     """Validation windows; a prediction is the last warp of both frames, N x 2 x 2 x h x w, pixels."""
 
-    def predicted(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
+    def predict(self, network: nn.Module, batch: StabilityWindows) -> Tensor:
         """Predict warps, N x 2 x 2 x h x w, pixels, on the CPU."""
         warps: Tensor = _run_network(network, batch).warps[-1].unflatten(0, tuple(batch.warp.shape[:2]))
         return warps.float().cpu()
 
-    def scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[StabilityWindows, Tensor]]) -> dict[str, float]:
         """Compute the mean error and shake at the corners of all windows and their ratio, as in `StabilizeLoss`."""
         errors, shakes = [torch.zeros(0)], [torch.zeros(0)]
         for batch, predicted in pairs:

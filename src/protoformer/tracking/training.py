@@ -49,10 +49,10 @@ class TrackTask:
         return network
 
     def source(
-        self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
     ) -> Source[TrackPairs]:
         """Open the training pairs of the recipe for one process. on_message: callback for log messages."""
-        return open_source(self.recipe.data, device, self.kind, rank=rank, ranks=ranks, on_message=on_message)
+        return open_source(self.recipe.data, device, self.kind, rank=rank, num_ranks=num_ranks, on_message=on_message)
 
     def validation_set(self, device: torch.device) -> "ValidationPairs":
         """Return synthetic validation pairs, which are never used for training."""
@@ -79,20 +79,20 @@ class TrackTask:
 class ValidationPairs(ValidationScenes[TrackPairs]):
     """Validation pairs; a prediction is a box, in pixels of the search crop, and a score in [0, 1]: N x 5."""
 
-    def predicted(self, network: nn.Module, batch: TrackPairs) -> Tensor:
+    def predict(self, network: nn.Module, batch: TrackPairs) -> Tensor:
         """Predict boxes and scores, N x 5, on the CPU."""
         prediction = _run_network(network, batch)
         return torch.cat((prediction.boxes[-1], prediction.score_logits.sigmoid()[:, None]), dim=1).float().cpu()
 
-    def scores(self, pairs: Iterable[tuple[TrackPairs, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[TrackPairs, Tensor]]) -> dict[str, float]:
         """Compute validation scores.
 
         Args:
             pairs: Batches and their predictions.
 
         Returns:
-            `iou`: mean IoU of located targets; `found`: fraction of them with an IoU above 0.5; `right`: accuracy of
-            the score. NaN if no pair has a located, or a judged, target.
+            `iou`: mean IoU of located targets; `success_50`: fraction of them with an IoU above 0.5; `score_accuracy`:
+            accuracy of the score at a threshold of 0.5. NaN if no pair has a located, or a scored, target.
         """
         ious, correct = [torch.zeros(0)], [torch.zeros(0)]
         for batch, predicted in pairs:
@@ -100,18 +100,18 @@ class ValidationPairs(ValidationScenes[TrackPairs]):
             ious.append(box_iou(predicted[:, :4], batch.boxes.cpu())[located])
             correct.append(((predicted[:, 4] > 0.5) == located)[judged].float())
         iou, accuracy = torch.cat(ious), torch.cat(correct)
-        means = {"iou": iou.mean(), "found": (iou > 0.5).float().mean(), "right": accuracy.mean()}
+        means = {"iou": iou.mean(), "success_50": (iou > 0.5).float().mean(), "score_accuracy": accuracy.mean()}
         return {name: float(mean) for name, mean in means.items()}
 
     @torch.no_grad()
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
         """Return the first located target of each of the first batches, with its prediction."""
         examples = []
-        for batch in self._rendered()[:EXAMPLES]:
+        for batch in self._render()[:EXAMPLES]:
             index = int(batch.located.float().argmax())
             fields = {field.name: getattr(batch, field.name)[index : index + 1] for field in dataclasses.fields(batch)}
             sample = to_device(TrackPairs(**fields), torch.device("cpu"))
-            examples.append(Example(sample.names[0], sample, self.predicted(network, batch)[index]))
+            examples.append(Example(sample.names[0], sample, self.predict(network, batch)[index]))
         return tuple(examples)
 
 

@@ -115,16 +115,9 @@ def all_gather_text(text: str) -> list[str]:
     """Return the texts of all processes, in the order of their ranks."""
     if world_size() == 1:
         return [text]
-    data = text.encode()
-    max_length = int(all_reduce_max([len(data)])[0])
-    message = torch.zeros(8 + max_length, dtype=torch.uint8)  # the length, then the text
-    message[:8] = torch.frombuffer(bytearray(len(data).to_bytes(8, "little")), dtype=torch.uint8)
-    if data:
-        message[8 : 8 + len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    messages = [torch.empty_like(message) for _ in range(world_size())]
-    dist.all_gather(messages, message, group=_cpu_group())
-    texts = (bytes(each.tolist()) for each in messages)
-    return [each[8 : 8 + int.from_bytes(each[:8], "little")].decode() for each in texts]
+    texts = [""] * world_size()
+    dist.all_gather_object(texts, text, group=_cpu_group())
+    return texts
 
 
 @contextmanager

@@ -79,42 +79,16 @@ class Observers(Observer):
     """Forwards every call to several observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = tuple(observers)
+        def forward(name: str) -> Callable[..., None]:
+            def call(*arguments: Any) -> None:
+                for observer in observers:
+                    getattr(observer, name)(*arguments)
 
-    def on_start(self, step: int, steps: int | None) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_start(step, steps)
+            return call
 
-    def on_log(self, progress: TrainingProgress) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_log(progress)
-
-    def on_validation(self, step: int, result: ValidationResult) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_validation(step, result)
-
-    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_image(step, name, pixels)
-
-    def on_checkpoint(self, step: int, path: Path) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_checkpoint(step, path)
-
-    def on_message(self, sentence: str) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_message(sentence)
-
-    def on_end(self, step: int) -> None:
-        """Forward to all observers."""
-        for observer in self.observers:
-            observer.on_end(step)
+        for name in vars(Observer):
+            if name.startswith("on_"):
+                setattr(self, name, forward(name))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -184,12 +158,7 @@ class TensorBoardLogger(Observer):
     """Writes curves and images for TensorBoard; does nothing where TensorBoard is not installed."""
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write to a folder.
-
-        Args:
-            folder: Log directory for TensorBoard.
-            report: Called with one sentence if TensorBoard is not installed.
-        """
+        """Write to a folder; `report` is called with one sentence if TensorBoard is not installed."""
         self.folder, self.report = folder, report
         self.writer: Any = None
 
@@ -245,16 +214,7 @@ class RunValidator:
         budget: TimeBudget,
         stop: StopRequest,
     ) -> None:
-        """Collect the validators.
-
-        Args:
-            validation_set: The task's own validation samples, or None.
-            validators: Further validators.
-            draw: Draws an example, or None.
-            observer: Receives scores and drawings.
-            budget: Receives the durations of validation and drawing.
-            stop: Ends the validation between two validators.
-        """
+        """Collect the validators; a stop request ends the validation between two of them."""
         self.validation_set, self.draw, self.observer = validation_set, draw, observer
         self.budget, self.stop = budget, stop
         self.validators = validators if validation_set is None else (validation_set.validate, *validators)

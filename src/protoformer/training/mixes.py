@@ -28,7 +28,7 @@ from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import DepthSample, FlowSample, Sample, join
 from protoformer.synthetic.scene import Scenes
 from protoformer.synthetic.texture_bank import TextureBank, bank_from_folder, procedural_bank
-from protoformer.training.prefetch import Batch, BatchMessage, BrokenSample
+from protoformer.training.prefetch import Batch, BatchMessage
 from protoformer.training.recipe import DataSection
 
 MAX_CACHED_BYTES = 2 * 2**30
@@ -48,13 +48,7 @@ class DatasetMix(Generic[Sample]):
     """
 
     def __init__(self, data: DataSection, local_indices: range, vary: Vary[Sample]) -> None:
-        """Open the recipe's datasets.
-
-        Args:
-            data: Data section of the recipe.
-            local_indices: Indices of the samples of a batch that this rank makes.
-            vary: Augments one sample.
-        """
+        """Open the recipe's datasets; this rank makes the samples `local_indices` of a batch."""
         self.batch_size, self.local_indices, self.seed, self.budget = (
             data.batch_size,
             local_indices,
@@ -74,16 +68,16 @@ class DatasetMix(Generic[Sample]):
 
     def make_batch(self, number: int) -> BatchMessage[Sample]:
         """Make this rank's part of batch `number`."""
-        broken: dict[str, BrokenSample] = {}
+        broken: dict[str, str] = {}
         samples = []
         for index in self.local_indices:
             sample = self._read_sample(number * self.batch_size + index, broken)
             if sample is None:
-                return BatchMessage(None, tuple(broken.values()))
+                return BatchMessage(None, broken)
             samples.append(sample)
-        return BatchMessage(join(samples), tuple(broken.values()))
+        return BatchMessage(join(samples), broken)
 
-    def _read_sample(self, position: int, broken: dict[str, BrokenSample]) -> Sample | None:
+    def _read_sample(self, position: int, broken: dict[str, str]) -> Sample | None:
         """Read the sample at a position of the concatenated epochs; None once too many are broken."""
         epoch, first = divmod(position, len(self))
         order = epoch_order(self.seed, epoch, len(self))
@@ -98,7 +92,7 @@ class DatasetMix(Generic[Sample]):
                 sample: Sample = self.vary(dataset, index, self.augmentations[dataset_index], key)
                 return sample
             except (OSError, ValueError) as error:  # an InputError is a ValueError
-                broken[name] = BrokenSample(name, str(error).removesuffix("."))
+                broken[name] = str(error).removesuffix(".")
             if len(broken) > self.budget:
                 break
         return None
@@ -168,15 +162,7 @@ class SyntheticMix(Generic[Batch]):
         make: Callable[[Renderer, str], Batch],
         relight: Relight[Batch] | None = None,
     ) -> None:
-        """Set up the recipe's families.
-
-        Args:
-            data: Data section of the recipe.
-            local_indices: Indices of the samples of a batch that this rank makes.
-            device: Device that renders.
-            make: Renders a batch from (renderer, pass).
-            relight: As in `SampleKind`.
-        """
+        """Set up the recipe's families; this rank makes the samples `local_indices` of a batch."""
         if relight is None and data.relighting != Light():
             raise InputError("data.relighting is set, but this task does not relight scenes; leave it out.")
         self.light, self.relight = data.relighting, relight if data.relighting != Light() else None

@@ -2,8 +2,8 @@
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -24,7 +24,7 @@ class InFlight:
         self.device = device
         self._ends: deque[torch.cuda.Event] = deque()
 
-    def another(self) -> None:
+    def add_step(self) -> None:
         """Register a launched step and wait until few enough steps are unfinished."""
         if self.device.type != "cuda":
             return
@@ -86,19 +86,6 @@ _MAX_LISTED = 3
 """Number of broken samples that an error message lists."""
 
 
-@dataclass(frozen=True)
-class BrokenSample:
-    """A sample that could not be read.
-
-    Attributes:
-        name: Name of the dataset and of the sample.
-        reason: Why it cannot be read, without a full stop.
-    """
-
-    name: str
-    reason: str
-
-
 class BrokenSamples:
     """The samples of a run that could not be read and were replaced.
 
@@ -116,13 +103,13 @@ class BrokenSamples:
         """Return the number of broken samples."""
         return len(self.reasons)
 
-    def add(self, samples: Iterable[BrokenSample]) -> None:
-        """Add samples and report the new ones."""
-        for sample in samples:
-            if sample.name not in self.reasons:
-                self.reasons[sample.name] = sample.reason
+    def add(self, reasons: Mapping[str, str]) -> None:
+        """Add samples, each with the reason why it cannot be read, and report the new ones."""
+        for name, reason in reasons.items():
+            if name not in self.reasons:
+                self.reasons[name] = reason
                 if self.report is not None:
-                    self.report(f"{sample.name} is left out: {sample.reason}.")
+                    self.report(f"{name} is left out: {reason}.")
 
     def check(self) -> None:
         """Raise `InputError` if there are more than the budget allows."""
@@ -144,11 +131,11 @@ class BatchMessage(Generic[Batch]):
 
     Attributes:
         batch: The samples, or None where too many could not be read.
-        broken: Samples that could not be read and were replaced.
+        broken: Reasons why samples could not be read and were replaced, by name.
     """
 
     batch: Batch | None
-    broken: tuple[BrokenSample, ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
 
     def pin_memory(self) -> "BatchMessage[Batch]":
         """Copy to pinned memory; a DataLoader calls this method by its name."""

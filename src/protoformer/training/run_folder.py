@@ -51,7 +51,17 @@ class RunFolder:
         """
         self._refuse_foreign_weights()
         make_folder(self.checkpoints)
-        with self._lock():
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(checkpoints.lock_folder(self.path))
+            except BlockingIOError:
+                raise InputError(
+                    f"another process trains in {self.path}; wait for it to end, or choose another folder."
+                ) from None
+            except OSError as error:
+                raise InputError(
+                    f"the folder {self.path} cannot be read ({system_reason(error)}); choose another."
+                ) from None
             yield
 
     def begun(self) -> bool:
@@ -88,21 +98,6 @@ class RunFolder:
                 f"{path} cannot be removed ({system_reason(error)}); move it away, or choose another folder."
             ) from None
         checkpoints.clear(self.checkpoints)
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(checkpoints.lock_folder(self.path))
-            except BlockingIOError:
-                raise InputError(
-                    f"another process trains in {self.path}; wait for it to end, or choose another folder."
-                ) from None
-            except OSError as error:
-                raise InputError(
-                    f"the folder {self.path} cannot be read ({system_reason(error)}); choose another."
-                ) from None
-            yield
 
     def _refuse_foreign_weights(self) -> None:
         """Raise where the run would overwrite weights that no run has written."""

@@ -69,13 +69,9 @@ def lr_factor(schedule: ScheduleSection, position: Position) -> float:
         fraction = schedule.warm_up if schedule.warm_up < 1 else schedule.warm_up / position.steps
         is_warm_up = position.step < max(1, round(fraction * position.steps))
         cycle = one_cycle(min(position.step, position.steps), position.steps, fraction)
-        return cycle if is_warm_up else _apply_floor(cycle, schedule.floor)
-    decay = _apply_floor(_decay_factor(schedule.decay, position), schedule.floor)
+        return cycle if is_warm_up else schedule.floor + (1 - schedule.floor) * cycle
+    decay = schedule.floor + (1 - schedule.floor) * _decay_factor(schedule.decay, position)
     return min(_warm_up_factor(schedule.warm_up, position), decay)
-
-
-def _apply_floor(factor: float, floor: float) -> float:
-    return floor + (1 - floor) * factor
 
 
 def _warm_up_factor(warm_up: float, position: Position) -> float:
@@ -97,21 +93,16 @@ def _decay_factor(decay: float, position: Position) -> float:
     if decay == 0:
         return 1.0
     if position.time_fraction is not None and decay < 1:
-        return min(1.0, max(0.0, 1 - _session_fraction(position, position.time_fraction)) / decay)
+        done = position.time_fraction
+        if position.steps is not None:  # the session ends by time or by steps, whichever is earlier
+            done = max(done, (position.step - position.start_step) / max(1, position.steps - position.start_step))
+        return min(1.0, max(0.0, 1 - done) / decay)
     if position.steps is None:
         raise InputError(
             "a schedule that decays needs an end; give --steps, or --minutes and schedule.decay as a fraction below 1."
         )
     length = decay if decay >= 1 else max(1, round(decay * position.steps))
     return min(1.0, max(0, position.steps - position.step) / length)
-
-
-def _session_fraction(position: Position, time_fraction: float) -> float:
-    """Return the fraction of a session that is over, by time or by steps, whichever is larger."""
-    if position.steps is None:
-        return time_fraction
-    done = (position.step - position.start_step) / max(1, position.steps - position.start_step)
-    return max(time_fraction, done)
 
 
 SHUTDOWN_SECONDS = 2.0
@@ -127,11 +118,7 @@ class StepTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Start the first window.
-
-        Args:
-            device: Device that the steps run on.
-        """
+        """Start the first window of steps on a device."""
         self.on_gpu = device.type == "cuda"
         self.seconds = self.waited = self.worked = 0.0
         self.steps = 0
@@ -206,16 +193,16 @@ class TimeBudget:
     seconds by name, so that training stops early enough for all of them to fit.
     """
 
-    def __init__(self, steps: int | None, minutes: float | None, began: float, *, end_within: bool = True) -> None:
+    def __init__(self, steps: int | None, minutes: float | None, began: float, *, include_end: bool = True) -> None:
         """Set the limits; None is no limit.
 
         Args:
             steps: Total steps of the run.
             minutes: Minutes of this session.
             began: Start of the session, by time.monotonic().
-            end_within: Whether the final save, validation and drawing count toward the minutes.
+            include_end: Whether the final save, validation and drawing count toward the minutes.
         """
-        self.steps, self.began, self.end_within = steps, began, end_within
+        self.steps, self.began, self.include_end = steps, began, include_end
         self.seconds = None if minutes is None else 60 * minutes
         self.durations: dict[str, float] = {}
 
@@ -239,7 +226,7 @@ class TimeBudget:
 
         At most half of the session is reserved for its end, so that a short session after a long one still trains.
         """
-        if self.seconds is None or not self.end_within:
+        if self.seconds is None or not self.include_end:
             return self.seconds
         return self.seconds - min(self.seconds / 2, SHUTDOWN_SECONDS + 1.5 * sum(self.durations.values()))
 

@@ -77,84 +77,38 @@ def open_source(
     kind: SampleKind[Sample] = FLOW,  # type: ignore[assignment]
     *,
     rank: int = 0,
-    ranks: int = 1,
+    num_ranks: int = 1,
     on_message: Callable[[str], None] | None = None,
 ) -> Source[Sample]:
     """Open the source that a recipe names: synthetic scenes, datasets, or a mix of both.
+
+    A GPU renders synthetic scenes itself; on a CPU, and for datasets, the recipe's workers make the batches.
 
     Args:
         data: Data section of the recipe.
         device: Device of the batches.
         kind: Kind of sample, by default image pairs with flow.
         rank: Index of this process, from 0 on.
-        ranks: Number of processes.
-        on_message: Called with one sentence for each sample that cannot be read.
+        num_ranks: Number of processes.
+        on_message: Called with one sentence for each sample that cannot be read and is replaced. More of them than the
+            recipe's `max_broken_samples` raise `InputError` while batches are made.
 
     Raises:
         InputError: If the task cannot train on the recipe's source, or a dataset cannot be opened.
     """
+    target, indices = torch.device(device), _split_batch(data.batch_size, rank, num_ranks)
     if data.source != "dataset":
-        synthetic = synthetic_source(data, device, kind.render, relight=kind.relight, rank=rank, ranks=ranks)
+        renderer = SyntheticMix(data, indices, target, kind.render, kind.relight)
+        synthetic = _MakerSource(renderer, target, num_workers=0 if target.type == "cuda" else data.num_workers)
         if data.source == "synthetic":
             return synthetic
     if kind.vary is None:
         raise InputError(
             f"data.source is {data.source}, but this task trains on synthetic scenes only; set it to synthetic."
         )
-    dataset = dataset_source(data, device, kind.vary, rank=rank, ranks=ranks, on_message=on_message)
+    broken = BrokenSamples(data.max_broken_samples, on_message)
+    dataset = _MakerSource(DatasetMix(data, indices, kind.vary), target, data.num_workers, broken)
     return dataset if data.source == "dataset" else _MixedSource(synthetic, dataset, data.synthetic_fraction)
-
-
-def synthetic_source(
-    data: DataSection,
-    device: torch.device | str = "cpu",
-    make: Callable[[Renderer, str], Batch] = flow_sample,  # type: ignore[assignment]
-    *,
-    relight: Relight[Batch] | None = None,
-    rank: int = 0,
-    ranks: int = 1,
-) -> Source[Batch]:
-    """Open a source of synthetic scenes of the recipe's families.
-
-    A GPU renders the scenes itself; on a CPU the recipe's workers do.
-
-    Args:
-        data: Data section of the recipe.
-        device: Device of the batches.
-        make: Renders a batch from (renderer, pass), such as `flow_sample` or `depth_sample`.
-        relight: As in `SampleKind`; without it, the recipe's light must be the default.
-        rank: Index of this process, from 0 on.
-        ranks: Number of processes.
-    """
-    target = torch.device(device)
-    maker = SyntheticMix(data, _split_batch(data.batch_size, rank, ranks), target, make, relight)
-    return _MakerSource(maker, target, workers=0 if target.type == "cuda" else data.num_workers)
-
-
-def dataset_source(
-    data: DataSection,
-    device: torch.device | str = "cpu",
-    vary: Vary[Sample] = augment_flow_sample,  # type: ignore[assignment]
-    *,
-    rank: int = 0,
-    ranks: int = 1,
-    on_message: Callable[[str], None] | None = None,
-) -> Source[Sample]:
-    """Open a source of augmented samples of the recipe's datasets, read by its workers.
-
-    Args:
-        data: Data section of the recipe.
-        device: Device of the batches.
-        vary: Augments one sample, by default an image pair with flow.
-        rank: Index of this process, from 0 on.
-        ranks: Number of processes.
-        on_message: Called with one sentence for each sample that cannot be read and is replaced. More than the recipe's
-            `broken` raise `InputError` while batches are made.
-    """
-    maker = DatasetMix(data, _split_batch(data.batch_size, rank, ranks), vary)
-    return _MakerSource(
-        maker, torch.device(device), workers=data.num_workers, budget=data.max_broken_samples, report=on_message
-    )
 
 
 class _MakerSource(Generic[Batch]):
@@ -164,19 +118,17 @@ class _MakerSource(Generic[Batch]):
         self,
         maker: BatchMaker[Batch],
         device: torch.device,
-        *,
-        workers: int,
-        budget: int = 0,
-        report: Callable[[str], None] | None = None,
+        num_workers: int,
+        broken: BrokenSamples | None = None,
     ) -> None:
-        self.maker, self.device, self.workers = maker, device, workers
-        self.broken = BrokenSamples(budget, report)
+        self.maker, self.device, self.num_workers = maker, device, num_workers
+        self.broken = BrokenSamples() if broken is None else broken
 
     def batches(self, start: int) -> Iterator[Batch]:
         return prefetch(self._make_batches(start), self.device)
 
     def _make_batches(self, start: int) -> Iterator[Batch]:
-        messages = self._load(start) if self.workers else (self.maker.make_batch(number) for number in count(start))
+        messages = self._load(start) if self.num_workers else (self.maker.make_batch(number) for number in count(start))
         try:
             for message in messages:
                 yield self._unpack(message)
@@ -190,7 +142,7 @@ class _MakerSource(Generic[Batch]):
                 _MakerDataset(self.maker),
                 batch_size=None,
                 sampler=count(start),
-                num_workers=self.workers,
+                num_workers=self.num_workers,
                 pin_memory=self.device.type == "cuda",
                 worker_init_fn=_ignore_stop_signals,
                 generator=torch.Generator(),  # else it would draw from, and so change, the global generator
@@ -259,12 +211,12 @@ def _exit_on_signal_of_parent() -> None:
     os._exit(0)
 
 
-def _split_batch(batch_size: int, rank: int, ranks: int) -> range:
+def _split_batch(batch_size: int, rank: int, num_ranks: int) -> range:
     """Return the indices of the samples of a batch that a rank makes."""
-    if batch_size % ranks:
+    if batch_size % num_ranks:
         raise InputError(
-            f"a batch of {batch_size} cannot be divided among {ranks} processes; make data.batch_size a multiple "
-            f"of {ranks}."
+            f"a batch of {batch_size} cannot be divided among {num_ranks} processes; make data.batch_size a multiple "
+            f"of {num_ranks}."
         )
-    per_rank = batch_size // ranks
+    per_rank = batch_size // num_ranks
     return range(rank * per_rank, (rank + 1) * per_rank)

@@ -52,12 +52,7 @@ class NonFiniteGuard:
     """Counts good and bad steps in tensors on the device, so that a step does not synchronize it."""
 
     def __init__(self, num_values: int, device: torch.device) -> None:
-        """Start with no steps.
-
-        Args:
-            num_values: Number of values that a step reports: the loss and the metrics.
-            device: Device of the steps.
-        """
+        """Start with no steps; each reports `num_values` values, the loss and the metrics."""
 
         def integer(value: int) -> Tensor:
             return torch.full((), value, dtype=torch.int64, device=device)
@@ -73,14 +68,8 @@ class NonFiniteGuard:
         return {name: getattr(self, name) for name in names}
 
     @torch.no_grad()
-    def note(self, bad: Tensor, values: Tensor, empty: Tensor | None = None) -> None:
-        """Count one step.
-
-        Args:
-            bad: Scalar, 1 if the step was not finite, else 0.
-            values: The loss and the metrics, num_values.
-            empty: Scalar, 1 if the step had no valid target, else 0; None is 0.
-        """
+    def count_step(self, bad: Tensor, values: Tensor, empty: Tensor | None = None) -> None:
+        """Count a step with its values; the scalar `bad` is 1 if it was not finite, `empty` if it had no target."""
         is_bad = bad > 0
         is_empty = torch.zeros_like(is_bad) if empty is None else (empty > 0) & ~is_bad
         is_good = ~(is_bad | is_empty)
@@ -103,12 +92,8 @@ class NonFiniteGuard:
         self.good.zero_()
         self.sums.zero_()
 
-    def counted(self, sums: Tensor | None = None) -> StepCounts:
-        """Read the counts, which synchronizes the device.
-
-        Args:
-            sums: Sums averaged over all processes, used in place of this process's own.
-        """
+    def read_counts(self, sums: Tensor | None = None) -> StepCounts:
+        """Read the counts, which synchronizes the device; `sums` replaces the sums of this process."""
         sums = self.sums if sums is None else sums
         counts = torch.stack((self.good, self.skipped, self.fatal, self.empty, self.learned))
         good, skipped, fatal, empty, learned, *totals = torch.cat((counts.double(), sums)).tolist()
@@ -158,26 +143,12 @@ class Objective(nn.Module):
     """A network and its loss as one module, which DDP wraps."""
 
     def __init__(self, network: nn.Module, task: Task[Any], bf16: bool) -> None:
-        """Combine a network with its task.
-
-        Args:
-            network: The network to train.
-            task: Defines the loss.
-            bf16: Whether to use bfloat16 autocast; weights, ground truth and loss stay in float32.
-        """
+        """Combine a network with its task; `bf16` uses autocast, but weights, ground truth and loss stay in float32."""
         super().__init__()
         self.network, self.task, self.bf16 = network, task, bf16
 
     def forward(self, tensors: dict[str, Tensor], weight: Tensor) -> Tensor:
-        """Compute the loss and the metrics of a batch.
-
-        Args:
-            tensors: The batch, by name.
-            weight: Normalizer of the loss, such as the number of valid pixels; a scalar, or one per loss term.
-
-        Returns:
-            The loss followed by the detached metrics, 1 + num_metrics.
-        """
+        """Return the loss of a batch, normalized by `weight`, followed by the detached metrics, 1 + num_metrics."""
         with torch.autocast(weight.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.task.loss(self.network, tensors, weight)
         return torch.stack((loss.total, *(metric.detach() for metric in loss.metrics)))
@@ -216,29 +187,15 @@ class Step:
         guard: NonFiniteGuard,
         max_grad_norm: float,
     ) -> None:
-        """Combine the parts of a step.
-
-        Args:
-            fabric: Runs the backward pass.
-            objective: An `Objective` set up by Fabric.
-            optimizer: AdamW over the objective's parameters.
-            average: Average of the network's weights.
-            guard: Counts the steps.
-            max_grad_norm: Norm that the gradient is clipped to.
-        """
+        """Combine the parts of a step; `objective` is an `Objective` set up by Fabric."""
         self.fabric, self.objective, self.optimizer = fabric, objective, optimizer
         self.average, self.guard, self.max_grad_norm = average, guard, max_grad_norm
         self.task: Task[Any] = objective.task  # type: ignore[assignment]
         self.parameters = [each for group in optimizer.param_groups for each in group["params"]]
 
-    def __call__(self, tensors: dict[str, Tensor], rate: float) -> None:
-        """Train on a batch.
-
-        Args:
-            tensors: The batch, by name, on the device.
-            rate: Learning rate.
-        """
-        self.set_lr(rate)
+    def __call__(self, tensors: dict[str, Tensor], lr: float) -> None:
+        """Train on a batch, given by its tensors on the device."""
+        self.set_lr(lr)
         self.run(tensors)
 
     def set_lr(self, lr: float) -> None:
@@ -264,7 +221,7 @@ class Step:
         self.optimizer.found_inf = skip  # type: ignore[attr-defined]
         self.optimizer.step()
         self.average.update(1 - skip)
-        self.guard.note(bad, values.detach(), empty)
+        self.guard.count_step(bad, values.detach(), empty)
 
 
 COMPILED_MODULES = (Stage, UpdateBlock, CostMemory, DepthUpdate, DepthRefiner)
@@ -324,9 +281,9 @@ class GraphedStep:
         self.side_stream = torch.cuda.Stream()  # one for all warm-up steps, so that they reuse each other's memory
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, tensors: dict[str, Tensor], rate: float) -> None:
+    def __call__(self, tensors: dict[str, Tensor], lr: float) -> None:
         """Train on a batch, as `Step` does."""
-        self.step.set_lr(rate)
+        self.step.set_lr(lr)
         self._copy_inputs(tensors)
         if self.num_steps < WARM_UP:
             self._run_eager()

@@ -90,12 +90,14 @@ class Task(Protocol[Batch]):
         """Build the network on the CPU, initialized by torch's global random generator."""
         ...
 
-    def source(self, rank: int, ranks: int, device: torch.device, on_message: Callable[[str], None]) -> Source[Batch]:
+    def source(
+        self, rank: int, num_ranks: int, device: torch.device, on_message: Callable[[str], None]
+    ) -> Source[Batch]:
         """Open the batches of one process.
 
         Args:
             rank: Index of the process, from 0 on.
-            ranks: Number of processes.
+            num_ranks: Number of processes.
             device: Device of the batches.
             on_message: Called with one sentence for the user, such as about an unreadable sample.
         """
@@ -135,13 +137,7 @@ class ValidationScenes(ABC, Generic[Sample]):
     """
 
     def __init__(self, recipe: Recipe, kind: SampleKind[Sample], device: torch.device) -> None:
-        """Describe the scenes; nothing is rendered yet.
-
-        Args:
-            recipe: Recipe of the run.
-            kind: Kind of sample to render.
-            device: Device of the scenes.
-        """
+        """Describe the scenes; nothing is rendered yet."""
         seed = (recipe.data.seed + VALIDATION_SEED_OFFSET) % 2**31
         self.data = dataclasses.replace(
             recipe.data, source="synthetic", seed=seed, batch_size=VALIDATION_BATCH_SIZE, num_workers=0
@@ -151,30 +147,30 @@ class ValidationScenes(ABC, Generic[Sample]):
         self._batches: tuple[Sample, ...] = ()
 
     @abstractmethod
-    def predicted(self, network: nn.Module, batch: Sample) -> Tensor:
+    def predict(self, network: nn.Module, batch: Sample) -> Tensor:
         """Predict a batch with a network in eval mode: N x ... on the CPU."""
 
     @abstractmethod
-    def scores(self, pairs: Iterable[tuple[Sample, Tensor]]) -> dict[str, float]:
+    def compute_scores(self, pairs: Iterable[tuple[Sample, Tensor]]) -> dict[str, float]:
         """Compute scores by name from pairs of a batch, on the device, and its prediction, on the CPU."""
 
     @torch.no_grad()
     def validate(self, network: nn.Module) -> ValidationResult:
         """Score a network on all scenes."""
         return ValidationResult(
-            "synthetic", self.scores((batch, self.predicted(network, batch)) for batch in self._rendered())
+            "synthetic", self.compute_scores((batch, self.predict(network, batch)) for batch in self._render())
         )
 
     @torch.no_grad()
     def examples(self, network: nn.Module) -> tuple[Example, ...]:
         """Return the first scene of each of the first batches, which tend to be of different families."""
         examples = []
-        for batch in self._rendered()[:EXAMPLES]:
+        for batch in self._render()[:EXAMPLES]:
             sample = _take_first(1, batch, torch.device("cpu"))
-            examples.append(Example(sample.names[0], sample, self.predicted(network, batch)[0]))
+            examples.append(Example(sample.names[0], sample, self.predict(network, batch)[0]))
         return tuple(examples)
 
-    def _rendered(self) -> tuple[Sample, ...]:
+    def _render(self) -> tuple[Sample, ...]:
         """Render all batches on first use."""
         if not self._batches and self.count:
             num_batches = -(-self.count // VALIDATION_BATCH_SIZE)

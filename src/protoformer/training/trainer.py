@@ -35,7 +35,7 @@ from protoformer.training.distributed import (
 )
 from protoformer.training.engine import build_engine
 from protoformer.training.loggers import Observer, Observers, RunLog, RunValidator, TrainingProgress
-from protoformer.training.prefetch import Batch, BrokenSample, InFlight
+from protoformer.training.prefetch import Batch, InFlight
 from protoformer.training.recipe import Recipe
 from protoformer.training.run_folder import RunFolder, versions
 from protoformer.training.schedule import Position, StepTimer, TimeBudget, lr_factor
@@ -144,7 +144,7 @@ class _Session(Generic[Batch]):
         # Of several processes, only rank 0 writes, draws and reports.
         self.observer = Observers((RunLog(self.run_folder.log), *trainer.observers) if self.is_main else ())
         run = self.recipe.run
-        self.budget = TimeBudget(run.steps, run.minutes, trainer.began, end_within=not trainer.minutes_of_run)
+        self.budget = TimeBudget(run.steps, run.minutes, trainer.began, include_end=not trainer.minutes_of_run)
         self.timer = StepTimer(self.device)
         self.step = self.start_step = 0
         self.time_fraction = self.budget.fraction(0.0)
@@ -180,7 +180,7 @@ class _Session(Generic[Batch]):
             with self.timer.working():
                 self.lr = self._get_lr(status.time_fraction)
                 self.engine.step(self.task.tensors(batch), self.lr)
-                self.in_flight.another()
+                self.in_flight.add_step()
             self.step += 1
             self.timer.stepped()
 
@@ -218,14 +218,12 @@ class _Session(Generic[Batch]):
             self.run_folder.clear()
             return False
         loaded = self.run_folder.load_last(self.recipe, self.observer.on_message)
-        if loaded is not None:
-            self._restore(*loaded)
-        return loaded is not None
-
-    def _restore(self, path: Path, state: Checkpoint) -> None:
-        """Restore a checkpoint; its files are intact, but its content may be anything."""
+        if loaded is None:
+            return False
+        path, state = loaded
         try:
-            self._restore_state(path, state)
+            self._restore(path, state)  # its files are intact, but its content may be anything
+            return True
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise
@@ -234,7 +232,7 @@ class _Session(Generic[Batch]):
                 "or start over with --fresh."
             ) from None
 
-    def _restore_state(self, path: Path, state: Checkpoint) -> None:
+    def _restore(self, path: Path, state: Checkpoint) -> None:
         record, tensors = state.record, state.tensors
         self.engine.restore({name: tensor for name, tensor in tensors.items() if not name.startswith("random.")})
         # Neither the loop nor a source draws random numbers, so the other ranks need no random state of their own.
@@ -288,7 +286,7 @@ class _Session(Generic[Batch]):
         """Report the means since the last log."""
         with self.timer.working():
             sums = mean_over_ranks(self.engine.guard.sums.clone())
-            counts = self.engine.guard.counted(sums)
+            counts = self.engine.guard.read_counts(sums)
         self._sync_broken_samples()
         if not counts.learned and not self.has_warned:
             self.has_warned = True
@@ -321,7 +319,7 @@ class _Session(Generic[Batch]):
             return  # the source has done both
         broken = self.source.broken
         for reasons in all_gather_text(json.dumps(broken.reasons)):
-            broken.add(BrokenSample(name, reason) for name, reason in json.loads(reasons).items())
+            broken.add(json.loads(reasons))
         with self._save_on_error():
             if self.is_main:
                 broken.check()
@@ -361,7 +359,7 @@ class _Session(Generic[Batch]):
 
     def _abort_on_bad_steps(self) -> None:
         """Save the last good weights and the first bad batch, then raise."""
-        number = self.engine.guard.counted().fatal
+        number = self.engine.guard.read_counts().fatal
         assert number is not None
         self.engine.guard.reset_row()
         self._save()
@@ -397,7 +395,7 @@ class _Session(Generic[Batch]):
 
     def _refuse_untrained_weights(self) -> None:
         """Raise where no step has changed the weights, so that they are not written or scored as trained ones."""
-        counts = self.engine.guard.counted()
+        counts = self.engine.guard.read_counts()
         if not counts.learned and (counts.empty or self.trainer.write_weights is not None):
             raise InputError(
                 f"no step changed the weights, so none were written: {_explain_no_updates(self.step, counts)}; check "
