@@ -73,7 +73,7 @@ def test_a_variant_differs_from_the_full_system_in_what_it_says() -> None:
     plan = plan_of("updates")
     for variant in TABLES["updates"].variants:
         config = plan.runs[plan.keys["updates", variant.label, 0]].recipe.model.config()
-        assert config == preset("tiny", **{**DEFAULTS, **variant.fields})
+        assert config == preset("tiny", encoder={**DEFAULTS, **variant.fields})
 
 
 def test_a_network_that_stands_in_several_tables_is_trained_once() -> None:

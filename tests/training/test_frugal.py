@@ -34,7 +34,7 @@ def trained_once(network: nn.Module) -> tuple[dict[str, Tensor], int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        if isinstance(network, ProtoFormer):
+        if network.tasks == ("depth",):
             loss = depth_loss(network(first, return_all=True), depth, valid, focal).total
         else:
             loss = flow_loss(network(first, second, return_all=True), flow, valid).total
@@ -75,17 +75,20 @@ def test_a_network_in_use_is_as_before() -> None:
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("recurrent", ["features.stages.0", "features.stages.1", "decoder.update"]),
-        ("memory", ["features.stages.0", "features.stages.1", "decoder.costs.memory", "decoder.update"]),
+        ("recurrent", ["encoder.stages.0", "encoder.stages.1", "flow_head.decoder.update"]),
+        (
+            "memory",
+            ["encoder.stages.0", "encoder.stages.1", "flow_head.decoder.costs.memory", "flow_head.decoder.update"],
+        ),
         (
             "depth",
             [
-                "features.stages.0",
-                "features.stages.1",
-                "decoder.wide.0",
-                "decoder.wide.1",
-                "decoder.update",
-                "decoder.finish",
+                "encoder.stages.0",
+                "encoder.stages.1",
+                "depth_head.stages.0",
+                "depth_head.stages.1",
+                "depth_head.update",
+                "depth_head.refiner",
             ],
         ),
     ],

@@ -9,7 +9,7 @@ from protoformer.datasets.augmentation.flow import AUGMENTATIONS
 from protoformer.datasets.augmentation.light import Light
 from protoformer.errors import InputError
 from protoformer.models.config import PRESETS
-from protoformer.models.protoformer import NETWORKS
+from protoformer.models.protoformer import TASKS
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 
 PUBLISHED = {
@@ -108,7 +108,7 @@ def test_a_later_setting_wins_and_the_first_recipe_stays_as_it_was() -> None:
 def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
     recipe = Recipe()
     other = recipe.changed(["model.overrides.encoder.num_prototypes=50", "data.families.drive=1", "run.steps=10"])
-    assert recipe.differences(other) == ("model.overrides.encoder.num_prototypes", "data.families.drive", "run.steps")
+    assert recipe.differences(other) == ("model.overrides.encoder", "data.families.drive", "run.steps")
     assert recipe.differences(Recipe()) == ()
 
 
@@ -187,7 +187,7 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
             "data.source=dataset",
             "data.datasets gives no dataset a weight; name one, such as sintel: {weight: 1}.",
         ),
-        ("task=dept", f"there is no task 'dept'; choose one of {', '.join(NETWORKS)}."),
+        ("task=dept", f"there is no task 'dept'; choose one of {', '.join(TASKS)}."),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(setting: str, sentence: str) -> None:

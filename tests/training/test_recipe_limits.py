@@ -46,7 +46,10 @@ def refused(path: Path, text: str) -> str:
             "model: {overrides: " + "{a: " * 20 + "1" + "}" * 20 + "}",
             "line 1: values are nested in more than 12 levels",
         ),
-        ("model: {overrides: {prototypes: " + "[" * 4 + "]" * 4 + "}}", "prototypes is ([[[]]],)"),
+        (
+            "model: {overrides: {encoder: {num_prototypes: " + "[" * 4 + "]" * 4 + "}}}",
+            "encoder.num_prototypes is ([[[]]],)",
+        ),
         ("run: {steps: 1, steps: 2}\n", "line 1: the key 'steps' is given twice"),
         ("run: {steps: " + "9" * 5000 + "}\n", "Exceeds the limit"),
         ("run: {minutes: " + "9" * 400 + "}\n", "run.minutes is a whole number of"),
@@ -67,7 +70,10 @@ def refused(path: Path, text: str) -> str:
             "data: {num_workers: 1000000}\n",
             "data.num_workers is 1000000, but it must be a whole number, 0 or more and at most",
         ),
-        ("model: {overrides: {depths: [1000000, 2]}}\n", "depths is (1000000, 2), but it must be two whole numbers"),
+        (
+            "model: {overrides: {encoder: {depths: [1000000, 2]}}}\n",
+            "encoder.depths is (1000000, 2), but it must be a list of 2 whole numbers",
+        ),
         ("# " + "x" * MAX_TEXT + "\n", f"at most {MAX_TEXT} are read"),
     ],
 )
