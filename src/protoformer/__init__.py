@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from protoformer.models.config import PRESETS as PRESETS
     from protoformer.models.config import ModelConfig as ModelConfig
     from protoformer.models.config import preset as preset
+    from protoformer.models.protoformer import ProtoFormer as ProtoFormer
     from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
     from protoformer.stabilization.result import StabilizationResult as StabilizationResult
     from protoformer.tracking.predictor import Tracker as Tracker
@@ -60,6 +61,7 @@ _EXPORTS = {
     "PRESETS": "protoformer.models.config",
     "Predictor": "protoformer.loading",
     "PointCloud": "protoformer.depth.result",
+    "ProtoFormer": "protoformer.models.protoformer",
     "StabilizationPredictor": "protoformer.stabilization.predictor",
     "StabilizationResult": "protoformer.stabilization.result",
     "TrackResult": "protoformer.tracking.result",
@@ -95,6 +97,7 @@ __all__ = [
     "ModelConfig",
     "PointCloud",
     "Predictor",
+    "ProtoFormer",
     "StabilizationPredictor",
     "StabilizationResult",
     "TrackResult",

@@ -145,7 +145,7 @@ class DepthEngine:
             images = torch.cat((images, images.flip(3)))
             center = torch.cat((center, torch.stack((self.working[1] - 1 - center[:, 0], center[:, 1]), dim=1)))
         with self._autocast():
-            prediction = self._network(
+            prediction = self._network.depth(
                 images, center, self._num_updates, return_prototypes=return_prototypes, progress=progress
             )
         log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()

@@ -92,7 +92,7 @@ class FlowGraph(nn.Module):
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """first, second: B x 3 x H x W in [0, 1], H and W from LEAST_SIDE on; returns flow and confidence."""
         # Costs on demand come in parts, and of how many a graph for any size cannot say.
-        predicted = self.network(
+        predicted = self.network.flow(
             normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
         )
         return predicted.flows[-1], flow_confidence(predicted.log_scales[-1])

@@ -322,7 +322,7 @@ class FlowPredictor(SummaryRepr):
             init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
         if options.occlusion:
             first, second = torch.cat((first, second)), torch.cat((second, first))
-        prediction = self.network(
+        prediction = self.network.flow(
             normalize_images(first),
             normalize_images(second),
             num_updates=options.num_updates,

@@ -217,7 +217,7 @@ class MotionAnalyzer:
         trajectories = chain_flows(forward[:, :, :2], backward[:, :, :2], forward[:, :, 2:], backward[:, :, 2:], past)
         images = normalize_images(torch.stack(smalls)).to(self._device)
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            warps = self._network(images, trajectories).warps[-1].float().cpu().double().numpy()
+            warps = self._network.stabilize(images, trajectories).warps[-1].float().cpu().double().numpy()
         return [self._subtract_similarity(warp) for warp in warps]
 
     def _window_flows(self, flows: Mapping[int, Tensor], index: int, past: int, future: int) -> Tensor:
