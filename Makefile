@@ -43,7 +43,7 @@ audit:
 
 bench: $(READY)
 	$(BIN)/python benchmarks/prototyping.py --json out/prototyping.json
-	$(BIN)/python benchmarks/world.py --scenes 50 --json out/world.json
+	$(BIN)/python benchmarks/synthetic.py --scenes 50 --json out/synthetic.json
 	$(BIN)/python benchmarks/training.py --steps 20 --set model.preset=tiny --set data.batch=2 --set "data.crop=[128, 160]" --json out/training.json
 	$(BIN)/python benchmarks/inference.py --json out/inference.json
 	$(BIN)/python benchmarks/flicker.py --json out/flicker.json

@@ -32,7 +32,7 @@ from faithfulness import Removal, removals
 from protoformer.explain.parts import segment_motion
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.result import FlowResult
-from protoformer.geometry.regions import adjusted_rand_index, best_merge, boundary_recall, boundary_share, owners
+from protoformer.geometry.regions import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall, owners
 from protoformer.geometry.warps import cell_of_pixel, grid_shape
 from protoformer.io.files import write_atomically
 from protoformer.loading import load
@@ -112,7 +112,7 @@ def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
         motions_moving=adjusted_rand_index(moving, scene.motions),
         parts=len(moving.unique()),
         recall=boundary_recall(labels, scene.things),
-        edges=boundary_share(labels),
+        edges=boundary_fraction(labels),
     )
 
 

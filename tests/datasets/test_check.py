@@ -43,7 +43,7 @@ def scenes(tmp_path: Path, paint: Paint) -> Path:
 def test_a_check_goes_on_after_what_is_broken_and_names_it_all(scenes: Path) -> None:
     told: list[tuple[int, int]] = []
     report = check_dataset(open_dataset("middlebury", scenes), lambda done, total: told.append((done, total)))
-    assert (report.found, report.read) == (3, 1)
+    assert (report.total, report.read) == (3, 1)
     assert told == [(1, 3), (2, 3), (3, 3)]
     (missing, why), (damaged, reason) = report.broken
     assert (missing, damaged) == ("Grove2", "Venus")
@@ -66,7 +66,7 @@ def test_a_check_reads_every_frame_of_a_clip(tmp_path: Path, paint: Paint) -> No
         (tmp_path / f"Ant/img/{frame:04d}.png").write_bytes(b"not an image")
     (tmp_path / "Bag/img/0003.png").unlink()
     report = check_dataset(open_dataset("otb", tmp_path))
-    assert (report.found, report.read) == (3, 1)
+    assert (report.total, report.read) == (3, 1)
     (damaged, why), (short, reason) = report.broken
     assert (damaged, short) == ("Ant", "Bag")
     assert "Ant/img/0002.png" in why

@@ -27,7 +27,7 @@ from protoformer.io.image import read_image
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample
-from protoformer.synthetic.renderer import Renderer, extents
+from protoformer.synthetic.renderer import Renderer, instance_boxes
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 from protoformer.video.reader import read_frames
 
@@ -178,10 +178,10 @@ class TestOtb:
         assert [path.name for path in sequence.frames] == ["0001.jpg", "0002.jpg", "0003.jpg", "0004.jpg"]
         for number in range(self.FRAMES):
             view = renderer.view((start + number) / renderer.scenes.fps)
-            mask = renderer.whole(view.frame, 1)[:, :, SIZE[0] // 2 :, SIZE[1] // 2 :][:, :, : SIZE[0], : SIZE[1]]
-            (expected,) = extents(mask.long(), 1)[0]
+            mask = renderer.amodal_mask(view.frame, 1)[:, :, SIZE[0] // 2 :, SIZE[1] // 2 :][:, :, : SIZE[0], : SIZE[1]]
+            (expected,) = instance_boxes(mask.long(), 1)[0]
             assert sequence.boxes[number].tolist() == expected.tolist()
-            seen = extents((renderer.instances(view) == 1).long(), 1)[0, 0]
+            seen = instance_boxes((renderer.instances(view) == 1).long(), 1)[0, 0]
             if torch.isfinite(seen).all():
                 assert (seen[:2] >= expected[:2]).all() and (seen[:2] + seen[2:] <= expected[:2] + expected[2:]).all()
             image = torch.from_numpy(read_image(sequence.frames[number])).permute(2, 0, 1)
@@ -200,7 +200,7 @@ class TestOtb:
         """Frame 2: beyond the border. Frame 3: behind something. Frame 4: out of sight altogether."""
         boxes = iter([[5, 6, 7, 8], [-20, 6, 20, 8], [-2, -3, 7, 60], [torch.nan] * 4])
         shown = iter([1, 1, 0, 0, 0])
-        monkeypatch.setattr(Renderer, "whole_box", lambda *_: torch.tensor([next(boxes)], dtype=torch.float32))
+        monkeypatch.setattr(Renderer, "amodal_box", lambda *_: torch.tensor([next(boxes)], dtype=torch.float32))
         monkeypatch.setattr(Renderer, "instances", lambda *_: torch.full((1, 1, *SIZE), next(shown)))
         write_clip(world("chase", bank), 0, tmp_path, "otb", 4)
         folder = tmp_path / "chase_0_000000"
@@ -230,10 +230,10 @@ class TestOtb:
     ) -> None:
         monkeypatch.setattr(clips_module, "MIN_TARGET_AREA", 2.0)
         found = write_clips(world("objects", bank), 2, tmp_path, "otb", 2)
-        assert (found.clips, found.left_out) == ((), (0, 1))
-        assert [path.name for path in tmp_path.iterdir()] == ["world.json"]
+        assert (found.clips, found.without_target) == ((), (0, 1))
+        assert [path.name for path in tmp_path.iterdir()] == ["scenes.json"]
         monkeypatch.setattr(clips_module, "MIN_TARGET_AREA", 0.0)
-        assert write_clips(world("objects", bank), 2, tmp_path, "otb", 2).left_out == (0, 1)
+        assert write_clips(world("objects", bank), 2, tmp_path, "otb", 2).without_target == (0, 1)
 
 
 class TestDeepStab:
@@ -297,10 +297,10 @@ def test_families_have_the_layout_that_suits_them() -> None:
 class TestFolder:
     def test_a_second_run_writes_nothing_new(self, bank: TextureBank, tmp_path: Path) -> None:
         first = write_clips(world("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
-        assert (first.written, first.there) == ((0, 1), ())
+        assert (first.written, first.existing) == ((0, 1), ())
         before = contents(tmp_path)
         second = write_clips(world("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
-        assert (second.written, second.there, second.clips) == ((), (0, 1), (0, 1))
+        assert (second.written, second.existing, second.clips) == ((), (0, 1), (0, 1))
         assert contents(tmp_path) == before
 
     @pytest.mark.parametrize("gone", [0, -1])
@@ -339,14 +339,14 @@ class TestFolder:
         with pytest.raises(KeyboardInterrupt):
             write_clips(scenes, 1, tmp_path, "deepstab", 2, progress=interrupt)
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-        assert names == ["paths/1.csv", "unstable/1.avi", "world.json"]
+        assert names == ["paths/1.csv", "scenes.json", "unstable/1.avi"]
         assert write_clips(scenes, 1, tmp_path, "deepstab", 2).written == (0,)
         assert open_dataset("deepstab", tmp_path)[0].frames == 2
 
     def test_the_settings_are_kept(self, bank: TextureBank, tmp_path: Path) -> None:
         scenes = world("objects", bank, seed=5, size=(16, 24))
         write_clips(scenes, 1, tmp_path, "sintel", 2, textures="mine")
-        kept = json.loads((tmp_path / "world.json").read_text())
+        kept = json.loads((tmp_path / "scenes.json").read_text())
         assert re.fullmatch("mine [0-9a-f]{8}", kept.pop("textures"))
         assert kept == {
             "family": "objects",
@@ -355,7 +355,7 @@ class TestFolder:
             "shake": 0.0,
             "layout": "sintel",
             "frames": 2,
-            "rate": scenes.scenes([0]).fps,
+            "fps": scenes.scenes([0]).fps,
             "version": "0.1.0",
             "without_target": [],
         }
@@ -378,8 +378,8 @@ class TestFolder:
 
     @pytest.mark.parametrize("text", ["[]", "{}", "not json", '{"family": "objects", "without_target": 3}'])
     def test_a_strange_file_of_settings_is_refused(self, bank: TextureBank, tmp_path: Path, text: str) -> None:
-        (tmp_path / "world.json").write_text(text)
-        with pytest.raises(InputError, match=r"world\.json was (not )?written by"):
+        (tmp_path / "scenes.json").write_text(text)
+        with pytest.raises(InputError, match=r"scenes\.json was (not )?written by"):
             write_clips(world("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
 
     @pytest.mark.parametrize(

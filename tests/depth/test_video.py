@@ -12,7 +12,7 @@ import torch
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
-from protoformer.viz.colormaps import LEAST_RATIO
+from protoformer.viz.colormaps import MIN_RANGE_RATIO
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -117,7 +117,11 @@ def test_the_typical_range_holds_most_depths_of_the_clip(tiny_depth: pf.DepthPre
     told: list[tuple[int, int]] = []
     near, far = video.typical_range(lambda done, total: told.append((done, total)))
     found = depths(video)
-    assert told == [(n, 4) for n in (1, 2, 3, 4)] and video.typical_range() == (near, far) and far >= LEAST_RATIO * near
+    assert (
+        told == [(n, 4) for n in (1, 2, 3, 4)]
+        and video.typical_range() == (near, far)
+        and far >= MIN_RANGE_RATIO * near
+    )
     assert 0.9 < float(((found >= near) & (found <= far)).float().mean()) <= 1
 
 

@@ -9,8 +9,8 @@ from protoformer.geometry.regions import (
     adjusted_rand_index,
     best_merge,
     boundaries,
+    boundary_fraction,
     boundary_recall,
-    boundary_share,
     join_order,
     owners,
 )
@@ -53,7 +53,7 @@ def test_only_what_counts_is_counted() -> None:
 def test_boundaries_lie_to_the_left_of_and_above_a_change() -> None:
     edge = boundaries(quarters(4))
     assert edge.tolist() == [[x == 1 or y == 1 for x in range(4)] for y in range(4)]
-    assert boundary_share(quarters(4)) == 7 / 16
+    assert boundary_fraction(quarters(4)) == 7 / 16
 
 
 @pytest.mark.parametrize(("shift", "recall"), [(0, 1.0), (2, 1.0), (3, 0.0)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, seen_from
+from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, resample_trajectories
 
 SIZE = (64, 96)
 CENTERS = cell_centers(SIZE)
@@ -98,7 +98,7 @@ def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places(
     slope[:, 1] = 0  # now
     trails = Trajectories(slope, torch.ones(1, 3, 1, 8, 12))
     warp = torch.full((1, 2, 8, 12), float(CELL))
-    moved = seen_from(trails, warp)
+    moved = resample_trajectories(trails, warp)
     inner = slice(1, -1)
     assert torch.allclose(moved.displacements[:, 1, :, inner, inner], warp[:, :, inner, inner])
     expected = (CENTERS[0] + CELL) / 10 + CELL
@@ -112,7 +112,7 @@ def test_places_that_are_not_known_do_not_draw_others_towards_them() -> None:
     confidence = torch.ones(1, 2, 1, 8, 12)
     confidence[..., 5] = 0
     trails = Trajectories(torch.where(confidence > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), confidence)
-    moved = seen_from(trails, torch.full((1, 2, 8, 12), 4.0))
+    moved = resample_trajectories(trails, torch.full((1, 2, 8, 12), 4.0))
     known = moved.confidence.expand_as(moved.displacements) > 0
     assert torch.allclose(moved.displacements[known], torch.tensor(10.0))
     assert moved.confidence[0, 0, 0, 0, 3:6].tolist() == [1, 0.5, 0.5]

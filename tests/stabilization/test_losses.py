@@ -52,7 +52,7 @@ def test_earlier_stages_weigh_less() -> None:
 
 def test_the_share_is_the_error_over_the_shake() -> None:
     loss = loss_of(constant(6, 9), of=windows(constant(6, 8)))
-    assert loss.shake.item() == pytest.approx(10) and loss.share.item() == pytest.approx(0.1)
+    assert loss.shake.item() == pytest.approx(10) and loss.relative_error.item() == pytest.approx(0.1)
 
 
 def test_a_change_from_frame_to_frame_that_the_truth_has_not() -> None:

@@ -155,7 +155,7 @@ def test_camera_motion_is_estimated_despite_independent_motion() -> None:
     shifts[:60] += 9 + 5j
     found = fit_motion(places, shifts, np.ones(len(places)))
     assert found.turn == pytest.approx(turn, abs=1e-6) and found.shift == pytest.approx(shift, abs=1e-4)
-    assert 0.6 < found.trust < 0.7
+    assert 0.6 < found.inlier_fraction < 0.7
 
 
 def test_a_motion_is_shared_among_steps_that_make_it_up() -> None:

@@ -70,7 +70,7 @@ def test_a_steady_clip_is_hardly_touched(model: pf.StabilizationPredictor, clip:
     result = model.stabilize(clip(np.zeros(8, complex)))
     across, down = sample_field(result.view(4), SIZE)
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
-    assert np.hypot(across - x, down - y).mean() < 0.5 and result.share > 0.99
+    assert np.hypot(across - x, down - y).mean() < 0.5 and result.crop_fraction > 0.99
 
 
 def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizationPredictor, clip: Clip) -> None:
@@ -79,15 +79,15 @@ def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizationPredi
         across, down = sample_field(result.view(place), SIZE)
         assert across.min() > -0.01 and across.max() < SIZE[1] - 0.99
         assert down.min() > -0.01 and down.max() < SIZE[0] - 0.99
-    assert 0.88 <= result.share < 0.96
+    assert 0.88 <= result.crop_fraction < 0.96
     assert result.acceleration[1] < 0.7 * model.stabilize(clip(3 * shaky(8)), crop=0.96).acceleration[1]
 
 
 def test_the_auto_crop_is_no_smaller_than_a_clip_needs(model: pf.StabilizationPredictor, clip: Clip) -> None:
     result = model.stabilize(clip(0.1 * shaky(8)))
-    assert 0.96 <= result.share < 1 and result.acceleration[1] <= MAX_ACCELERATION * SIZE[1]
+    assert 0.96 <= result.crop_fraction < 1 and result.acceleration[1] <= MAX_ACCELERATION * SIZE[1]
     middling, free = (model.stabilize(clip(shaky(8)), crop=crop) for crop in ("auto", 0.7))
-    assert 0.88 < middling.share < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
+    assert 0.88 < middling.crop_fraction < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
 
 
 def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizationPredictor, clip: Clip) -> None:
@@ -96,7 +96,7 @@ def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizationPredic
     assert min(steady.min() for _, _, steady in model.frames(frames, result)) == 0 and result.border
     assert model.stabilize(frames[:2], strength=1e-3).cropping == 1
     kept = model.stabilize(frames, strength=0)
-    assert kept.cropping == 1 and kept.share == 1
+    assert kept.cropping == 1 and kept.crop_fraction == 1
     assert all(np.array_equal(before, after) for _, before, after in model.frames(frames, kept))
 
 

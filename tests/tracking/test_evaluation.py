@@ -97,7 +97,7 @@ def test_every_method_is_scored_on_every_sequence(otb: Path) -> None:
     assert found.sequences[0].scores.success == pytest.approx(20 / 21)
     assert found.sequences[1].scores == off and off.success < 20 / 21
     assert found.methods["still"].scores.success == pytest.approx((off.success + 20 / 21) / 2)
-    assert found.methods["right"].scores.frames == 2 * FRAMES and found.methods["right"].frames_a_second > 0
+    assert found.methods["right"].scores.frames == 2 * FRAMES and found.methods["right"].fps > 0
     assert (found.others, found.without_truth) == ((), 0)
     assert told == [(n + 1, 4 * FRAMES) for n in range(4 * FRAMES)]
 

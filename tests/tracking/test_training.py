@@ -67,7 +67,7 @@ def test_the_loss_is_a_mean_over_located_targets(recipe: Recipe) -> None:
     assert torch.allclose(found.total, expected.total, atol=1e-6)
     assert torch.allclose(task.loss(network, tensors, 2 * weight).total, expected.total / 2, atol=1e-6)
     named = dict(zip(task.metrics, found.metrics, strict=True))
-    assert torch.allclose(named["iou"], expected.iou, atol=1e-6) and 0 <= named["right"] <= 1
+    assert torch.allclose(named["iou"], expected.iou, atol=1e-6) and 0 <= named["accuracy"] <= 1
 
 
 def test_pairs_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Recipe) -> None:
@@ -129,4 +129,4 @@ def test_the_smallest_network_learns_a_few_targets_by_heart(recipe: Recipe) -> N
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
     found = dict(zip(task.metrics, task.loss(network.eval(), tensors, weight).metrics, strict=True))
-    assert found["iou"] > 0.8 and found["right"] == 1
+    assert found["iou"] > 0.8 and found["accuracy"] == 1

@@ -27,7 +27,7 @@ from protoformer.datasets.tree import (
 from protoformer.errors import InputError
 from protoformer.io.files import read_image_bytes
 from protoformer.io.image import read_image
-from protoformer.io.kitti import FARTHEST_MM, read_mm_depth
+from protoformer.io.kitti import MAX_MM_DEPTH, read_mm_depth
 from protoformer.io.png import GRAY, check_png
 from protoformer.synthetic.samples import DepthSample
 
@@ -243,7 +243,7 @@ class Rgbd(Dataset[DepthSample]):
         image = read_image(expect_file(image_path, f"the image of {name}", self.root))
         depth = read_mm_depth(expect_file(depth_path, f"the depth of {name}", self.root))
         # Some cameras store the maximum value for pixels without a measurement.
-        return depth_record(name, image, depth.values, self._cameras[scene], farthest=FARTHEST_MM)
+        return depth_record(name, image, depth.values, self._cameras[scene], farthest=MAX_MM_DEPTH)
 
 
 def _read_intrinsics(path: Path, root: Path) -> Tensor:

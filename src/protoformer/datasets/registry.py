@@ -23,7 +23,7 @@ class DatasetEntry:
         splits: Names of the splits.
         default_split: Split that evaluation uses.
         open: Opens the dataset from the root, the split and the options of the dataset.
-        what: One-line description.
+        description: One-line description.
     """
 
     name: str
@@ -31,7 +31,7 @@ class DatasetEntry:
     splits: tuple[str, ...]
     default_split: str
     open: Callable[..., Dataset[Any]]
-    what: str
+    description: str
 
 
 def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
@@ -120,12 +120,12 @@ class CheckReport:
     """Result of `check_dataset`.
 
     Attributes:
-        found: Number of samples.
+        total: Number of samples.
         read: Number of samples that could be read.
         broken: (name, error message) of each sample with a missing or damaged file.
     """
 
-    found: int
+    total: int
     read: int
     broken: tuple[tuple[str, str], ...]
 
@@ -135,11 +135,11 @@ class OpenedSplits:
     """Result of `open_splits`.
 
     Attributes:
-        there: Opened splits by name.
+        opened: Opened splits by name.
         missing: Error message of each split that could not be opened, by name.
     """
 
-    there: dict[str, Dataset[Any]]
+    opened: dict[str, Dataset[Any]]
     missing: dict[str, str]
 
 

@@ -18,8 +18,8 @@ from protoformer.io.image_input import ImageLike
 
 ASSUMED_FOV = 60.0
 """Field of view along the longer image side of an unknown camera, degrees: about that of a phone."""
-FILM_DIAGONAL = math.hypot(36.0, 24.0)
-"""Diagonal of 35 mm film, millimeters."""
+FULL_FRAME_DIAGONAL = math.hypot(36.0, 24.0)
+"""Diagonal of a full-frame (35 mm) sensor, millimeters."""
 FOV_BOUNDS = (0.01, 179.0)
 """Accepted fields of view, degrees: beyond the longest telephoto lens to nearly the limit of a pinhole camera."""
 FOCAL_BOUNDS = (1e-3, 1e8)
@@ -114,7 +114,7 @@ def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | N
     if isinstance(image, DecodedImage):
         exif_focal = image.focal_in_35mm
     if exif_focal is not None:
-        focal = exif_focal / FILM_DIAGONAL * math.hypot(height, width)
+        focal = exif_focal / FULL_FRAME_DIAGONAL * math.hypot(height, width)
         if _in_bounds(focal, FOCAL_BOUNDS):  # an invalid EXIF value must not make the image unreadable
             return Camera(_make_intrinsics(focal, size), "exif")
     return Camera(_make_intrinsics(focal_from_fov(ASSUMED_FOV, max(height, width)), size), "assumed")

@@ -20,7 +20,7 @@ from protoformer.flow.metrics import COLUMNS, FlowScores, flow_scores, flow_tall
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import Tile, predict_tiled, working_size
 from protoformer.geometry.resizing import resize, resize_flow
-from protoformer.io.files import leads_out, make_folder
+from protoformer.io.files import is_outside, make_folder
 from protoformer.io.float_formats import write_flo
 from protoformer.io.kitti import write_kitti_flow
 from protoformer.models.runtime import ProgressCallback
@@ -273,7 +273,7 @@ def write_submission(
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
         path = submission_path(benchmark, pair.names[0])
-        if leads_out(folder, folder / path):
+        if is_outside(folder, folder / path):
             raise InputError(f"the pair {pair.names[0]} would be written outside {folder}; rename it.")
         make_folder((folder / path).parent)
         (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / path, flow)

@@ -18,7 +18,7 @@ from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow,
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import (
     MAX_BATCH_SIZE,
-    SHARE,
+    MEMORY_FRACTION,
     FlowPlan,
     TileSize,
     describe_working_size,
@@ -383,7 +383,7 @@ class FlowPredictor(SummaryRepr):
                 f"flow at {describe_working_size(size, working)} takes about {describe_memory(needed)} of memory "
                 f"and {describe_memory(free)} are free; make {inputs} smaller."
             )
-        return working, max(1, int(SHARE * free) // needed)
+        return working, max(1, int(MEMORY_FRACTION * free) // needed)
 
     def _init_flow(self, previous: FlowResult, size: tuple[int, int], working: tuple[int, int], back: bool) -> Tensor:
         """Warp the previous flow to the next pair at the working size; see `propagate_flow`."""

@@ -23,7 +23,7 @@ from protoformer.models.heads.update import FACTOR
 
 PAPER_TILE = (432, 960)
 """(height, width) of the tiles of the paper's evaluation."""
-LEAST_OVERLAP = 20
+MIN_OVERLAP = 20
 """Smallest overlap of neighboring tiles, pixels."""
 SPREAD = 0.05
 """Standard deviation of the blending weights as a fraction of the tile: seams of the paper's tiles fade over 10 px."""
@@ -32,7 +32,7 @@ Tile = tuple[slice, slice]
 """Rows and columns of a tile."""
 
 
-def tile_starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[int]:
+def tile_starts(length: int, window: int, overlap: int = MIN_OVERLAP) -> list[int]:
     """Return the start positions of tiles along one image side.
 
     Args:
@@ -54,7 +54,7 @@ def tile_starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[
     return [*starts, length - window]
 
 
-def make_tiles(size: tuple[int, int], tile: tuple[int, int], overlap: int = LEAST_OVERLAP) -> list[Tile]:
+def make_tiles(size: tuple[int, int], tile: tuple[int, int], overlap: int = MIN_OVERLAP) -> list[Tile]:
     """Cover an image with overlapping tiles, in row-major order.
 
     Args:
@@ -132,11 +132,11 @@ OVERLAP = 64
 """Preferred overlap of tiles, pixels, so that each tile has context beyond its seams."""
 MIN_TILE = 128
 """Smallest side of an automatically chosen tile, pixels; smaller tiles have too little context."""
-SHARE = 0.75
+MEMORY_FRACTION = 0.75
 """Fraction of the free memory that is used by default."""
 MEMORY_MARGIN = 1.1
 """Factor on the memory that an error message suggests, because the memory of a process varies."""
-LEAST_ZOOM, MOST_ZOOM = 0.25, 4.0
+MIN_ZOOM, MAX_ZOOM = 0.25, 4.0
 """Limits of the zoom: working size divided by image size."""
 MAX_BATCH_SIZE = 8
 """Pairs or tiles in a batch on a GPU; a CPU is no faster with more than one."""
@@ -174,7 +174,7 @@ class FlowPlan:
     def tiles(self) -> list[Tile]:
         """Tiles of an image; a single one for whole images."""
         tile = self.tile or self.working
-        return make_tiles(self.working, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+        return make_tiles(self.working, tile, max(MIN_OVERLAP, min(OVERLAP, min(tile) // 4)))
 
     def __str__(self) -> str:
         batch = f"{self.batch_size} at a time" if self.batch_size > 1 else "one at a time"
@@ -215,14 +215,14 @@ def check_zoom(zoom: float | None) -> None:
     """Validate a zoom factor; None means the network's default.
 
     Raises:
-        InputError: if it is not a number between `LEAST_ZOOM` and `MOST_ZOOM`.
+        InputError: if it is not a number between `MIN_ZOOM` and `MAX_ZOOM`.
     """
     if zoom is None:
         return
     is_number = isinstance(zoom, numbers.Real) and not isinstance(zoom, bool)
-    if not is_number or not LEAST_ZOOM <= zoom <= MOST_ZOOM:
+    if not is_number or not MIN_ZOOM <= zoom <= MAX_ZOOM:
         raise InputError(
-            f"images cannot be resized by a zoom of {zoom!r}; give a zoom from {LEAST_ZOOM:g} to {MOST_ZOOM:g}."
+            f"images cannot be resized by a zoom of {zoom!r}; give a zoom from {MIN_ZOOM:g} to {MAX_ZOOM:g}."
         )
 
 
@@ -389,7 +389,7 @@ def _required_bytes(
 def _memory_budget(device: torch.device, memory: int | None) -> Budget:
     free, holds_frames = free_bytes(device), device.type == "cpu"
     if memory is None:
-        return Budget(None if free is None else int(SHARE * free), holds_frames)
+        return Budget(None if free is None else int(MEMORY_FRACTION * free), holds_frames)
     available = max(0, memory - (_resident_bytes() if holds_frames else 0))
     return Budget(available if free is None else min(available, free), holds_frames)
 

@@ -62,7 +62,7 @@ def build_trajectories(displacements: Tensor, confidence: Tensor) -> Trajectorie
     return Trajectories(torch.where(confidence > 0, displacements, 0.0), confidence)
 
 
-def seen_from(trajectories: Trajectories, warp: Tensor) -> Trajectories:
+def resample_trajectories(trajectories: Trajectories, warp: Tensor) -> Trajectories:
     """Resample trajectories at warped positions, with displacements relative to the cell centers of the output.
 
     Args:

@@ -181,7 +181,7 @@ def boundaries(labels: Tensor) -> Tensor:
 def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
     """Compute the fraction of true boundary pixels with a predicted boundary nearby.
 
-    Small regions have boundaries everywhere, so this is only meaningful together with `boundary_share`.
+    Small regions have boundaries everywhere, so this is only meaningful together with `boundary_fraction`.
 
     Args:
         labels: H x W, int64.
@@ -196,7 +196,7 @@ def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
     return float(near[target].float().mean()) if bool(target.any()) else float("nan")
 
 
-def boundary_share(labels: Tensor) -> float:
+def boundary_fraction(labels: Tensor) -> float:
     """Compute the fraction of pixels that are boundary pixels."""
     return float(boundaries(labels).float().mean())
 

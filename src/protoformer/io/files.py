@@ -100,7 +100,7 @@ def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> N
         raise InputError(f"{path} has a damaged header (its size is {width}x{height}); make or download it again.")
 
 
-def wrong_length(
+def length_error(
     path: str | os.PathLike[str], size: int, expected: int, dimensions: tuple[int, int] | None = None
 ) -> InputError:
     """Return the error for a file of the wrong length.
@@ -319,7 +319,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
-LONGEST_SHOWN = 120
+MAX_REPR_LENGTH = 120
 """Maximum number of characters of a value in a message; longer values are shortened in the middle."""
 
 
@@ -330,7 +330,7 @@ class _ShortRepr(reprlib.Repr):
         super().__init__()
         self.maxlevel = 4
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 8
-        self.maxstring = self.maxother = LONGEST_SHOWN
+        self.maxstring = self.maxother = MAX_REPR_LENGTH
 
     def repr_int(self, x: int, level: int) -> str:
         # Python does not format integers of more than 4300 digits, and is slow below that.
@@ -341,8 +341,8 @@ _SHORT_REPR = _ShortRepr()
 
 
 def short_repr(value: object) -> str:
-    """Return `repr(value)`, shortened to `LONGEST_SHOWN` characters."""
-    return shorten(_SHORT_REPR.repr(value), LONGEST_SHOWN)
+    """Return `repr(value)`, shortened to `MAX_REPR_LENGTH` characters."""
+    return shorten(_SHORT_REPR.repr(value), MAX_REPR_LENGTH)
 
 
 MAX_NAME_BYTES = 200
@@ -377,7 +377,7 @@ def name_key(name: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
 
 
-def leads_out(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
+def is_outside(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
     """Return whether the parent of `path` lies outside `folder` after resolving links and '..'."""
     # Path.resolve() raises on a loop of links, realpath does not.
     return not Path(os.path.realpath(Path(path).parent)).is_relative_to(os.path.realpath(folder))

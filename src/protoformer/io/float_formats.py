@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from protoformer.errors import InputError
 from protoformer.io.arrays import as_float32, as_flow, as_values
-from protoformer.io.files import check_dimensions, open_input, read_exactly, write_atomically, wrong_length
+from protoformer.io.files import check_dimensions, length_error, open_input, read_exactly, write_atomically
 
 TAG = struct.pack("<f", 202021.25)
 _SIZE = struct.Struct("<ii")
@@ -40,7 +40,7 @@ def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -
         # A damaged header may declare terabytes, so the file size is checked before anything is allocated.
         body = 4 * channels * width * height
         if size != file.tell() + body:
-            raise wrong_length(path, size, file.tell() + body, (width, height))
+            raise length_error(path, size, file.tell() + body, (width, height))
         data = read_exactly(file, body, path)
     return np.frombuffer(data, "<f4").reshape(height, width, channels).astype(np.float32)
 
@@ -97,7 +97,7 @@ def read_cam(path: str | os.PathLike[str]) -> Camera:
         size = os.fstat(file.fileno()).st_size
         read_tag(file, ".cam", path)
         if size != _CAMERA_BYTES:
-            raise wrong_length(path, size, _CAMERA_BYTES)
+            raise length_error(path, size, _CAMERA_BYTES)
         data = read_exactly(file, 8 * _CAMERA_VALUES, path)
     values = np.frombuffer(data, "<f8").astype(np.float64)
     if not np.isfinite(values).all():
@@ -166,7 +166,7 @@ def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
         # The file size tells a separator of two characters (CRLF) from pixel data.
         separator = 2 if start.startswith(b"\r\n", header.end) and size == header.end + 2 + body else 1
         if size != header.end + separator + body:
-            raise wrong_length(path, size, header.end + separator + body, (header.width, header.height))
+            raise length_error(path, size, header.end + separator + body, (header.width, header.height))
         file.seek(header.end + separator)
         data = read_exactly(file, body, path)
     shape = (header.height, header.width, header.channels)[: 2 if header.channels == 1 else 3]

@@ -17,7 +17,7 @@ from protoformer.io.png import GRAY, RGB, encode_png, read_png16
 _ZERO_MOTION = np.float32(32768)
 _STEPS_PER_PIXEL = np.float32(64)
 _STEPS_PER_UNIT = np.float32(256)
-FARTHEST_KITTI = 65535 / 256
+MAX_KITTI_DEPTH = 65535 / 256
 """Maximum depth of the KITTI format, in meters."""
 
 
@@ -175,7 +175,7 @@ def _max_motion(size: tuple[int, ...]) -> npt.NDArray[np.float64]:
     return np.array([size[1] - 1, size[0] - 1], dtype=np.float64)
 
 
-FARTHEST_MM = 65.535
+MAX_MM_DEPTH = 65.535
 """Maximum depth of a 16-bit png in millimeters, in meters."""
 _STEPS_PER_METER = 1000
 

@@ -188,7 +188,7 @@ class MotionAnalyzer:
         shifts = forward[0] * self._upscale[0] + 1j * forward[1] * self._upscale[1]
         motion = fit_motion(self._centers.ravel(), shifts.ravel(), forward[2].ravel())
         # Without much texture only a small area can fit any motion, which is no sign of a cut.
-        unmatched = motion.trust < CUT_INLIERS * float(before.texture.mean())
+        unmatched = motion.inlier_fraction < CUT_INLIERS * float(before.texture.mean())
         if unmatched and float(np.abs(before.colors - after.colors).sum()) / 2 > CUT_COLOR_DISTANCE:
             return None
         return FramePair(motion, flows)
@@ -198,7 +198,7 @@ class MotionAnalyzer:
         if after.texture.mean() >= BLUR_TEXTURE * before.texture.mean():
             return False
         pair = self.match_frames(before, after)
-        return pair is None or pair.motion.trust < BLUR_INLIERS
+        return pair is None or pair.motion.inlier_fraction < BLUR_INLIERS
 
     def local_warps(self, smalls: list[Tensor], flows: Mapping[int, Tensor], indices: list[int]) -> list[StoredField]:
         """Predict warps and subtract the nearest similarities.

@@ -26,18 +26,18 @@ class Motion:
     Attributes:
         turn: Scale and rotation.
         shift: Translation, pixels.
-        trust: Weighted fraction of inliers in the frame, in [0, 1].
+        inlier_fraction: Weighted fraction of inliers in the frame, in [0, 1].
     """
 
     turn: complex
     shift: complex
-    trust: float
+    inlier_fraction: float
 
     def split(self, parts: int) -> "Motion":
         """Return the motion that, applied `parts` times, equals this one."""
         turn = self.turn ** (1 / parts)
         total = sum(turn**power for power in range(parts))
-        return Motion(turn, self.shift / total, self.trust)
+        return Motion(turn, self.shift / total, self.inlier_fraction)
 
 
 def centered_cells(rows: int, columns: int, size: tuple[int, int]) -> Complex:

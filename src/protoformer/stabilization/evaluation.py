@@ -52,7 +52,7 @@ class ClipScore:
 
     def reliable_score(self, measure: str) -> float:
         """Return one of MEASURES; NaN for the stability of a clip that is too short."""
-        unreliable = measure.startswith("stability") and not self.scores.is_telling
+        unreliable = measure.startswith("stability") and not self.scores.is_reliable
         return math.nan if unreliable else float(getattr(self.scores, measure))
 
 

@@ -143,7 +143,9 @@ def stabilized_motions(motions: Sequence[Motion], corrections: Corrections) -> l
     for index, motion in enumerate(motions):
         turn, next_turn = corrections.turns[index], corrections.turns[index + 1]
         shift = motion.turn * corrections.shifts[index] + motion.shift - corrections.shifts[index + 1]
-        output.append(Motion(complex(motion.turn * turn / next_turn), complex(shift / next_turn), motion.trust))
+        output.append(
+            Motion(complex(motion.turn * turn / next_turn), complex(shift / next_turn), motion.inlier_fraction)
+        )
     return output
 
 

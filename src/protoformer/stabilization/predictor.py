@@ -80,7 +80,7 @@ class StabilizeOptions:
             )
 
     @property
-    def share(self) -> float:
+    def crop_fraction(self) -> float:
         """Fraction of the sides within which corrections are planned; "auto" may choose a smaller one."""
         return float(self.crop) if not isinstance(self.crop, str) else DEFAULT_CROP
 
@@ -232,7 +232,7 @@ class StabilizationPredictor(SummaryRepr):
             size=analysis.size,
             corrections=corrections,
             local=StoredFields(analysis.local, options.strength) if options.strength else (),
-            share=largest_crop(corrections, frame) if auto else options.share,
+            crop_fraction=largest_crop(corrections, frame) if auto else options.crop_fraction,
             border=options.crop == "none",
             path_before=_accumulate_paths(before),
             path_after=_accumulate_paths(after),
@@ -259,7 +259,7 @@ def _plan_shots(analysis: ClipAnalysis, options: StabilizeOptions) -> tuple[Fram
         cuts = tuple(shot.first for shot in analysis.shots[1:])
         return mean_acceleration(_accumulate_paths(after), cuts) <= MAX_ACCELERATION * analysis.size[1]
 
-    plan = plan_within(options.share)
+    plan = plan_within(options.crop_fraction)
     fixed = options.crop != "auto" or options.tripod or options.delay is not None or not options.strength
     if fixed or is_steady(plan[1]):
         return plan

@@ -77,7 +77,7 @@ class SyntheticScenes:
 
 GOLDEN = 0.6180339887498949
 """Fractional part of the golden ratio."""
-TOGETHER = 128
+SCENES_PER_DRAW = 128
 """Number of scenes that are drawn at once."""
 Batch = TypeVar("Batch")
 """A `FlowSample`, `DepthSample`, `TrackClip` or `StabilityClip`."""
@@ -143,7 +143,7 @@ class SceneStream(IterableDataset[Batch]):
 
     def _scenes(self, batch_index: int) -> Scenes:
         """Return the scenes of a batch; several batches are drawn at once, which takes as long as one."""
-        batches_per_group = max(1, TOGETHER // self.batch_size)
+        batches_per_group = max(1, SCENES_PER_DRAW // self.batch_size)
         group, offset = divmod(batch_index, batches_per_group)
         if self._cache is None or self._cache[0] != group:
             first = group * batches_per_group * self.batch_size

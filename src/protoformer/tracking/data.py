@@ -15,7 +15,7 @@ from protoformer.errors import InputError
 from protoformer.geometry.boxes import Crops, box_centers, clip_boxes
 from protoformer.io.image import read_image
 from protoformer.models.config import ModelConfig
-from protoformer.synthetic.ground_truth import any_targets, track_frames
+from protoformer.synthetic.ground_truth import sample_targets, track_frames
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackClip, TrackPairs, TrackSequence
@@ -250,12 +250,12 @@ class SyntheticPairs:
 
     config: ModelConfig
 
-    def __call__(self, renderer: Renderer, look: str) -> TrackPairs:
+    def __call__(self, renderer: Renderer, render_pass: str) -> TrackPairs:
         """Render a batch of pairs on the renderer's device.
 
         Args:
             renderer: Renderer of the scenes.
-            look: Render pass, "clean" or "final".
+            render_pass: Render pass, "clean" or "final".
         """
         scenes = renderer.scenes
         draws = SceneRandom(SALT, scenes.sensor.key)
@@ -263,7 +263,7 @@ class SyntheticPairs:
         gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
         backwards = draws.whether("backwards", 0.5)
         times = torch.where(backwards, start + gap, start), torch.where(backwards, start, start + gap)
-        clip = track_frames(renderer, look, times, partial(any_targets, draws=draws))
+        clip = track_frames(renderer, render_pass, times, partial(sample_targets, draws=draws))
         own = torch.arange(scenes.count)
         neighbor = torch.where((own ^ 1) < scenes.count, own ^ 1, own)
         negative = draws.whether("stranger", NEGATIVES) & (neighbor != own)

@@ -66,7 +66,7 @@ class TrackingEngine:
 
     @torch.no_grad()
     def locate(
-        self, pixels: Tensor, crops: Crops, expected: Tensor, firmness: Tensor, template: Tensors
+        self, pixels: Tensor, crops: Crops, expected: Tensor, prior_strength: Tensor, template: Tensors
     ) -> tuple[Tensor, Tensor]:
         """Locate targets in their search regions.
 
@@ -74,7 +74,7 @@ class TrackingEngine:
             pixels: 3 x H x W, the frame.
             crops: N search regions.
             expected: N x 4, expected boxes in pixels of the frame.
-            firmness: N, strength of the prior at the expected boxes.
+            prior_strength: N, strength of the prior at the expected boxes.
             template: Tensors as returned by `embed`.
 
         Returns:
@@ -83,7 +83,7 @@ class TrackingEngine:
         expected_in_crop = crops.boxes_in(expected).to(self._device)
         with self._lock:
             boxes, scores = self._locate(
-                self._crop(pixels, crops), expected_in_crop, firmness.to(self._device), *template
+                self._crop(pixels, crops), expected_in_crop, prior_strength.to(self._device), *template
             )
             return crops.boxes_out(boxes.cpu()), scores.cpu()
 
@@ -108,12 +108,12 @@ def _locate(
     half: bool,
     search: Tensor,
     expected: Tensor,
-    firmness: Tensor,
+    prior_strength: Tensor,
     *template: Tensor,
 ) -> Tensors:
     """Run the network: boxes, N x 4, in pixels of the search crop, and scores, N."""
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        prediction = network.locate(Template(*template), search, expected, firmness)
+        prediction = network.locate(Template(*template), search, expected, prior_strength)
     return prediction.boxes[-1].float(), prediction.score_logits.float().sigmoid()
 
 

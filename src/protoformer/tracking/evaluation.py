@@ -73,13 +73,13 @@ class SequenceScore:
         name: Name of the sequence.
         method: Name of the method.
         scores: Scores.
-        frames_a_second: Speed of the method, without reading images.
+        fps: Speed of the method, without reading images.
     """
 
     name: str
     method: str
     scores: TrackScores
-    frames_a_second: float
+    fps: float
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class MethodScore:
 
     Attributes:
         scores: Scores, with equal weights for all sequences.
-        frames_a_second: Speed of the method, without reading images.
+        fps: Speed of the method, without reading images.
     """
 
     scores: TrackScores
-    frames_a_second: float
+    fps: float
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def tracks_csv(evaluation: TrackEvaluation) -> str:
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
         values = ("" if math.isnan(cell) else cell for cell in cells)
-        writer.writerow([score.name, score.method, *values, round(score.frames_a_second, 2), ""])
+        writer.writerow([score.name, score.method, *values, round(score.fps, 2), ""])
     for each in evaluation.unusable:
         writer.writerow([each.name, *[""] * (len(FIELDS) + 2), each.problem])
     return text.getvalue()
@@ -436,7 +436,7 @@ def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
             label,
             f"{each.scores.sequences} sequences",
             *(_percent(getattr(each.scores, field)) for field in COLUMNS.values()),
-            f"{each.frames_a_second:.1f}",
+            f"{each.fps:.1f}",
         )
         for label, each in evaluation.methods.items()
     ]

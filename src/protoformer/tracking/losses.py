@@ -25,18 +25,18 @@ class TrackLoss:
         distance: Mean over stages of |edges - truth|_1, in sides of the search crop.
         overlap: Mean over stages of 1 - GIoU.
         corners: Cross-entropy of the corner heat maps, nats.
-        doubt: Cross-entropy of the score, nats.
+        score: Cross-entropy of the score, nats.
         iou: Mean IoU of the last box.
-        right: Accuracy of the score as a classifier of the target's presence.
+        accuracy: Accuracy of the score as a classifier of the target's presence.
     """
 
     total: Tensor
     distance: Tensor
     overlap: Tensor
     corners: Tensor
-    doubt: Tensor
+    score: Tensor
     iou: Tensor
-    right: Tensor
+    accuracy: Tensor
 
 
 def track_loss(

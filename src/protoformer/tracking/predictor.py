@@ -192,9 +192,9 @@ class Tracker:
         check_size(size, self._size)
         regions = [target.search_region(config.surroundings, size) for target in self._targets]
         expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
-        firmness = torch.tensor([target.firmness for target in self._targets], dtype=torch.float32)
+        prior_strength = torch.tensor([target.prior_strength for target in self._targets], dtype=torch.float32)
         crops = _search_crops(regions, config.search_side)
-        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, firmness, self._memory.template)
+        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, prior_strength, self._memory.template)
         boxes, scores = box_tensor.tolist(), score_tensor.tolist()
         self._targets = [
             target.after(tuple(box), score, region.remote, size)

@@ -22,7 +22,7 @@ PATIENCE = 10
 region of a grid over the whole frame."""
 MAX_STRIDE = 2 / 3
 """Largest distance between neighboring regions of that grid, in sides of a region."""
-FIRMNESS = 30.0
+PRIOR_STRENGTH = 30.0
 """Penalty, in nats, of a corner at a distance of one search region from its last position. It grows with the square of
 the distance, so a distractor 0.3 of the region away must be likelier by 2.7 nats."""
 SIZE_RATE, MAX_SIZE_CHANGE = 0.8, 4 / 3
@@ -59,13 +59,13 @@ class Target:
 
     Attributes:
         box: Last confident box, (x, y, w, h) in pixels.
-        lost_for: Frames since then.
+        frames_lost: Frames since then.
         first_size: Square root of the area of the first box, pixels; by default that of `box`.
         mean_size: Running mean of the square root of the area, pixels; by default that of `box`.
     """
 
     box: Box
-    lost_for: int = 0
+    frames_lost: int = 0
     first_size: float = field(default=0.0, compare=False)
     mean_size: float = field(default=0.0, compare=False)
 
@@ -76,12 +76,12 @@ class Target:
     @property
     def lost(self) -> bool:
         """Whether the target was not visible in the last frame."""
-        return self.lost_for > 0
+        return self.frames_lost > 0
 
     @property
-    def firmness(self) -> float:
-        """Strength of the position prior, as in `FIRMNESS`; 0 while the target is lost."""
-        return 0.0 if self.lost else FIRMNESS
+    def prior_strength(self) -> float:
+        """Strength of the position prior, as in `PRIOR_STRENGTH`; 0 while the target is lost."""
+        return 0.0 if self.lost else PRIOR_STRENGTH
 
     def search_region(self, surroundings: float, size: tuple[int, int]) -> SearchRegion:
         """Return the search region of the next frame.
@@ -92,8 +92,8 @@ class Target:
         """
         x, y, width, height = self.box
         extent = max(self.mean_size if self.lost else _root_area(self.box), MIN_REGION * self.first_size)
-        side = surroundings * extent * math.exp(min(self.lost_for * math.log(GROWTH), math.log(MAX_GROWTH)))
-        overdue = self.lost_for - PATIENCE
+        side = surroundings * extent * math.exp(min(self.frames_lost * math.log(GROWTH), math.log(MAX_GROWTH)))
+        overdue = self.frames_lost - PATIENCE
         if overdue <= 0 or overdue % 2 == 0:
             return SearchRegion(x + width / 2, y + height / 2, side)
         columns, rows = (max(1, math.ceil(length / (MAX_STRIDE * side))) for length in (size[1], size[0]))
@@ -112,7 +112,7 @@ class Target:
         threshold = (REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE) if self.lost else LOST_SCORE
         box = clip_to_frame(predicted if self.lost else self._smooth_size(predicted), size)
         if not score >= threshold or box is None:
-            return replace(self, lost_for=self.lost_for + 1)
+            return replace(self, frames_lost=self.frames_lost + 1)
         mean_size = self.mean_size * (_root_area(box) / self.mean_size) ** SIZE_MOMENTUM
         return Target(box, first_size=self.first_size, mean_size=mean_size)
 
@@ -151,7 +151,7 @@ def clip_to_frame(box: Box, size: tuple[int, int]) -> Box | None:
     return left, top, right - left, bottom - top
 
 
-EVERY = 5
+UPDATE_INTERVAL = 5
 """Frames between template updates."""
 MIN_UPDATE_SCORE = 0.8
 """Score from which on a frame updates the template; below it the target may be occluded."""
@@ -180,7 +180,7 @@ class TemplateMemory:
         self._num_frames = 0
 
     def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
-        """Update the templates of confident targets, once in every `EVERY` frames.
+        """Update the templates of confident targets, once in every `UPDATE_INTERVAL` frames.
 
         Args:
             pixels: 3 x H x W, the frame.
@@ -188,7 +188,7 @@ class TemplateMemory:
             scores: Confidence of each target.
         """
         self._num_frames += 1
-        if self._num_frames % EVERY:
+        if self._num_frames % UPDATE_INTERVAL:
             return
         confident = [
             index for index, score in enumerate(scores) if score >= MIN_UPDATE_SCORE and not targets[index].lost

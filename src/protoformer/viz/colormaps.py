@@ -114,7 +114,7 @@ _RANGE_PERCENTILES = (2.0, 98.0)
 _STOPS = ((255, 246, 190), (255, 176, 74), (228, 92, 79), (155, 48, 120), (78, 36, 124), (18, 18, 62))
 """From the nearest to the farthest: cream, amber, coral, plum, violet, night."""
 _COLORS = 256
-LEAST_RATIO = 1.5
+MIN_RANGE_RATIO = 1.5
 """Minimum ratio of the depths of the last and the first color, so that a flat wall is not stretched over all colors."""
 _BAND = 2**18
 """Pixels that are converted at a time, since conversion takes many times the memory of the image."""
@@ -163,7 +163,7 @@ def default_depth_range(depths: npt.ArrayLike) -> tuple[float, float]:
     if not valid.size:
         return 1.0, 2.0
     near, far = np.percentile(valid, _RANGE_PERCENTILES).tolist()
-    return near, max(far, LEAST_RATIO * near)
+    return near, max(far, MIN_RANGE_RATIO * near)
 
 
 def depth_legend(width: int, height: int) -> npt.NDArray[np.uint8]:
@@ -229,7 +229,7 @@ def _resolve_range(depth: npt.NDArray[np.float32], near: float | None, far: floa
     if near is None or far is None:
         default = default_depth_range(depth)
         near = default[0] if near is None else near
-        far = max(default[1], LEAST_RATIO * near) if far is None else far
+        far = max(default[1], MIN_RANGE_RATIO * near) if far is None else far
     if not 0 < near < far < float("inf"):
         raise InputError(f"colors cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
     return near, far

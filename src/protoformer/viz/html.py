@@ -147,13 +147,13 @@ def to_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-MOST_CELLS = 2**20
+MAX_CELLS = 2**20
 """Maximum number of cells sent to the browser; larger images are subsampled."""
 
 
-def cell_step(height: int, width: int, most_cells: int) -> int:
-    """Return the subsampling step, in pixels per axis, that reduces an image to about `most_cells` cells."""
-    return math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
+def cell_step(height: int, width: int, max_cells: int) -> int:
+    """Return the subsampling step, in pixels per axis, that reduces an image to about `max_cells` cells."""
+    return math.ceil(math.sqrt(max(1.0, height * width / max_cells)))
 
 
 def confidence_text(confidence: Tensor, step: int) -> str:

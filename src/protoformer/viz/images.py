@@ -45,7 +45,11 @@ def hex_colors(colors: Tensor) -> list[str]:
 
 
 def draw_assignment(
-    prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65, seen: tuple[int, int] | None = None
+    prototypes: Prototypes,
+    image: Tensor,
+    stride: int,
+    strength: float = 0.65,
+    input_size: tuple[int, int] | None = None,
 ) -> Pixels:
     """Tint each pixel of an image by the prototype that `Prototypes.owners` assigns it to.
 
@@ -55,13 +59,13 @@ def draw_assignment(
         image: 3 x H x W in [0, 1], the first image of the batch.
         stride: Image pixels per cell of the maps.
         strength: Opacity of the tint in [0, 1].
-        seen: (height, width) at which the network processed the image; None: H x W.
+        input_size: (height, width) at which the network processed the image; None: H x W.
 
     Returns:
         uint8 H x W x 3.
     """
     size = (image.shape[1], image.shape[2])
-    height, width = seen or size
+    height, width = input_size or size
     image = resize(image[None], (height, width))[0]
     owner = prototypes.owners[0].view(prototypes.size)
     fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()

@@ -116,7 +116,7 @@ DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
         noise=0.02,
         erase=0.0,
     ),
-    "film": DepthAugmentation(
+    "sintel": DepthAugmentation(
         crop=(352, 832), pixels=KITTI_PIXELS, min_scale=-0.25, max_scale=0.6, rotation=0.05, erase_size=(50, 100)
     ),
 }
