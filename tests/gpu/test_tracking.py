@@ -20,7 +20,7 @@ from protoformer.tracking.data import SyntheticPairs
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
-from protoformer.tracking.target import UPDATE_INTERVAL
+from protoformer.tracking.tracker import UPDATE_INTERVAL
 from protoformer.tracking.training import TrackTask
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
 from protoformer.training.step import WARM_UP

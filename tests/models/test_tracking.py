@@ -16,7 +16,7 @@ from protoformer.models.heads.tracking import (
     clamp_box_size,
 )
 from protoformer.models.networks import build_network
-from protoformer.tracking.target import PRIOR_STRENGTH
+from protoformer.tracking.tracker import PRIOR_STRENGTH
 
 SMALL = {"search_side": 64, "reference_side": 48}
 

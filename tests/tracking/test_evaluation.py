@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
@@ -131,13 +131,13 @@ def test_peers_stand_beside_with_ours_over_what_they_know(otb: Path) -> None:
     (otb.parent / "peers.json").write_text(json.dumps({"tracking": peers}))
     found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
     own, peer = found.others
-    assert (own.label, own.measured_on, own.success) == ("right", "1 of these", pytest.approx(20 / 21))
-    assert peer == PublishedTracking("Peer", "1 of these", 0.5, 0.75)
+    assert (own.label, own.measured_on, own.scores["success"]) == ("right", "1 of these", pytest.approx(20 / 21))
+    assert peer == PublishedResult("Peer", "1 of these", {"success": 0.5, "precision": 0.75})
 
 
 def test_the_paper_s_rows_are_those_of_the_paper(otb: Path) -> None:
-    assert [PUBLISHED_TRACKING[name][0].success for name in ("lasot", "trackingnet")] == [0.648, 0.8]
-    assert [PUBLISHED_TRACKING[name][0].precision for name in ("lasot", "trackingnet")] == [0.674, 0.772]
+    assert [PUBLISHED_TRACKING[name][0].scores["success"] for name in ("lasot", "trackingnet")] == [0.648, 0.8]
+    assert [PUBLISHED_TRACKING[name][0].scores["precision"] for name in ("lasot", "trackingnet")] == [0.674, 0.772]
     found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb)
     assert found.others == PUBLISHED_TRACKING["lasot"]
     found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb, compare=False)

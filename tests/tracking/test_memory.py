@@ -6,7 +6,7 @@ import torch
 import protoformer as pf
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.engine import TrackingEngine
-from protoformer.tracking.target import LATEST_WEIGHT, MIN_UPDATE_SCORE, UPDATE_INTERVAL, Target, TemplateMemory
+from protoformer.tracking.tracker import LATEST_WEIGHT, MIN_UPDATE_SCORE, UPDATE_INTERVAL, Target, TemplateMemory
 
 TARGETS = (Target((20.0, 12.0, 16.0, 14.0)), Target((50.0, 30.0, 10.0, 18.0)))
 

@@ -8,7 +8,7 @@ from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
 from protoformer.models.heads.tracking import Template, TrackPrediction
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.tracking.target import PATIENCE
+from protoformer.tracking.tracker import PATIENCE
 
 HEIGHT, WIDTH = 160, 240
 RED, GREEN = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5)

@@ -3,7 +3,6 @@
 Every file is written atomically. Clips are rendered frame by frame, so memory use does not depend on their length.
 """
 
-import io
 import itertools
 import json
 import zlib
@@ -23,7 +22,7 @@ from protoformer import __version__
 from protoformer.datasets.tree import choose, read_text
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.io.files import check_output, make_folder, write_atomically
+from protoformer.io.files import check_output, csv_text, make_folder, write_atomically
 from protoformer.io.float_formats import Camera, write_cam, write_dpt, write_flo
 from protoformer.io.image import write_image
 from protoformer.synthetic.generator import SyntheticScenes
@@ -298,17 +297,16 @@ def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, on_f
 
 def _camera_paths_csv(renderer: Renderer, frames: int) -> str:
     """Format the poses of the shaky and the steady camera at every frame as csv."""
-    text = io.StringIO()
     columns = [f"{camera}_{axis}" for camera in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
-    text.write(",".join(("frame", "time", *columns)) + "\n")
+    rows: list[list[object]] = [["frame", "time", *columns]]
     for number in range(frames):
         time = torch.tensor([number / renderer.scenes.fps], dtype=torch.float64)
         values = [float(time)]
         for steady in (False, True):
             rotation, position = renderer.scenes.camera.pose(time, steady)
             values += [*position[0].tolist(), *cv2.Rodrigues(rotation[0].numpy())[0][:, 0].tolist()]
-        text.write(f"{number}," + ",".join(f"{value:.9g}" for value in values) + "\n")
-    return text.getvalue()
+        rows.append([number, *(f"{value:.9g}" for value in values)])
+    return csv_text(rows)
 
 
 LAYOUTS = {

@@ -9,7 +9,7 @@ import reprlib
 import secrets
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -244,6 +244,13 @@ def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), text
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Format rows of cells as csv with one line each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 class TableWriter:
     """Context manager that writes a csv file with a header atomically.
 
@@ -289,9 +296,7 @@ class TableWriter:
         self._file.__exit__(kind, error, trace)
 
     def _line(self, cells: Sequence[str | int]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        self._bytes.write(text.getvalue().encode())
+        self._bytes.write(csv_text([cells]).encode())
 
 
 class UnfitFileError(OSError):

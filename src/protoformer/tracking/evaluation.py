@@ -1,10 +1,8 @@
 """Evaluation of trackers on a dataset: one pass over every sequence, initialized with its first box."""
 
-import csv
-import io
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking, peer_results
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult, peer_rows
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
-from protoformer.io.files import open_atomic
+from protoformer.io.files import csv_text, open_atomic
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import TrackSequence
 from protoformer.tracking.metrics import (
@@ -35,7 +33,7 @@ from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.html import Figure, Page, Section
 from protoformer.viz.plots import Curve, line_plot
-from protoformer.viz.text import score_table
+from protoformer.viz.text import format_score, score_table
 
 
 class TrackMetric(Averages):
@@ -73,13 +71,15 @@ class SequenceScore:
         name: Name of the sequence.
         method: Name of the method.
         scores: Scores.
-        fps: Speed of the method, without reading images.
+        frames: Number of frames of the sequence.
+        seconds: Run time of the method, without reading images.
     """
 
     name: str
     method: str
     scores: TrackScores
-    fps: float
+    frames: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -124,21 +124,9 @@ class TrackEvaluation:
     dataset: str
     methods: dict[str, MethodScore]
     sequences: tuple[SequenceScore, ...]
-    others: tuple[PublishedTracking, ...]
+    others: tuple[PublishedResult, ...]
     without_truth: int
     unusable: tuple[UnusableSequence, ...] = ()
-
-
-@dataclass
-class _Run:
-    """Running totals of one method."""
-
-    metric: "TrackMetric"
-    frames: int = 0
-    seconds: float = 0.0
-
-    def score(self) -> MethodScore:
-        return MethodScore(self.metric.compute(), self.frames / max(self.seconds, 1e-9))
 
 
 def evaluate_track(
@@ -177,7 +165,7 @@ def evaluate_track(
         advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"
         raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
     counter = _FrameCounter(progress, sum(counts) * len(methods))
-    runs = {label: _Run(TrackMetric()) for label in methods}
+    metrics = {label: TrackMetric() for label in methods}
     scored: list[SequenceScore] = []
     unusable: list[UnusableSequence] = []
     for index in (index for index, count in enumerate(counts) if count):
@@ -189,14 +177,18 @@ def evaluate_track(
             unusable.append(UnusableSequence(sequence.name, str(error)))
             continue
         for label, (boxes, seconds) in tracks.items():
-            scored.append(_score(sequence, label, boxes, seconds, runs[label]))
+            scores = _score_sequence(metrics[label], boxes, sequence)
+            scored.append(SequenceScore(sequence.name, label, scores, len(boxes), seconds))
             if keep:
                 keep(sequence, label, boxes)
     if not scored:
         raise InputError(f"no sequence of {name} can be used; of the first, {unusable[0].problem}")
     return TrackEvaluation(
         dataset=name,
-        methods={label: run.score() for label, run in runs.items()},
+        methods={
+            label: MethodScore(metric.compute(), _fps([each for each in scored if each.method == label]))
+            for label, metric in metrics.items()
+        },
         sequences=tuple(scored),
         others=other_rows(name, root, scored) if compare else (),
         without_truth=counts.count(0),
@@ -268,59 +260,44 @@ def _frames_with_truth(sequence: TrackSequence) -> int:
     return len(trimmed.frames) if bool(trimmed.present[1:].any()) else 0
 
 
-def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, run: _Run) -> SequenceScore:
-    """Score one sequence and add it to the totals of its method."""
+def _score_sequence(metric: TrackMetric, boxes: Tensor, sequence: TrackSequence) -> TrackScores:
+    """Return the scores of one sequence and add it to the metric."""
     try:
-        run.metric.update(boxes, sequence.boxes, sequence.present)
+        metric.update(boxes, sequence.boxes, sequence.present)
     except ValueError as error:  # for example a box that is not finite
         raise InputError(f"the track of {sequence.name} cannot be scored ({error}); try another method.") from None
-    run.frames, run.seconds = run.frames + len(boxes), run.seconds + seconds
-    scores = track_scores(boxes, sequence.boxes, sequence.present)
-    return SequenceScore(sequence.name, label, scores, len(boxes) / max(seconds, 1e-9))
+    return track_scores(boxes, sequence.boxes, sequence.present)
 
 
-def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedTracking, ...]:
-    """Collect rows for comparison: results of other systems on the same sequences, and published results.
+def _fps(scores: Sequence[SequenceScore]) -> float:
+    return sum(each.frames for each in scores) / max(sum(each.seconds for each in scores), 1e-9)
 
-    If the other systems cover only some sequences, the means of the evaluated methods over these come first.
+
+def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedResult, ...]:
+    """Return comparison rows: means of the peers' results, as in `peer_rows`, then published results.
 
     Args:
         dataset: Name of the dataset.
-        root: Folder of the dataset, next to which `peers.json` may lie.
+        root: Folder of the dataset.
         scored: Scores of the evaluated methods.
     """
-    peers = peer_results(root.resolve(), "tracking", ("success", "precision"))
-    names = {score.name for score in scored}
-    common = {name for name in names if any(name in sequences for sequences in peers.values())}
-    rows = []
-    if common and len(common) < len(names):
-        for label in dict.fromkeys(score.method for score in scored):
-            own = [score.scores for score in scored if score.method == label and score.name in common]
-            rows.append(_mean_row(label, [{"success": each.success, "precision": each.precision} for each in own]))
-    for label, sequences in peers.items():
-        matching = [sequences[name] for name in sorted(common) if name in sequences]
-        if matching:
-            rows.append(_mean_row(label, matching))
-    return (*rows, *PUBLISHED_TRACKING.get(dataset, ()))
-
-
-def _mean_row(label: str, scores: list[dict[str, float]]) -> PublishedTracking:
-    success, precision = (math.fsum(each[field] for each in scores) / len(scores) for field in ("success", "precision"))
-    return PublishedTracking(label, f"{len(scores)} of these", success, precision)
+    own: dict[str, dict[str, dict[str, float]]] = {}
+    for each in scored:
+        scores = {"success": each.scores.success, "precision": each.scores.precision}
+        own.setdefault(each.method, {})[each.name] = scores
+    peers = peer_rows(root, "tracking", own, {"success": "success", "precision": "precision"})
+    return (*peers, *PUBLISHED_TRACKING.get(dataset, ()))
 
 
 def tracks_csv(evaluation: TrackEvaluation) -> str:
     """Format one CSV row per sequence and method, and one with the error message per skipped sequence."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "method", *FIELDS, "frames_a_second", "problem"])
+    rows: list[list[object]] = [["name", "method", *FIELDS, "frames_a_second", "problem"]]
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
         values = ("" if math.isnan(cell) else cell for cell in cells)
-        writer.writerow([score.name, score.method, *values, round(score.fps, 2), ""])
-    for each in evaluation.unusable:
-        writer.writerow([each.name, *[""] * (len(FIELDS) + 2), each.problem])
-    return text.getvalue()
+        rows.append([score.name, score.method, *values, round(_fps([score]), 2), ""])
+    rows += [[each.name, *[""] * (len(FIELDS) + 2), each.problem] for each in evaluation.unusable]
+    return csv_text(rows)
 
 
 def format_boxes(boxes: Tensor) -> str:
@@ -441,7 +418,7 @@ def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
         for label, each in evaluation.methods.items()
     ]
     others = [
-        (row.label, row.measured_on, *(_percent(getattr(row, field, None)) for field in COLUMNS.values()), "")
+        (row.label, row.measured_on, *(_percent(row.scores.get(field)) for field in COLUMNS.values()), "")
         for row in evaluation.others
     ]
     return (*own, *others)
@@ -457,4 +434,4 @@ def _caption(text: str, curves: list[Curve]) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+    return format_score(None if value is None else 100 * value, 1)

@@ -76,6 +76,11 @@ def draw_assignment(
     return to_uint8(resize(torch.where(edge, mixed * 0.4, mixed)[None], size)[0])
 
 
+def stack_2x2(top_left: Pixels, top_right: Pixels, bottom_left: Pixels, bottom_right: Pixels) -> Pixels:
+    """Join four images, H x W x 3, two above two: 2H x 2W x 3."""
+    return np.concatenate((np.hstack((top_left, top_right)), np.hstack((bottom_left, bottom_right))))
+
+
 def frame_pixels(image: Tensor | None) -> Pixels:
     """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3.
 

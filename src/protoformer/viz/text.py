@@ -54,6 +54,11 @@ def predictor_summary(task: str, network: nn.Module, trained: bool, device: torc
     return task, format_training(trained), f"{millions:.2f} M parameters", f"on {device}"
 
 
+def format_score(value: float | None, digits: int, missing: str = "") -> str:
+    """Format a score; `missing` if it is None or NaN."""
+    return missing if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
 def score_table(title: str, caption: str, words: Iterable[str], figures: Iterable[str]) -> Table:
     """Create an empty table of scores.
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.tracking.target import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
+from protoformer.tracking.tracker import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
 
 SIZE = (240, 320)
 BOX = (100.0, 80.0, 40.0, 30.0)

@@ -1,4 +1,4 @@
-"""State of a tracked target: search region, score thresholds, size smoothing and template memory."""
+"""Online tracker: score thresholds, search regions, size smoothing and template memory."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.errors import InputError
+from protoformer.geometry.boxes import Crops
+from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.models.runtime import Tensors
 from protoformer.tracking.engine import TrackingEngine
-from protoformer.tracking.result import Box
+from protoformer.tracking.result import Box, Boxes, TrackedBox, check_boxes, check_size
 
 LOST_SCORE, REDETECT_SCORE, REDETECT_SCORE_REMOTE = 0.6, 0.7, 0.85
 """Score thresholds: a target is lost below the first; a lost target is detected again from the second on, or, in a
@@ -34,6 +37,13 @@ MIN_REGION = 0.25
 """Smallest search region, relative to that of the first box."""
 MIN_SIDE = 2.0
 """Smallest side of a box, pixels."""
+UPDATE_INTERVAL = 5
+"""Frames between template updates."""
+MIN_UPDATE_SCORE = 0.8
+"""Score from which on a frame updates the template; below it the target may be occluded."""
+LATEST_WEIGHT = 0.5
+"""Weight of the latest embedding in the template. The rest is always the first embedding, the only one known to be
+correct, so a wrong update does not persist."""
 
 
 @dataclass(frozen=True)
@@ -151,15 +161,6 @@ def clip_to_frame(box: Box, size: tuple[int, int]) -> Box | None:
     return left, top, right - left, bottom - top
 
 
-UPDATE_INTERVAL = 5
-"""Frames between template updates."""
-MIN_UPDATE_SCORE = 0.8
-"""Score from which on a frame updates the template; below it the target may be occluded."""
-LATEST_WEIGHT = 0.5
-"""Weight of the latest embedding in the template. The rest is always the first embedding, the only one known to be
-correct, so a wrong update does not persist."""
-
-
 class TemplateMemory:
     """Templates of all targets: a mean of the first and the latest embedding of each.
 
@@ -209,3 +210,85 @@ def _blend_templates(template: Tensors, first: Tensors, latest: Tensors, indices
     tokens, parts, summary = (old[indices].lerp(new, LATEST_WEIGHT) for old, new in zip(first, latest, strict=True))
     blended = (tokens, F.normalize(parts, dim=2), summary)  # parts are unit vectors
     return tuple(old.index_copy(0, indices, new) for old, new in zip(template, blended, strict=True))
+
+
+class Tracker:
+    """Online tracker of one or more targets; all targets are located in one forward pass.
+
+    Attributes:
+        targets: State of each target in the latest frame.
+    """
+
+    def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
+        """Initialize the targets.
+
+        Args:
+            engine: Network to run.
+            first: First frame.
+            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
+        """
+        self._engine = engine
+        self.reset(first, boxes)
+
+    def reset(self, frame: ImageLike, boxes: Boxes) -> None:
+        """Discard all targets and start again.
+
+        Args:
+            frame: New first frame, of any size.
+            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
+        """
+        pixels = as_frame(frame, "the frame")
+        self._size = (pixels.shape[1], pixels.shape[2])
+        checked = check_boxes(boxes, self._size)
+        self._targets = [Target(_clip_box(box, self._size)) for box in checked]
+        self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
+        self._memory = TemplateMemory(self._engine, pixels, self._targets)
+
+    def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
+        """Locate the targets in the next frame.
+
+        Args:
+            frame: Next frame, of the size of the first.
+
+        Returns:
+            The state of each target, in the order of the boxes.
+
+        Raises:
+            InputError: If the size of the frame differs.
+        """
+        pixels, config = as_frame(frame, "the frame"), self._engine.config
+        size = (pixels.shape[1], pixels.shape[2])
+        check_size(size, self._size)
+        regions = [target.search_region(config.surroundings, size) for target in self._targets]
+        expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
+        prior_strength = torch.tensor([target.prior_strength for target in self._targets], dtype=torch.float32)
+        crops = _search_crops(regions, config.search_side)
+        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, prior_strength, self._memory.template)
+        boxes, scores = box_tensor.tolist(), score_tensor.tolist()
+        self._targets = [
+            target.after(tuple(box), score, region.remote, size)
+            for target, box, score, region in zip(self._targets, boxes, scores, regions, strict=True)
+        ]
+        self._memory.update(pixels, self._targets, scores)
+        self.targets = tuple(
+            TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
+        )
+        return self.targets
+
+
+def _clip_box(box: Box, size: tuple[int, int]) -> Box:
+    """Clip a box to a frame of (height, width) pixels; raise an `InputError` if too little of it is visible."""
+    clipped = clip_to_frame(box, size)
+    if clipped is None:
+        text = ",".join(f"{value:g}" for value in box)
+        raise InputError(
+            f"the frame of {size[1]}x{size[0]} pixels shows less than {MIN_SIDE:g} pixels of a side of the box {text}; "
+            "give a larger one."
+        )
+    return clipped
+
+
+def _search_crops(regions: list[SearchRegion], size: int) -> Crops:
+    sides = torch.tensor([region.side for region in regions], dtype=torch.float32)
+    centers = torch.tensor([(region.x, region.y) for region in regions], dtype=torch.float32)
+    return Crops(centers - sides[:, None] / 2, sides, size)
