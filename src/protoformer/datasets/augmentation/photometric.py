@@ -6,7 +6,7 @@ for a sample is therefore bit-identical whatever else is in its batch.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import short_repr
+from protoformer.io.config_reader import check_fields
 from protoformer.synthetic.scene import to_device
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -53,10 +53,7 @@ def jitter(images: Tensor, jitters: Sequence[Jitter]) -> Tensor:
     Returns:
         N x 3 x H x W.
     """
-    rows = [
-        (jitter_params.brightness, jitter_params.contrast, jitter_params.saturation, jitter_params.hue)
-        for jitter_params in jitters
-    ]
+    rows = [astuple(each) for each in jitters]
     return jitter_by(images, torch.tensor(rows, dtype=torch.float64).view(len(rows), 4))
 
 
@@ -81,10 +78,8 @@ def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
         N x 3 x H x W.
     """
     red, green, blue = images.split(1, dim=1)
-    value, chroma = (
-        images.amax(dim=1, keepdim=True),
-        images.amax(dim=1, keepdim=True) - images.amin(dim=1, keepdim=True),
-    )
+    value = images.amax(dim=1, keepdim=True)
+    chroma = value - images.amin(dim=1, keepdim=True)
     divisor = torch.where(chroma > 0, chroma, 1)
     # The hue in sixths of the wheel: red 0, green 2, blue 4.
     hue = torch.where(
@@ -203,22 +198,6 @@ def _blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
 Key = tuple[int, int, int]
 """(seed, epoch, index) of a sample."""
 
-_SIZES = {"crop", "erase_size"}
-_SWITCHES = {"sparse"}
-_EXPONENTS = {"min_scale", "max_scale"}
-_PROBABILITIES = {
-    "scale_probability",
-    "stretch_probability",
-    "flip_horizontal",
-    "flip_vertical",
-    "asymmetric",
-    "blur_probability",
-    "noise_probability",
-    "erase",
-    "shadow",
-}
-_FRACTIONS = {"shade"}
-
 
 class Colors(Protocol):
     """Photometric settings that all augmentation configurations share."""
@@ -263,44 +242,16 @@ class ParameterSampler:
 
 def check_settings(config: Any) -> None:
     """Raise `InputError` if a field of an augmentation is out of range."""
-    check_numbers(config, "augmentation")
-    if not config.min_scale <= config.max_scale:
+    check_fields(config, "augmentation")
+    check_box_sides(config.erase_size, "augmentation")
+    if config.min_scale > config.max_scale:
         raise InputError(f"the augmentation's min_scale {config.min_scale} is above its max_scale {config.max_scale}.")
 
 
-def check_numbers(config: Any, what: str) -> None:
-    """Raise `InputError` if a field of a dataclass with an `erase_size` is out of range.
-
-    Args:
-        config: The dataclass.
-        what: Name of the settings in the error message.
-    """
-    for field in fields(config):
-        value = getattr(config, field.name)
-        requirement = _requirement(field.name, value)
-        if requirement:
-            raise InputError(f"the {what}'s {field.name} is {short_repr(value)}, but it must be {requirement}.")
-    if not config.erase_size[0] <= config.erase_size[1]:
-        raise InputError(f"the {what}'s erase_size {config.erase_size} must be (minimum, maximum).")
-
-
-def _requirement(name: str, value: object) -> str:
-    """Return the requirement that a value violates, or an empty string."""
-    if name in _SWITCHES:
-        return "" if isinstance(value, bool) else "true or false"
-    if name in _SIZES:
-        values = value if isinstance(value, tuple) else ()
-        is_valid = len(values) == 2 and all(isinstance(item, int) and item >= 1 for item in values)
-        return "" if is_valid else "two whole numbers, 1 or more"
-    if not (isinstance(value, int | float) and -1e300 < value < 1e300):  # also whole numbers that no float can hold
-        return "a number"
-    if name in _PROBABILITIES:
-        return "" if 0 <= value <= 1 else "a probability, 0 to 1"
-    if name in _FRACTIONS:
-        return "" if 0 <= value <= 1 else "a fraction, 0 to 1"
-    if name in _EXPONENTS:
-        return ""
-    return "" if value >= 0 else "0 or more"
+def check_box_sides(sides: tuple[int, int], section: str) -> None:
+    """Raise `InputError` unless the sides of erased boxes are (minimum, maximum)."""
+    if sides[0] > sides[1]:
+        raise InputError(f"{section}.erase_size is {sides}, but it must be (minimum, maximum).")
 
 
 def sample_jitter(config: Colors, draws: ParameterSampler, image: str) -> Jitter:
