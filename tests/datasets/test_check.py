@@ -54,7 +54,7 @@ def test_a_check_goes_on_after_what_is_broken_and_names_it_all(scenes: Path) -> 
 def test_a_whole_dataset_has_nothing_broken(scenes: Path, paint: Paint) -> None:
     paint(scenes / "other-data/Grove2/frame11.png")
     write_flo(scenes / "other-gt-flow/Venus/flow10.flo", np.zeros((4, 6, 2)))
-    assert check_dataset(open_dataset("middlebury", scenes)) == CheckReport(found=3, read=3, broken=())
+    assert check_dataset(open_dataset("middlebury", scenes)) == CheckReport(total=3, read=3, broken=())
 
 
 def test_a_check_reads_every_frame_of_a_clip(tmp_path: Path, paint: Paint) -> None:

@@ -72,6 +72,7 @@ class KittiEigen(Dataset[DepthSample]):
     """
 
     name = "kitti-eigen"
+    splits = ("train", "val", "test")
     without_truth: int
 
     def __init__(
@@ -83,7 +84,6 @@ class KittiEigen(Dataset[DepthSample]):
         truth_root: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("train", "val", "test"))
         expect_folder(self.root, "KITTI", self.root)
         source = self.root / f"eigen_{split}_files_with_gt.txt" if list_file is None else Path(list_file)
         expect_file(source, "the Eigen list of lines `rgb truth focal`", self.root)
@@ -145,10 +145,10 @@ class SintelDepth(Dataset[DepthSample]):
     """
 
     name = "sintel-depth"
+    splits = ("train",)
 
     def __init__(self, root: str | os.PathLike[str], split: str = "train", *, render_pass: str = "final") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("train",))
         choose("render_pass", render_pass, ("clean", "final", "both"))
         self._training = expect_folder(self.root / "training", "the training part of Sintel", self.root)
         self._cameras = (self._training / "camdata_left").is_dir()
@@ -191,6 +191,7 @@ class Vkitti2Depth(Dataset[DepthSample]):
     """
 
     name = "vkitti2-depth"
+    splits = ("all",)
 
     _INTRINSICS = (725.0087, 725.0087, 620.5, 187.0)
     # Half a step of 1 cm under the largest value that a 16-bit png of centimeters holds.
@@ -206,7 +207,6 @@ class Vkitti2Depth(Dataset[DepthSample]):
         camera: int = 0,
     ) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         choose("camera", str(camera), ("0", "1"))
         self._files: list[tuple[Path, Path]] = []
         names = []

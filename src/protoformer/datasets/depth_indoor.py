@@ -16,7 +16,6 @@ from protoformer.datasets.pairs import depth_record, pair_names, pinhole
 from protoformer.datasets.tree import (
     Dataset,
     Names,
-    choose,
     expect_file,
     expect_files,
     expect_folder,
@@ -32,7 +31,6 @@ from protoformer.io.png import GRAY, check_png
 from protoformer.synthetic.samples import DepthSample
 
 OFFICIAL_FILE = "nyu_depth_v2_labeled.mat"
-SPLITS = ("train", "val", "test")
 
 # Width, height, then the color camera's fx, fy, cx, cy as the dataset's toolbox gives them.
 _KINECT_CAMERA = (640, 480, 518.8579, 519.4696, 325.5824, 253.7362)
@@ -65,10 +63,10 @@ class NyuV2(Dataset[DepthSample]):
     """
 
     name = "nyuv2"
+    splits = ("train", "val", "test")
 
     def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
         super().__init__(root, split)
-        choose("the split", split, SPLITS)
         official = self.root if self.root.is_file() else self.root / OFFICIAL_FILE
         self._official: Path | None = None
         self._indices: list[int] = []
@@ -84,7 +82,7 @@ class NyuV2(Dataset[DepthSample]):
 
     def _missing_message(self) -> str:
         """Return the error message for a split without files."""
-        others = [split for split in SPLITS if (self.root / split).is_dir()]
+        others = [split for split in self.splits if (self.root / split).is_dir()]
         if others:
             choices = " or ".join(f"--split {split}" for split in others)
             return f"{self.root} has no split {self.split!r}, but {' and '.join(others)}; choose {choices}."
@@ -222,10 +220,10 @@ class Rgbd(Dataset[DepthSample]):
     """
 
     name = "rgbd"
+    splits = ("all",)
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all", *, scenes: Names = None) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         folders = folders_in(expect_folder(self.root, "the folder of scenes"))
         scene_folders = [folder for folder in folders if (folder / "rgb").is_dir() or (folder / "depth").is_dir()]
         expect_files(len(scene_folders), "folders <scene>/rgb and <scene>/depth", self.root)

@@ -23,7 +23,6 @@ from protoformer.datasets.tree import (
     IMAGES,
     Dataset,
     S,
-    choose,
     expect_equal_counts,
     expect_file,
     expect_files,
@@ -130,13 +129,14 @@ class ManifestFlow(FlowDataset):
     image are added to the occlusion. A row without flow yields a `FlowPair`.
     """
 
-    name: ClassVar[str] = "own"
+    name = "own"
+    splits = ("all",)
     read_flow = staticmethod(read_flow_by_suffix)
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
-        choose("the split", split, ("all",))
+        super().__init__(root, split)
         rows = read_manifest(root, ("first", "second"), ("flow", "valid", "occlusion"))
-        super().__init__(root, split, [_pair_files(row) for row in rows])
+        self._set_pairs(_pair_files(row) for row in rows)
 
 
 def _pair_files(row: Row) -> PairFiles:
@@ -164,13 +164,13 @@ class _ManifestDataset(Dataset[S]):
         rows: Rows of the manifest.
     """
 
+    splits = ("all",)
     columns: ClassVar[tuple[str, ...]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
     rows: tuple[Row, ...]
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         self.rows = read_manifest(root, self.columns, self.optional_columns)
         self.names = tuple(row.cells[self.columns[0]] for row in self.rows)
 
@@ -182,7 +182,7 @@ class ManifestDepth(_ManifestDataset[DepthSample]):
     values that are not positive and finite are invalid. fx .. cy: intrinsics, in pixels.
     """
 
-    name: ClassVar[str] = "own-depth"
+    name = "own-depth"
     columns = ("image", "depth")
     optional_columns = ("scale", "fx", "fy", "cx", "cy")
 
@@ -203,7 +203,7 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
     A box that is not finite, or has no positive width and height, means that the object is not visible.
     """
 
-    name: ClassVar[str] = "own-track"
+    name = "own-track"
     columns = ("frames", "boxes")
 
     def _read(self, index: int) -> TrackSequence:
@@ -219,7 +219,7 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
 class ManifestStabilization(_ManifestDataset[StabilityPair]):
     """Custom stabilization dataset with columns unstable and, optionally, stable: videos of one scene."""
 
-    name: ClassVar[str] = "own-stabilize"
+    name = "own-stabilize"
     columns = ("unstable",)
     optional_columns = ("stable",)
 

@@ -1,7 +1,6 @@
 """Base class of optical flow datasets, and helpers to build flow and depth samples from files."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -53,6 +52,8 @@ class PairFiles:
 class FlowDataset(Dataset[FlowPair]):
     """Image pairs with flow (`FlowSample`), or without (`FlowPair`) where the ground truth is not public.
 
+    The constructor of a subclass calls `_set_pairs`.
+
     Attributes:
         read_flow: Reader of the flow files.
         pairs: Files of each pair.
@@ -61,10 +62,9 @@ class FlowDataset(Dataset[FlowPair]):
     read_flow: ClassVar[FlowReader]
     pairs: tuple[PairFiles, ...]
 
-    def __init__(self, root: str | os.PathLike[str], split: str, pairs: Sequence[PairFiles]) -> None:
-        super().__init__(root, split)
+    def _set_pairs(self, pairs: Iterable[PairFiles]) -> None:
         self.pairs = tuple(pairs)
-        self.names = tuple(pair.name for pair in pairs)
+        self.names = tuple(pair.name for pair in self.pairs)
 
     def _read(self, index: int) -> FlowPair:
         pair = self.pairs[index]

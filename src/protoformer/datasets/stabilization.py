@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, parse_bool
+from protoformer.datasets.tree import Dataset, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
 from protoformer.synthetic.samples import StabilityPair
 from protoformer.video.reader import VideoFile
@@ -18,11 +18,11 @@ class DeepStab(Dataset[StabilityPair]):
     """
 
     name = "deepstab"
+    splits = ("all",)
     trust_headers: bool
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         self.trust_headers = parse_bool("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}
         self._stable = _videos_by_number(expect_folder(self.root / "stable", "the folder of stable videos", self.root))

@@ -19,7 +19,6 @@ from torch import Tensor
 from protoformer.datasets.tree import (
     IMAGES,
     Dataset,
-    choose,
     expect_equal_counts,
     expect_file,
     expect_files,
@@ -44,6 +43,7 @@ class Lasot(Dataset[TrackSequence]):
     """
 
     name = "lasot"
+    splits = ("train", "test")
 
     def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
         super().__init__(root, split)
@@ -71,7 +71,6 @@ class Lasot(Dataset[TrackSequence]):
         return flat if flat.is_dir() else self.root / name.rpartition("-")[0] / name
 
     def _split_names(self, split: str) -> list[str]:
-        choose("the split", split, ("train", "test"))
         if split == "test":
             return self._read_names("testing_set.txt")
         if (self.root / "training_set.txt").is_file():
@@ -94,6 +93,7 @@ class TrackingNet(Dataset[TrackSequence]):
     """
 
     name = "trackingnet"
+    splits = ("train", "test")
 
     def __init__(
         self,
@@ -122,7 +122,6 @@ class TrackingNet(Dataset[TrackSequence]):
         return track_sequence(path.stem, frames, boxes)
 
     def _parts(self, split: str, chunks: str | int | Sequence[str | int] | None) -> list[Path]:
-        choose("the split", split, ("train", "test"))
         if split == "test":
             return [expect_folder(self.root / "TEST", "the test part of TrackingNet", self.root)]
         if chunks is not None:
@@ -143,12 +142,12 @@ class Otb(Dataset[TrackSequence]):
     """
 
     name = "otb"
+    splits = ("all",)
     FIRST_FRAMES: ClassVar[dict[str, int]] = {"BlurCar1": 247, "BlurCar3": 3, "BlurCar4": 18, "David": 300}
     """Number of the frame that the first box belongs to, for clips that the benchmark does not start at frame 1."""
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         clips = folders_in(expect_folder(self.root, "OTB", self.root))
         self._boxes = [path for clip in clips for path in files_in(clip, "groundtruth_rect*.txt")]
         expect_files(len(self._boxes), "clip with a groundtruth_rect.txt", self.root)
@@ -176,10 +175,10 @@ class Vot(Dataset[TrackSequence]):
     """
 
     name = "vot"
+    splits = ("all",)
 
     def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         expect_folder(self.root, "VOT", self.root)
         listing = self.root / "list.txt"
         if listing.is_file():

@@ -30,20 +30,22 @@ class Dataset(ABC, Generic[S]):
 
     Attributes:
         name: Name of the dataset.
+        splits: Names of its splits; empty: any.
         root: Folder (or file) of the dataset.
         split: Name of the split.
         names: Name of each sample.
     """
 
     name: ClassVar[str]
+    splits: ClassVar[tuple[str, ...]] = ()
     root: Path
     split: str
     names: tuple[str, ...]
 
     def __init__(self, root: str | os.PathLike[str], split: str) -> None:
-        self.root = Path(root)
-        self.split = split
-        self.names = ()
+        self.root, self.split, self.names = Path(root), split, ()
+        if self.splits:
+            choose("the split", split, self.splits)
 
     def __len__(self) -> int:
         return len(self.names)
