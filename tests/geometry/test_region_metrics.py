@@ -5,16 +5,9 @@ import math
 import pytest
 import torch
 
-from protoformer.geometry.regions import (
-    adjusted_rand_index,
-    best_merge,
-    boundaries,
-    boundary_fraction,
-    boundary_recall,
-    join_order,
-    owners,
-)
+from protoformer.geometry.regions import boundaries, join_order, owners
 from protoformer.geometry.warps import cell_of_pixel
+from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
 
 
 def quarters(side: int = 8) -> torch.Tensor:
