@@ -119,9 +119,6 @@ def write_clip(
 
     Returns:
         Whether the clip was written; False if the scene has no target, in which case no file is written.
-
-    Raises:
-        InputError: If the layout is unknown or there are too few frames.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if frames < MIN_FRAMES:
@@ -372,9 +369,6 @@ def write_clips(
 
     Returns:
         The scenes that were written, skipped and left out.
-
-    Raises:
-        InputError: If an argument is invalid or the folder was written with different settings.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if count < 1:
@@ -437,9 +431,6 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> list[int]:
 
     Returns:
         Indices of the scenes that the earlier run left out because they have no target.
-
-    Raises:
-        InputError: If the settings differ or the file cannot be parsed.
     """
     check_output(path)
     if not path.exists():

@@ -87,9 +87,6 @@ def read_manifest(
         root: The manifest, or a folder with manifest.csv or manifest.json.
         required: Columns that every row must have.
         optional: Other allowed columns.
-
-    Raises:
-        InputError: If the file cannot be parsed, a column is unknown or a required cell is missing.
     """
     path = _manifest_file(Path(root))
     text = read_text(path)

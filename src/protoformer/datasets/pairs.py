@@ -90,9 +90,6 @@ def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
 
     Returns:
         A `FlowSample`, or a `FlowPair` if there is no flow.
-
-    Raises:
-        InputError: If a file cannot be read or the sizes differ.
     """
     first = image_tensor(pair.first)
     size = (first.shape[2], first.shape[3])
@@ -180,9 +177,6 @@ def depth_record(
         depth: H x W, in meters.
         intrinsics: 3 x 3, in pixels, or None.
         farthest: Depths from this value on are invalid, in meters.
-
-    Raises:
-        InputError: If image and depth differ in size.
     """
     if image.shape[:2] != depth.shape:
         raise InputError(

@@ -110,9 +110,6 @@ def peer_results(
     Returns:
         Method -> sample -> metric -> value. Samples are named "<folder of the dataset>/<sample>" (for tracking
         "<sample>"). Empty if there is no such file.
-
-    Raises:
-        InputError: If the file cannot be parsed.
     """
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():

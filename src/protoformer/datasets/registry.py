@@ -42,9 +42,6 @@ def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = No
         root: Folder of the dataset.
         split: Name of the split; None selects the default split.
         **options: Options of the dataset, such as `render_pass`.
-
-    Raises:
-        InputError: If the name, the split or an option is unknown, or files are missing.
     """
     if name not in DATASETS:
         matches = [known for known in DATASETS if name and known.startswith(name)]
@@ -151,9 +148,6 @@ def open_splits(name: str, root: str | os.PathLike[str], split: str | None = Non
         root: Folder of the dataset.
         split: Name of the split; None opens "all" if the dataset has it, otherwise every split.
         **options: Options of the dataset.
-
-    Raises:
-        InputError: If no split can be opened.
     """
     if split is None and name in DATASETS:
         splits = DATASETS[name].splits

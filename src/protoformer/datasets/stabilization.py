@@ -60,9 +60,6 @@ def count_frames(path: Path, trust_header: bool = False) -> int:
     Args:
         path: The video file.
         trust_header: Whether to take the declared number.
-
-    Raises:
-        InputError: The file is no video that can be read.
     """
     video = VideoFile(path)
     return (trust_header and video.info.num_frames) or video.count_frames()

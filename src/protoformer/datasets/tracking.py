@@ -224,9 +224,6 @@ def read_boxes(path: Path, polygons: bool = False) -> Tensor:
 
     Returns:
         T x 4, float32, as stored.
-
-    Raises:
-        InputError: If a line is not a box, or there are none.
     """
     boxes = []
     for number, line in enumerate(read_text(path).rstrip().splitlines(), start=1):

@@ -93,9 +93,6 @@ def select_folders(folders: list[Path], names: str | Sequence[str] | None, paren
         folders: Folders to select from.
         names: Names, or one comma-separated string; None selects all folders.
         parent: Parent folder, named in the error message.
-
-    Raises:
-        InputError: If a name is not among the folders.
     """
     if names is None:
         return folders

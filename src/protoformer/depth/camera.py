@@ -60,9 +60,6 @@ class CameraHint:
         focal: focal length, pixels of the image.
         intrinsics: 3 x 3, pixels of the image.
         fov: horizontal field of view, degrees.
-
-    Raises:
-        InputError: if more than one is given, or a value is not possible.
     """
 
     focal: float | None = None
@@ -96,9 +93,6 @@ def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | N
         size: (height, width) of the image.
         hint: camera parameters given by the user.
         image: image as the user passed it; files and PIL images may contain EXIF data.
-
-    Raises:
-        InputError: if the focal length that follows from the hint is not possible.
     """
     height, width = size
     if hint.intrinsics is not None:

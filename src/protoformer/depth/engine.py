@@ -62,9 +62,6 @@ class DepthEngine:
         working: (height, width) at which the network runs.
         focal: focal length, pixels of the working size.
         batch_size: batch size.
-
-    Raises:
-        InputError: if an option is invalid or memory is not sufficient.
     """
 
     def __init__(
@@ -157,11 +154,7 @@ class DepthEngine:
 
 
 def choose_batch_size(batch_size: int | None, device: torch.device) -> int:
-    """Return a valid batch size; None chooses it by device.
-
-    Raises:
-        InputError: if it is below 1.
-    """
+    """Return a valid batch size; None chooses it by device."""
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")
     return batch_size or (MAX_BATCH_SIZE if device.type == "cuda" else 1)
@@ -191,9 +184,6 @@ def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.
         working: (height, width) at which the network runs.
         device: device of the network.
         batch_size: batch size.
-
-    Raises:
-        InputError: if memory is not sufficient.
     """
     height, width = size
     padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)

@@ -131,9 +131,6 @@ class DepthPredictor(SummaryRepr):
 
         Returns:
             One result per image, in order.
-
-        Raises:
-            InputError: as in `depth`.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
         half = use_half_precision(self.device, precision)

@@ -40,11 +40,7 @@ DepthRange = str | tuple[float, float] | None
 
 
 def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
-    """Convert a depth range option to (nearest, farthest) in meters; None stays None.
-
-    Raises:
-        InputError: if the name is unknown or the numbers are not a valid range.
-    """
+    """Convert a depth range option to (nearest, farthest) in meters; None stays None."""
     if isinstance(depth_range, str):
         if depth_range not in RANGES:
             close = closest_name(depth_range, list(RANGES))
@@ -93,9 +89,6 @@ def write_ply(
         path: output path.
         points: N x 3 (x, y, z).
         colors: uint8 N x 3 RGB, or None.
-
-    Raises:
-        InputError: if a shape or type is wrong.
     """
     if points.ndim != 2 or points.shape[1] != 3:
         raise InputError(f"points are N x 3, not of shape {points.shape}; reshape them first.")
@@ -188,9 +181,6 @@ def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     Args:
         path: output path.
         named: requested format, one of `DEPTH_FORMATS`; None chooses by suffix, .npy, .png (color image) or .ply.
-
-    Raises:
-        InputError: if the format is unknown or does not match the suffix.
     """
     if named is not None and named not in DEPTH_FORMATS:
         raise InputError(f"there is no depth format {named!r}; choose one of {', '.join(DEPTH_FORMATS)}.")
@@ -277,9 +267,6 @@ class DepthResult(SummaryRepr):
         Args:
             image: colors of the points, an image of the same size.
             jump: drop points next to a relative depth edge of more than this fraction, such as 0.1; None keeps all.
-
-        Raises:
-            InputError: if the image has another size.
         """
         pixels = None if image is None else as_image(image)[0]
         if pixels is not None and pixels.shape[1:] != self.depth.shape[1:]:
@@ -298,9 +285,6 @@ class DepthResult(SummaryRepr):
         Args:
             reference: 1 x H x W or H x W, meters.
             valid: mask of valid reference pixels, bool, same shape; None: where the reference is finite and positive.
-
-        Raises:
-            InputError: if a shape or type is wrong, or no pixel is valid.
         """
         truth, mask = _check_reference(reference, valid, self.depth)
         depth = self.depth.double().cpu()

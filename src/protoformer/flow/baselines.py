@@ -56,9 +56,6 @@ def baseline_flow(method: str, first: Tensor, second: Tensor) -> Tensor:
 
     Returns:
         Flow from the first to the second image, 2 x H x W, pixels.
-
-    Raises:
-        InputError: if the images are too small for the method.
     """
     try:
         flow = BASELINES[method]((_to_gray(first), _to_gray(second)))

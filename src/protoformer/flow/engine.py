@@ -178,11 +178,7 @@ def flow_confidence(log_scale: Tensor) -> Tensor:
 
 
 def check_num_updates(num_updates: int | None) -> None:
-    """Validate a number of refinement updates; None means the network's default.
-
-    Raises:
-        InputError: if it is not a positive integer.
-    """
+    """Validate a number of refinement updates; None means the network's default."""
     if num_updates is not None and (not isinstance(num_updates, int) or num_updates < 1):
         raise InputError(f"{num_updates!r} updates cannot be run; give a whole number, 1 or more.")
 

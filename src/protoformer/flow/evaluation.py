@@ -209,11 +209,7 @@ def scores_csv(evaluation: FlowEvaluation) -> str:
 
 
 def check_submission(benchmark: str) -> None:
-    """Validate a benchmark for `write_submission`.
-
-    Raises:
-        InputError: if its upload format is not supported.
-    """
+    """Validate a benchmark for `write_submission`."""
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
 
@@ -245,9 +241,6 @@ def write_submission(
 
     Returns:
         The number of files.
-
-    Raises:
-        InputError: if the benchmark is not supported or a file would be written outside the folder.
     """
     check_submission(benchmark)
     for index in range(len(dataset)):

@@ -174,9 +174,6 @@ class FlowPredictor(SummaryRepr):
 
         Returns:
             One result per pair, in order.
-
-        Raises:
-            InputError: as in `flow`, or if an element is not a pair.
         """
         check_num_updates(num_updates)
         for pair in pairs:

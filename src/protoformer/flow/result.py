@@ -28,9 +28,6 @@ def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     Args:
         path: output path.
         named: requested format, one of `FLOW_FORMATS`; None chooses by suffix, .flo or .png (color image).
-
-    Raises:
-        InputError: if the format is unknown or does not match the suffix.
     """
     if named is not None and named not in FLOW_FORMATS:
         raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")

@@ -42,9 +42,6 @@ def tile_starts(length: int, window: int, overlap: int = MIN_OVERLAP) -> list[in
 
     Returns:
         Start positions; the last tile ends at the image border.
-
-    Raises:
-        InputError: if the tile is not larger than the overlap.
     """
     if window >= length:
         return [0]
@@ -212,11 +209,7 @@ class Budget:
 
 
 def check_zoom(zoom: float | None) -> None:
-    """Validate a zoom factor; None means the network's default.
-
-    Raises:
-        InputError: if it is not a number between `MIN_ZOOM` and `MAX_ZOOM`.
-    """
+    """Validate a zoom factor; None means the network's default."""
     if zoom is None:
         return
     is_number = isinstance(zoom, numbers.Real) and not isinstance(zoom, bool)
@@ -304,9 +297,6 @@ def plan_flow(
         half: matrix products run in half precision, in which some devices also store the cost volume.
         zoom: as in `working_size`; None never makes an image fail, or need tiles, by enlarging it.
         pairs: number of pairs that are always processed together, such as forward and backward flow.
-
-    Raises:
-        InputError: if the memory is not sufficient, or the batch size is not positive.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")

@@ -14,9 +14,6 @@ def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
     Args:
         values: The array.
         what: Name of the array in error messages, such as "a depth".
-
-    Raises:
-        InputError: If the shape is not HxW or the values are not real numbers.
     """
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
@@ -89,9 +86,6 @@ def as_valid(valid: npt.NDArray[np.bool_] | None, size: tuple[int, ...], what: s
         valid: bool HxW; None means that all pixels are valid.
         size: Expected (height, width).
         what: Name of the masked array in error messages, such as "flow".
-
-    Raises:
-        InputError: If the mask is not bool or has another size.
     """
     mask = np.ones(size, dtype=np.bool_) if valid is None else np.asarray(valid)
     if mask.shape != size or mask.dtype != np.bool_:

@@ -163,9 +163,6 @@ def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     The data is written to a temporary file in the same folder, synced to disk and then renamed. A symbolic link is
     followed. A new file gets the permissions of the process (umask); a replaced file keeps its own. After an error or
     an interrupt the old file is unchanged and the temporary file is removed.
-
-    Raises:
-        InputError: If the file cannot be written.
     """
     target = check_output(path)
     destination = _resolve_link(target)

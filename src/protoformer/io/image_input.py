@@ -27,9 +27,6 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
     Args:
         source: The image.
         name: Name of the image in error messages.
-
-    Raises:
-        InputError: If the type, shape or range is not supported.
     """
     if isinstance(source, Tensor):
         return _from_tensor(source, name)

@@ -47,9 +47,6 @@ def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
     Args:
         data: The file.
         path: Name of the file in error messages.
-
-    Raises:
-        InputError: If the file is not a PNG, or is damaged or truncated.
     """
     if not data.startswith(SIGNATURE):
         raise InputError(f"{path} is not a png file; give one, or convert this file to png.")
@@ -85,9 +82,6 @@ def read_png16(path: str | os.PathLike[str], color_type: int, kind: str, folder:
 
     Returns:
         uint16 HxW for `GRAY`, HxWx3 for `RGB`.
-
-    Raises:
-        InputError: If the file is damaged or has another format.
     """
     data = read_image_bytes(path)
     header = check_png(data, path)

@@ -86,9 +86,6 @@ def list_clips(root: Path) -> dict[str, Path]:
 
     Args:
         root: Folder in DeepStab's layout, or a folder of videos.
-
-    Raises:
-        InputError: If the folder does not exist or holds no videos.
     """
     if (root / "unstable").is_dir():
         pairs = DeepStab(root, trust_headers=True)

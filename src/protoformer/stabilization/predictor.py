@@ -53,9 +53,6 @@ class StabilizeOptions:
         crop: "auto", "none", or the fraction of the sides that is shown.
         tripod: Whether to approximate a static camera.
         delay: Number of later frames that are known when a frame is decided; None if all are.
-
-    Raises:
-        InputError: If an option is out of range, or a tripod is combined with a delay.
     """
 
     strength: float = 1.0
@@ -178,9 +175,6 @@ class StabilizationPredictor(SummaryRepr):
 
         Yields:
             Time in seconds, input image and stabilized image, uint8 H x W x 3 each.
-
-        Raises:
-            InputError: If the source has fewer frames than before.
         """
         first, count = result.times[0], len(result.times)
         frames = iter(ClipFrames(source, Span(first, None, 1, fps)))

@@ -28,9 +28,6 @@ class SyntheticScenes:
         size: (height, width) of the images, pixels; the family's default if None.
         shake: Strength of the camera's hand shake, 0 for none; the family's default if None.
         bank: Textures; the procedural bank if None.
-
-    Raises:
-        InputError: The family does not exist, the images are too small, or the bank lacks opaque textures or cutouts.
     """
 
     def __init__(
@@ -96,9 +93,6 @@ class SceneStream(IterableDataset[Batch]):
         final: Fraction of batches rendered in the final pass.
         start: Index of the first batch, to resume a run.
         part: (index, number of parts), to split the batches among machines; DataLoader workers split them further.
-
-    Raises:
-        InputError: An argument is out of range.
     """
 
     def __init__(

@@ -36,9 +36,6 @@ def render_image(renderer: Renderer, view: View, render_pass: str) -> Tensor:
 
     Returns:
         B x 3 x H x W.
-
-    Raises:
-        InputError: There is no such pass.
     """
     if render_pass not in PASSES:
         raise InputError(f"there is no pass called {render_pass!r}; choose clean or final.")

@@ -63,21 +63,13 @@ class SceneRandom:
         return self._unit(name, shape) < probability
 
     def integer(self, name: str, low: int, high: int, shape: Shape = ()) -> Tensor:
-        """Draw int64 integers uniformly from low .. high - 1, a range of at most 2^53.
-
-        Raises:
-            ValueError: The range is empty.
-        """
+        """Draw int64 integers uniformly from low .. high - 1, a range of at most 2^53."""
         if not low < high:
             raise ValueError(f"{name}: the range from {low} to below {high} holds no integer")
         return (self._unit(name, shape) * (high - low)).floor().long() + low
 
     def choice(self, name: str, weights: Sequence[float], shape: Shape = ()) -> Tensor:
-        """Draw int64 indices into `weights` with probabilities proportional to the weights.
-
-        Raises:
-            ValueError: A weight is negative, or none is positive.
-        """
+        """Draw int64 indices into `weights` with probabilities proportional to the weights."""
         cumulative = torch.tensor(weights, dtype=torch.float64).cumsum(dim=0)
         if not (len(weights) > 0 and min(weights) >= 0 and cumulative[-1] > 0):
             raise ValueError(f"{name}: the weights {list(weights)} must be non-negative with a positive sum")

@@ -42,9 +42,6 @@ class TextureBank:
         side: Texels along a texture, a power of two of at least 4.
         surfaces: Number of opaque textures; they come first.
         cutouts: Number of textures with a silhouette in their alpha, which is empty along the border.
-
-    Raises:
-        InputError: The side is not a power of two, or there are too many textures.
     """
 
     texels: Tensor
@@ -297,9 +294,6 @@ def bank_from_folder(
         limit: Maximum number of images, sampled evenly from the folder; all if None.
         procedural: Whether to append the procedural textures, so that both kinds always exist.
         device: Device on which the bank is built.
-
-    Raises:
-        InputError: The folder does not exist, or there are no images or no opaque textures.
     """
     paths = _image_paths(Path(folder))
     if limit is not None and limit < len(paths):

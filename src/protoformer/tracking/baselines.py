@@ -226,11 +226,7 @@ TRACKERS: dict[str, Callable[[Pixels, Box], TrackFunction]] = {
 
 
 def check_tracker(name: str) -> None:
-    """Check that a baseline exists and that the installed OpenCV provides it.
-
-    Raises:
-        InputError: If the name is unknown or the tracker is not part of the installed OpenCV.
-    """
+    """Check that a baseline exists and that the installed OpenCV provides it."""
     if name not in TRACKERS:
         raise InputError(f"there is no method {name!r}; choose model, {', '.join(TRACKERS)}.")
     if name in _OPENCV_CLASSES and not hasattr(cv2, _OPENCV_CLASSES[name]):

@@ -156,9 +156,6 @@ def evaluate_track(
 
     Returns:
         Scores of all methods.
-
-    Raises:
-        InputError: If the split has no true boxes, or no sequence can be used.
     """
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
@@ -217,9 +214,6 @@ def run_sequence(
 
     Returns:
         Predicted boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
-
-    Raises:
-        InputError: If the first box is not annotated, an image cannot be read, or the method fails.
     """
     if not sequence.boxes[0].isfinite().all():
         raise InputError(
@@ -306,11 +300,7 @@ def format_boxes(boxes: Tensor) -> str:
 
 
 def check_track_submission(benchmark: str, path: Path) -> None:
-    """Check that a benchmark has a submission format and that the file is a zip archive.
-
-    Raises:
-        InputError: If one of these does not hold.
-    """
+    """Check that a benchmark has a submission format and that the file is a zip archive."""
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
     if path.suffix.lower() != ".zip":

@@ -87,9 +87,6 @@ def save_tracks(path: str | os.PathLike[str], results: Sequence[TrackResult]) ->
     Args:
         path: Output file, which must end in .csv.
         results: One result per target, all of the same clip.
-
-    Raises:
-        InputError: If there are no results or the file cannot be written.
     """
     if not results:
         raise InputError("there is no track to write; give at least one.")
@@ -119,9 +116,6 @@ def check_boxes(boxes: Boxes, size: tuple[int, int]) -> tuple[Box, ...]:
 
     Returns:
         At least one box, each with a positive area.
-
-    Raises:
-        InputError: If a box is malformed, has no area or lies outside the frame.
     """
     parsed = parse_boxes(boxes)
     for x, y, width, height in parsed:
@@ -141,9 +135,6 @@ def parse_boxes(boxes: Boxes) -> tuple[Box, ...]:
 
     Returns:
         At least one box, each with a positive area.
-
-    Raises:
-        InputError: If there is no box, or one is malformed or has no area.
     """
     rows = boxes.tolist() if isinstance(boxes, Tensor) else boxes
     if not isinstance(rows, Iterable):

@@ -252,9 +252,6 @@ class Tracker:
 
         Returns:
             The state of each target, in the order of the boxes.
-
-        Raises:
-            InputError: If the size of the frame differs.
         """
         pixels, config = as_frame(frame, "the frame"), self._engine.config
         size = (pixels.shape[1], pixels.shape[2])

@@ -33,9 +33,6 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
 
     Returns:
         uint8 HxWx3 RGB; invalid flow is black.
-
-    Raises:
-        InputError: `max_motion` is not a positive number.
     """
     array = as_flow(flow)
     valid = valid_flow(array)
@@ -130,9 +127,6 @@ def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float |
 
     Returns:
         uint8 HxWx3 RGB; invalid depth is gray.
-
-    Raises:
-        InputError: The range is not 0 < near < far.
     """
     array = as_values(depth, "a depth")
     low, high = _resolve_range(array, near, far)

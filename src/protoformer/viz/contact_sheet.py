@@ -58,9 +58,6 @@ def contact_sheet(root: Path, layout: str, names: Sequence[str], title: str, wid
 
     Returns:
         uint8 H x width x 3 RGB.
-
-    Raises:
-        InputError: There are no clips, or they cannot be read.
     """
     if not names:
         raise InputError(f"{root} holds no clips to draw; write some first.")

@@ -82,11 +82,7 @@ def stack_2x2(top_left: Pixels, top_right: Pixels, bottom_left: Pixels, bottom_r
 
 
 def frame_pixels(image: Tensor | None) -> Pixels:
-    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3.
-
-    Raises:
-        ValueError: There is no frame.
-    """
+    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3."""
     if image is None:
         raise ValueError("the step has no frame")
     if image.is_floating_point():

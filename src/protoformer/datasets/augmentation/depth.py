@@ -207,9 +207,6 @@ def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> D
 
     Returns:
         N images of the size of the crop, with their intrinsics.
-
-    Raises:
-        ValueError: If the number of parameters does not match the batch.
     """
     if len(parameters) != len(sample.image):
         raise ValueError(f"a batch of {len(sample.image)} needs as many parameters, not {len(parameters)}")

@@ -171,9 +171,6 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
 
     Returns:
         N pairs of the size of the crop.
-
-    Raises:
-        ValueError: If the number of parameters or their image size does not match the batch.
     """
     resampling = _build_resampling(sample.first, parameters)
     second = jitter(sample.second, [params.second for params in parameters])

@@ -116,9 +116,6 @@ class Resampling:
     Args:
         placements: One per sample, with the same image size and crop size.
         device: Device of the maps.
-
-    Raises:
-        ValueError: If the sizes differ.
     """
 
     def __init__(self, placements: Sequence[Placement], device: torch.device) -> None:
