@@ -28,12 +28,11 @@ from protoformer.datasets.tree import (
     expect_files,
     expect_folder,
     files_in,
-    is_folder,
     read_text,
 )
 from protoformer.errors import InputError, shorten
 from protoformer.io.arrays import SparseFlow, as_float32
-from protoformer.io.files import check_input, check_pixel_count
+from protoformer.io.files import check_input, check_pixel_count, is_folder
 from protoformer.io.float_formats import read_dpt, read_pfm
 from protoformer.io.image import read_image
 from protoformer.io.kitti import read_kitti_flow

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key, open_input, system_reason
+from protoformer.io.files import is_file, is_folder, natural_key, open_input, system_reason
 
 S = TypeVar("S", covariant=True)
 
@@ -128,22 +128,6 @@ def parse_integers(option: str, value: str | int | Sequence[str | int]) -> list[
 def parse_bool(option: str, value: str | bool) -> bool:
     """Parse a boolean option that may be given as "true", "false", "1" or "0"."""
     return choose(option, str(value).strip().lower(), ("true", "false", "1", "0")) in ("true", "1")
-
-
-def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder; False if the system rejects the path."""
-    try:
-        return path.is_dir()
-    except OSError:  # for example a name that is too long
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Return whether a path is a regular file; False if the system rejects the path."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
 
 
 def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:

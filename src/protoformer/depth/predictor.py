@@ -117,11 +117,16 @@ class DepthPredictor(SummaryRepr):
     ) -> list[DepthResult]:
         """Predict the depth of several images; consecutive images of one size and camera run together.
 
-        Args not listed are those of `depth`; a given camera is that of all images.
-
         Args:
             images: images of any sizes.
+            focal: as in `depth`, for all images.
+            intrinsics: as in `depth`, for all images.
+            fov: as in `depth`, for all images.
+            range: as in `depth`.
+            num_updates: as in `depth`.
+            mirrored: as in `depth`.
             batch_size: number of images in a batch; it affects speed, not the result. None: by device.
+            precision: as in `depth`.
             progress: called with the number of images that are done and the total.
 
         Returns:
@@ -161,7 +166,8 @@ class DepthPredictor(SummaryRepr):
             image: image to explain.
             second: another image, whose groups are matched with those of the first.
             result: depth of the first image, if it has already been computed, such as with a known camera.
-            num_updates: as in `depth`, like `progress`.
+            num_updates: as in `depth`.
+            progress: as in `depth`.
         """
         check_num_updates(num_updates)
         explanation1 = self._explain_image(image, result, num_updates, progress)
@@ -189,17 +195,22 @@ class DepthPredictor(SummaryRepr):
     ) -> DepthVideo:
         """Predict the depth of each frame of a video, with exact timestamps and in constant memory.
 
-        Args not listed are those of `depth`.
-
         Args:
             source: video file, folder of images, glob pattern, or an iterable of images.
             start: start of the span, seconds.
             end: end of the span, seconds.
             frame_step: use every n-th frame of the span.
             fps: frame rate of image sequences, frames per second.
+            focal: as in `depth`.
+            intrinsics: as in `depth`.
+            fov: as in `depth`.
+            range: as in `depth`.
             steady: filter the depth over time along the optical flow, to reduce flicker; False: frame by frame.
             flow: predictor of this optical flow; None: OpenCV's dense inverse search, which needs no weights.
+            num_updates: as in `depth`.
+            mirrored: as in `depth`.
             batch_size: number of frames in a batch; it affects speed, not the result. None: by device.
+            precision: as in `depth`.
 
         Returns:
             An iterable of `DepthFrame`.

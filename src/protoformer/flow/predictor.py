@@ -164,10 +164,12 @@ class FlowPredictor(SummaryRepr):
     ) -> list[FlowResult]:
         """Predict the flow of several pairs; consecutive pairs of one size run together, as far as memory allows.
 
-        Args not listed are those of `flow`. With `return_prototypes` the pairs run one after the other.
-
         Args:
             pairs: first and second images; the two of a pair have the same size.
+            num_updates: as in `flow`.
+            occlusion: as in `flow`.
+            return_prototypes: as in `flow`; the pairs run one after the other.
+            zoom: as in `flow`.
             progress: called with the number of pairs that are done and the total.
 
         Returns:
@@ -208,7 +210,8 @@ class FlowPredictor(SummaryRepr):
             image: image to explain.
             second: another image of the same size, to compute the motion of the groups and to match them.
             result: flow between the two images, if it has already been computed.
-            num_updates: as in `flow`, like `progress`.
+            num_updates: as in `flow`.
+            progress: as in `flow`.
         """
         check_num_updates(num_updates)
         if second is None:
@@ -236,11 +239,15 @@ class FlowPredictor(SummaryRepr):
     ) -> PrototypeVideo:
         """Compute the prototypes of each video frame, tracked from frame to frame, in constant memory.
 
-        Args not listed are those of `flow_video`.
-
         Args:
+            source: as in `flow_video`.
             layer: stage and block, such as "2.1"; None: the last.
             families: number of groups of similar prototypes; None: no grouping.
+            start: as in `flow_video`.
+            end: as in `flow_video`.
+            frame_step: as in `flow_video`.
+            fps: as in `flow_video`.
+            num_updates: as in `flow_video`.
         """
         check_num_updates(num_updates)
         return PrototypeVideo(
@@ -265,18 +272,20 @@ class FlowPredictor(SummaryRepr):
     ) -> FlowVideo:
         """Predict the flow from each frame of a video to the next, with exact timestamps and in constant memory.
 
-        Args not listed are those of `flow`.
-
         Args:
             source: video file, folder of images, glob pattern, or an iterable of images.
             start: start of the span, seconds.
             end: end of the span, seconds.
             frame_step: use every n-th frame of the span.
             fps: frame rate of image sequences, frames per second.
+            num_updates: as in `flow`.
             warm_start: initialize each pair from the flow of the previous one.
+            tile: as in `flow`.
+            memory: as in `flow`.
             batch_size: number of pairs, or tiles, in a batch; it affects speed, not the result. None: by memory.
             precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
                 that accelerate it.
+            zoom: as in `flow`.
 
         Returns:
             An iterable of `FlowFrame`.

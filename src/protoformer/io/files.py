@@ -41,6 +41,11 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises for names that are too long
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a regular file; False if the system rejects the name."""
+    return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises for names that are too long
+
+
 def path_exists(path: str | os.PathLike[str]) -> bool:
     """Return whether a path exists; False if the system rejects the name."""
     return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for names that are too long

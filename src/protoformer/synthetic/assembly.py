@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.rng import SceneRandom
-from protoformer.synthetic.scene import KINDS, Atmosphere, MotionPath, Primitives, Sensor, join_paths
+from protoformer.synthetic.scene import KINDS, Atmosphere, Camera, MotionPath, Primitives, Sensor, join_paths
 
 
 @dataclass(frozen=True)
@@ -290,6 +290,46 @@ def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) 
         quality=draws.uniform("film.quality", 40.0, 97.0),
         key=draws.integer("film.key", 0, 2**31),
     )
+
+
+def build_camera(
+    draws: SceneRandom,
+    size: tuple[int, int],
+    focal: Tensor,
+    position: MotionPath,
+    turn: MotionPath,
+    base: Tensor,
+    shake: float,
+    horizon: float = 0.5,
+) -> Camera:
+    """Build a camera with hand shake and its principal point in the middle column.
+
+    Args:
+        draws: Random numbers of the scenes.
+        size: (height, width) of the images.
+        focal: B x 1, focal length, pixels.
+        position: As in `Camera`.
+        turn: As in `Camera`.
+        base: As in `Camera`.
+        shake: Strength of the hand shake.
+        horizon: Row of the principal point, as a fraction of the height.
+    """
+    center = torch.tensor([0.5 * (size[1] - 1), horizon * (size[0] - 1)], dtype=torch.float64)
+    shake_path, shake_turn = sample_hand_motion(draws, shake)
+    return Camera(
+        focal=focal.expand(-1, 2),
+        center=center.expand(len(draws), 2),
+        position=position,
+        turn=turn,
+        base=base,
+        shake=shake_path,
+        shake_turn=shake_turn,
+    )
+
+
+def ripple_waves(amplitude: Tensor, waves: Tensor, phase: Tensor, rate: Tensor) -> Tensor:
+    """Stack the parameters of ripples, B x n x 2 each, as in `Primitives`: B x n x 2 x 4."""
+    return torch.stack((amplitude, waves, phase, rate), dim=-1)
 
 
 def add_sky(assembly: Assembly) -> None:

@@ -1,6 +1,7 @@
 """Baseline trackers without weights: a correlation filter, and the trackers of OpenCV."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -259,31 +260,26 @@ class BaselineTracker:
         pixels = _to_pixels(frame)
         self._size = (pixels.shape[0], pixels.shape[1])
         checked = check_boxes(boxes, self._size)
-        with _TranslateErrors(self.name, self._size):
+        with _translate_errors(self.name, self._size):
             self._trackers = [TRACKERS[self.name](pixels, _clip_box(box, self._size)) for box in checked]
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Locate each target in the next frame, which must have the size of the first."""
         pixels = _to_pixels(frame)
         check_size((pixels.shape[0], pixels.shape[1]), self._size)
-        with _TranslateErrors(self.name, self._size):
+        with _translate_errors(self.name, self._size):
             return tuple(follow(pixels) for follow in self._trackers)
 
 
-class _TranslateErrors:
-    """Context manager that turns OpenCV errors into an `InputError`."""
-
-    def __init__(self, name: str, size: tuple[int, int]) -> None:
-        self._name, self._size = name, f"{size[1]}x{size[0]}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, cv2.error):
-            raise InputError(
-                f"{self._name} cannot track this box in frames of {self._size} pixels; give another one."
-            ) from None
+@contextmanager
+def _translate_errors(name: str, size: tuple[int, int]) -> Iterator[None]:
+    """Turn OpenCV errors into an `InputError`."""
+    try:
+        yield
+    except cv2.error:
+        raise InputError(
+            f"{name} cannot track this box in frames of {size[1]}x{size[0]} pixels; give another one."
+        ) from None
 
 
 def _clip_box(box: Box, size: tuple[int, int]) -> Box:
