@@ -1,7 +1,6 @@
 """Depth datasets: KITTI (Eigen split), Sintel and Virtual KITTI 2; re-exports NYUv2 and RGB-D folders."""
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,7 +23,7 @@ from protoformer.datasets.tree import (
     variant_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.io.float_formats import read_cam, read_dpt
 from protoformer.io.image import read_image
 from protoformer.io.kitti import read_kitti_depth, read_vkitti2_depth
@@ -77,11 +76,11 @@ class KittiEigen(Dataset[DepthSample]):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "test",
         *,
-        list_file: str | os.PathLike[str] | None = None,
-        truth_root: str | os.PathLike[str] | None = None,
+        list_file: PathLike | None = None,
+        truth_root: PathLike | None = None,
     ) -> None:
         super().__init__(root, split)
         expect_folder(self.root, "KITTI", self.root)
@@ -147,7 +146,7 @@ class SintelDepth(Dataset[DepthSample]):
     name = "sintel-depth"
     splits = ("train",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train", *, render_pass: str = "final") -> None:
+    def __init__(self, root: PathLike, split: str = "train", *, render_pass: str = "final") -> None:
         super().__init__(root, split)
         choose("render_pass", render_pass, ("clean", "final", "both"))
         self._training = expect_folder(self.root / "training", "the training part of Sintel", self.root)
@@ -199,7 +198,7 @@ class Vkitti2Depth(Dataset[DepthSample]):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "all",
         *,
         scenes: Names = None,

@@ -1,7 +1,6 @@
 """Indoor depth datasets: NYU Depth V2 (official file or image folders) and folders of RGB-D scenes."""
 
 import importlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from protoformer.datasets.pairs import depth_record, pair_names, pinhole
@@ -24,7 +22,8 @@ from protoformer.datasets.tree import (
     select_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import read_image_bytes
+from protoformer.io.arrays import FloatArray
+from protoformer.io.files import PathLike, read_image_bytes
 from protoformer.io.image import read_image
 from protoformer.io.kitti import MAX_MM_DEPTH, read_mm_depth
 from protoformer.io.png import GRAY, check_png
@@ -65,7 +64,7 @@ class NyuV2(Dataset[DepthSample]):
     name = "nyuv2"
     splits = ("train", "val", "test")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
+    def __init__(self, root: PathLike, split: str = "test") -> None:
         super().__init__(root, split)
         official = self.root if self.root.is_file() else self.root / OFFICIAL_FILE
         self._official: Path | None = None
@@ -111,7 +110,7 @@ def kinect(width: int, height: int) -> Tensor:
     return pinhole(fx * scale_x, fy * scale_y, (cx + 0.5) * scale_x - 0.5, (cy + 0.5) * scale_y - 0.5)
 
 
-def _read_meters(path: Path) -> npt.NDArray[np.float32]:
+def _read_meters(path: Path) -> FloatArray:
     """Read an 8-bit gray png, H x W, as meters."""
     header = check_png(read_image_bytes(path), path)
     if (header.bit_depth, header.color_type) != (8, GRAY):
@@ -120,7 +119,7 @@ def _read_meters(path: Path) -> npt.NDArray[np.float32]:
     return (steps / _STEPS_PER_METER).astype(np.float32)
 
 
-def _read_official(path: Path, index: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _read_official(path: Path, index: int) -> tuple[FloatArray, FloatArray]:
     """Read an image, H x W x 3 in [0, 1], and its depth, H x W in meters.
 
     MATLAB stores columns first, so that the file reads as images x 3 x width x height.
@@ -222,7 +221,7 @@ class Rgbd(Dataset[DepthSample]):
     name = "rgbd"
     splits = ("all",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, scenes: Names = None) -> None:
+    def __init__(self, root: PathLike, split: str = "all", *, scenes: Names = None) -> None:
         super().__init__(root, split)
         folders = folders_in(expect_folder(self.root, "the folder of scenes"))
         scene_folders = [folder for folder in folders if (folder / "rgb").is_dir() or (folder / "depth").is_dir()]

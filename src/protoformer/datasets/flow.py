@@ -1,7 +1,6 @@
 """Optical flow datasets: FlyingChairs, FlyingThings3D, Sintel, Middlebury, KITTI, HD1K and Virtual KITTI 2."""
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from protoformer.datasets.tree import (
     variant_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.io.kitti import read_kitti_flow, read_vkitti2_flow
 
 _PASSES = ("clean", "final", "both")
@@ -41,7 +40,7 @@ class FlyingChairs(FlowDataset):
     split_files: ClassVar[tuple[str, ...]] = ("FlyingChairs_train_val.txt", "chairs_split.txt")
     _suffixes: ClassVar[tuple[str, ...]] = ("img1.ppm", "img2.ppm", "flow.flo")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         data = expect_folder(self.root / "data", "the folder of images and flows", self.root)
         stems_by_suffix = {
@@ -103,7 +102,7 @@ class FlyingThings3D(FlowDataset):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "train",
         *,
         render_pass: str = "clean",
@@ -166,7 +165,7 @@ class Sintel(FlowDataset):
     splits = ("train", "test")
     read_flow = staticmethod(read_dense_flo)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train", *, render_pass: str = "both") -> None:
+    def __init__(self, root: PathLike, split: str = "train", *, render_pass: str = "both") -> None:
         super().__init__(root, split)
         folder = self.root / ("training" if split == "train" else "test")
         pairs: list[PairFiles] = []
@@ -209,7 +208,7 @@ class Middlebury(FlowDataset):
     splits = ("all",)
     read_flow = staticmethod(read_dense_flo)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         images = expect_folder(self.root / "other-data", "the folder of images", self.root)
         truth = expect_folder(self.root / "other-gt-flow", "the folder of flows", self.root)
@@ -251,9 +250,7 @@ class KittiFlow(FlowDataset):
     read_flow = staticmethod(read_kitti_flow)
     image_folders: ClassVar[tuple[str, ...]]
 
-    def __init__(
-        self, root: str | os.PathLike[str], split: str = "train", *, truth: str = "occ", images: str | None = None
-    ) -> None:
+    def __init__(self, root: PathLike, split: str = "train", *, truth: str = "occ", images: str | None = None) -> None:
         super().__init__(root, split)
         choose("truth", truth, ("occ", "noc"))
         if images is not None:
@@ -319,7 +316,7 @@ class Hd1k(FlowDataset):
     splits = ("train", "test")
     read_flow = staticmethod(read_kitti_flow)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
+    def __init__(self, root: PathLike, split: str = "train") -> None:
         super().__init__(root, split)
         top = "hd1k_input" if split == "train" else "hd1k_challenge"
         images = expect_folder(self.root / top / "image_2", "the folder of images", self.root)
@@ -370,7 +367,7 @@ class Vkitti2(FlowDataset):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "all",
         *,
         scenes: Names = None,

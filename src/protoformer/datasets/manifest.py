@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,8 +29,8 @@ from protoformer.datasets.tree import (
     read_text,
 )
 from protoformer.errors import InputError, shorten
-from protoformer.io.arrays import SparseFlow, as_float32
-from protoformer.io.files import check_input, check_pixel_count, is_folder
+from protoformer.io.arrays import FloatArray, SparseFlow, as_float32
+from protoformer.io.files import PathLike, check_input, check_pixel_count, is_folder
 from protoformer.io.float_formats import read_dpt, read_pfm
 from protoformer.io.image import read_image
 from protoformer.io.kitti import read_kitti_flow
@@ -77,9 +75,7 @@ class Row:
         return value
 
 
-def read_manifest(
-    root: str | os.PathLike[str], required: Sequence[str], optional: Sequence[str] = ()
-) -> tuple[Row, ...]:
+def read_manifest(root: PathLike, required: Sequence[str], optional: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read a manifest.
 
     Args:
@@ -129,7 +125,7 @@ class ManifestFlow(FlowDataset):
     splits = ("all",)
     read_flow = staticmethod(read_flow_by_suffix)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         rows = read_manifest(root, ("first", "second"), ("flow", "valid", "occlusion"))
         self._set_pairs(_pair_files(row) for row in rows)
@@ -165,7 +161,7 @@ class _ManifestDataset(Dataset[S]):
     optional_columns: ClassVar[tuple[str, ...]] = ()
     rows: tuple[Row, ...]
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         self.rows = read_manifest(root, self.columns, self.optional_columns)
         self.names = tuple(row.cells[self.columns[0]] for row in self.rows)
@@ -277,7 +273,7 @@ def _expect_suffix(path: Path, suffixes: tuple[str, ...], row: Row) -> Path:
     return path
 
 
-def _read_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
+def _read_depth(path: Path, row: Row) -> FloatArray:
     """Read a depth as float32 HxW in meters, by the suffix of its file."""
     suffix = path.suffix.lower()
     if suffix == ".pfm":
@@ -290,7 +286,7 @@ def _read_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
     return _read_npy_depth(path)
 
 
-def _read_npy_depth(path: Path) -> npt.NDArray[np.float32]:
+def _read_npy_depth(path: Path) -> FloatArray:
     """Read a `.npy` file; it is memory-mapped first, since only that compares the header with the file length."""
     try:
         stored = np.load(check_input(path), mmap_mode="r", allow_pickle=False)

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from protoformer.datasets.tree import Dataset, expect_file, expect_files, expect_folder, files_in
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.io.arrays import SparseFlow, valid_flow
+from protoformer.io.arrays import FloatArray, SparseFlow, valid_flow
 from protoformer.io.files import natural_key
 from protoformer.io.float_formats import read_flo, read_pfm_flow
 from protoformer.io.image import read_image
@@ -141,7 +140,7 @@ def read_dense_pfm(path: Path) -> SparseFlow:
     return _split_valid(read_pfm_flow(path))
 
 
-def _split_valid(flow: npt.NDArray[np.float32]) -> SparseFlow:
+def _split_valid(flow: FloatArray) -> SparseFlow:
     """Split an HxWx2 flow, unknown where it is not finite or beyond 1e9, into flow and valid mask."""
     valid = valid_flow(flow)
     return SparseFlow(np.where(valid[..., None], flow, np.float32(0)), valid)
@@ -164,8 +163,8 @@ def _expect_size(tensor: Tensor, size: tuple[int, int], path: Path, image: Path)
 
 def depth_record(
     name: str,
-    image: npt.NDArray[np.float32],
-    depth: npt.NDArray[np.float32],
+    image: FloatArray,
+    depth: FloatArray,
     intrinsics: Tensor | None,
     farthest: float = float("inf"),
 ) -> DepthSample:

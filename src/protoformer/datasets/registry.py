@@ -2,13 +2,13 @@
 
 import importlib
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError, closest_name
+from protoformer.io.files import PathLike
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import StabilityPair, TrackSequence
 
@@ -34,7 +34,7 @@ class DatasetEntry:
     description: str
 
 
-def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
+def open_dataset(name: str, root: PathLike, split: str | None = None, /, **options: Any) -> Dataset[Any]:
     """Open a dataset by name.
 
     Args:
@@ -61,7 +61,7 @@ def lazy_dataset(target: str) -> Callable[..., Dataset[Any]]:
     """Return a function that imports the dataset class "package.module:Class" when called, and instantiates it."""
     module, class_name = target.split(":")
 
-    def open_lazily(root: str | os.PathLike[str], split: str, /, **options: Any) -> Dataset[Any]:
+    def open_lazily(root: PathLike, split: str, /, **options: Any) -> Dataset[Any]:
         dataset_class: Callable[..., Dataset[Any]] = getattr(importlib.import_module(module), class_name)
         known_options = [
             option for option in inspect.signature(dataset_class).parameters if option not in ("root", "split")
@@ -140,7 +140,7 @@ class OpenedSplits:
     missing: dict[str, str]
 
 
-def open_splits(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> OpenedSplits:
+def open_splits(name: str, root: PathLike, split: str | None = None, /, **options: Any) -> OpenedSplits:
     """Open one split of a dataset, or all of its splits.
 
     Args:

@@ -1,10 +1,10 @@
 """Video stabilization dataset: DeepStab, pairs of shaky and stable videos of the same scene."""
 
-import os
 from pathlib import Path
 
 from protoformer.datasets.tree import Dataset, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.synthetic.samples import StabilityPair
 from protoformer.video.reader import VideoFile
 
@@ -21,7 +21,7 @@ class DeepStab(Dataset[StabilityPair]):
     splits = ("all",)
     trust_headers: bool
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
+    def __init__(self, root: PathLike, split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
         self.trust_headers = parse_bool("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}

@@ -7,7 +7,6 @@ with `present` False, so `boxes[present]` never holds NaN. A valid box of an obj
 """
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from protoformer.datasets.tree import (
     read_text,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.synthetic.samples import TrackSequence
 
 
@@ -45,7 +44,7 @@ class Lasot(Dataset[TrackSequence]):
     name = "lasot"
     splits = ("train", "test")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
+    def __init__(self, root: PathLike, split: str = "test") -> None:
         super().__init__(root, split)
         expect_folder(self.root, "LaSOT", self.root)
         self.names = tuple(self._split_names(split))
@@ -97,7 +96,7 @@ class TrackingNet(Dataset[TrackSequence]):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "test",
         *,
         chunks: str | int | Sequence[str | int] | None = None,
@@ -146,7 +145,7 @@ class Otb(Dataset[TrackSequence]):
     FIRST_FRAMES: ClassVar[dict[str, int]] = {"BlurCar1": 247, "BlurCar3": 3, "BlurCar4": 18, "David": 300}
     """Number of the frame that the first box belongs to, for clips that the benchmark does not start at frame 1."""
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         clips = folders_in(expect_folder(self.root, "OTB", self.root))
         self._boxes = [path for clip in clips for path in files_in(clip, "groundtruth_rect*.txt")]
@@ -177,7 +176,7 @@ class Vot(Dataset[TrackSequence]):
     name = "vot"
     splits = ("all",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
         expect_folder(self.root, "VOT", self.root)
         listing = self.root / "list.txt"

@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from protoformer.depth.metrics import scale_and_shift
 from protoformer.errors import InputError, closest_name
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.geometry.warps import pixel_grid
-from protoformer.io.files import check_output, short_repr, write_atomically
+from protoformer.io.files import PathLike, check_output, short_repr, write_atomically
 from protoformer.io.image_input import ImageLike, as_image
 from protoformer.io.kitti import write_kitti_depth, write_mm_depth
 from protoformer.io.png import encode_png
@@ -80,9 +79,7 @@ _COLOR_FIELDS = [("red", "u1"), ("green", "u1"), ("blue", "u1")]
 _PLY_TYPES = {"<f4": "float", "u1": "uchar"}
 
 
-def write_ply(
-    path: str | os.PathLike[str], points: npt.NDArray[np.float32], colors: npt.NDArray[np.uint8] | None = None
-) -> None:
+def write_ply(path: PathLike, points: npt.NDArray[np.float32], colors: npt.NDArray[np.uint8] | None = None) -> None:
     """Write a binary .ply file, atomically.
 
     Args:
@@ -125,7 +122,7 @@ class PointCloud:
     def __len__(self) -> int:
         return len(self.points)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write a binary .ply file, atomically."""
         if Path(path).suffix.lower() != ".ply":
             raise InputError(f"points cannot be written to {path} by that suffix; give one ending in .ply.")
@@ -175,7 +172,7 @@ MIN_ALIGNED_DEPTH = 1e-3
 _FORMAT_BY_SUFFIX = {".npy": "npy", ".png": "picture", ".ply": "ply"}
 
 
-def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
+def depth_format(path: PathLike, named: str | None = None) -> str:
     """Return the output format for a path.
 
     Args:
@@ -228,7 +225,7 @@ class DepthResult(SummaryRepr):
             raise InputError(UNKNOWN_IMAGES)
         return self.explainer(self)
 
-    def save(self, path: str | os.PathLike[str], format: str | None = None, image: ImageLike | None = None) -> None:
+    def save(self, path: PathLike, format: str | None = None, image: ImageLike | None = None) -> None:
         """Write the depth to a file, atomically.
 
         Args:

@@ -7,8 +7,11 @@ import numpy.typing as npt
 
 from protoformer.errors import InputError
 
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
-def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
+
+def as_values(values: npt.ArrayLike, what: str) -> FloatArray:
     """Convert a real HxW array to contiguous float32.
 
     Args:
@@ -21,7 +24,7 @@ def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
     return as_float32(array, what)
 
 
-def as_float32(array: npt.NDArray[np.generic], what: str) -> npt.NDArray[np.float32]:
+def as_float32(array: npt.NDArray[np.generic], what: str) -> FloatArray:
     """Convert real numbers to contiguous float32, or raise `InputError` for other types.
 
     Non-finite values are kept, and a float64 too large for float32 becomes infinite.
@@ -36,7 +39,7 @@ UNKNOWN_FLOW_THRESHOLD = 1e9
 """Flow is unknown where the magnitude of a component exceeds this, in pixels (Middlebury convention)."""
 
 
-def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def as_flow(flow: npt.ArrayLike) -> FloatArray:
     """Convert a flow, real HxWx2, (u right, v down) in pixels, to contiguous float32, or raise `InputError`.
 
     Non-finite values are kept; a float64 too large for float32 becomes infinite, which is unknown as well.
@@ -47,9 +50,9 @@ def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return as_float32(array, "a flow")
 
 
-def valid_flow(flow: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+def valid_flow(flow: npt.NDArray[np.floating]) -> BoolArray:
     """Return the valid mask of an HxWx2 flow: bool HxW, False where a component is NaN, infinite or beyond 1e9."""
-    valid: npt.NDArray[np.bool_] = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
+    valid: BoolArray = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
     return valid
 
 
@@ -62,8 +65,8 @@ class SparseFlow:
         valid: bool HxW.
     """
 
-    flow: npt.NDArray[np.float32]
-    valid: npt.NDArray[np.bool_]
+    flow: FloatArray
+    valid: BoolArray
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,11 @@ class SparseValues:
         valid: bool HxW.
     """
 
-    values: npt.NDArray[np.float32]
-    valid: npt.NDArray[np.bool_]
+    values: FloatArray
+    valid: BoolArray
 
 
-def as_valid(valid: npt.NDArray[np.bool_] | None, size: tuple[int, ...], what: str) -> npt.NDArray[np.bool_]:
+def as_valid(valid: BoolArray | None, size: tuple[int, ...], what: str) -> BoolArray:
     """Check a valid mask.
 
     Args:

@@ -17,6 +17,8 @@ from typing import BinaryIO, Self
 
 from protoformer.errors import InputError, shorten
 
+PathLike = str | os.PathLike[str]
+
 MAX_PIXELS = 2**27
 """Maximum number of pixels (width x height) of an image or video frame that is decoded."""
 
@@ -36,22 +38,22 @@ class PixelLimitError(InputError):
         self.size = size
 
 
-def is_folder(path: str | os.PathLike[str]) -> bool:
+def is_folder(path: PathLike) -> bool:
     """Return whether a path is a folder; False if the system rejects the name."""
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises for names that are too long
 
 
-def is_file(path: str | os.PathLike[str]) -> bool:
+def is_file(path: PathLike) -> bool:
     """Return whether a path is a regular file; False if the system rejects the name."""
     return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises for names that are too long
 
 
-def path_exists(path: str | os.PathLike[str]) -> bool:
+def path_exists(path: PathLike) -> bool:
     """Return whether a path exists; False if the system rejects the name."""
     return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for names that are too long
 
 
-def check_input(path: str | os.PathLike[str]) -> Path:
+def check_input(path: PathLike) -> Path:
     """Return the path of an existing, non-empty regular file, or raise `InputError`."""
     source = Path(path)
     try:
@@ -70,7 +72,7 @@ def check_input(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_input(path: PathLike) -> Iterator[BinaryIO]:
     """Open a file for reading after `check_input`; errors while opening or reading it become `InputError`."""
     source = check_input(path)
     try:
@@ -82,7 +84,7 @@ def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from None
 
 
-def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_image_bytes(path: PathLike) -> bytes:
     """Read a whole image file, or raise `InputError` if it is too large for an image of `MAX_PIXELS`."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -91,7 +93,7 @@ def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> bytes:
+def read_exactly(file: BinaryIO, count: int, path: PathLike) -> bytes:
     """Read exactly `count` bytes, or raise `InputError` if the file has become shorter since it was checked."""
     data = file.read(count)
     if len(data) != count:
@@ -99,15 +101,13 @@ def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> by
     return data
 
 
-def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> None:
+def check_dimensions(width: int, height: int, path: PathLike) -> None:
     """Raise `InputError` if a header declares a width or height below 1."""
     if width < 1 or height < 1:
         raise InputError(f"{path} has a damaged header (its size is {width}x{height}); make or download it again.")
 
 
-def length_error(
-    path: str | os.PathLike[str], size: int, expected: int, dimensions: tuple[int, int] | None = None
-) -> InputError:
+def length_error(path: PathLike, size: int, expected: int, dimensions: tuple[int, int] | None = None) -> InputError:
     """Return the error for a file of the wrong length.
 
     Args:
@@ -120,7 +120,7 @@ def length_error(
     return InputError(f"{path} is {size} bytes long but {source} requires {expected}; make or download it again.")
 
 
-def check_pixel_count(width: int, height: int, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
+def check_pixel_count(width: int, height: int, path: PathLike, max_pixels: int | None = None) -> None:
     """Raise `PixelLimitError` if a header declares more than `max_pixels` pixels (None: `MAX_PIXELS`)."""
     limit = pixel_limit(max_pixels)
     if width * height > limit:
@@ -139,7 +139,7 @@ def system_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def check_output(path: str | os.PathLike[str]) -> Path:
+def check_output(path: PathLike) -> Path:
     """Return `path` if a file can be written there, or raise `InputError`.
 
     Nothing is created, so the path can be checked before an expensive computation.
@@ -155,14 +155,14 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: PathLike, data: bytes) -> None:
     """Write `data` to `path` atomically; see `open_atomic`."""
     with open_atomic(path) as file:
         file.write(data)
 
 
 @contextmanager
-def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomic(path: PathLike) -> Iterator[BinaryIO]:
     """Open `path` for an atomic binary write.
 
     The data is written to a temporary file in the same folder, synced to disk and then renamed. A symbolic link is
@@ -269,7 +269,7 @@ class TableWriter:
         partial_path: After Ctrl-C, the file that holds the rows so far.
     """
 
-    def __init__(self, path: str | os.PathLike[str], head: Sequence[str]) -> None:
+    def __init__(self, path: PathLike, head: Sequence[str]) -> None:
         self.path = check_output(path)
         if self.path.suffix.lower() != ".csv":
             raise InputError(f"{self.path} does not end in .csv; choose a name with this suffix.")
@@ -384,7 +384,7 @@ def name_key(name: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
 
 
-def is_outside(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
+def is_outside(folder: PathLike, path: PathLike) -> bool:
     """Return whether the parent of `path` lies outside `folder` after resolving links and '..'."""
     # Path.resolve() raises on a loop of links, realpath does not.
     return not Path(os.path.realpath(Path(path).parent)).is_relative_to(os.path.realpath(folder))

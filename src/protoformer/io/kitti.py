@@ -4,13 +4,11 @@ KITTI flow is RGB: u = (R - 32768) / 64, v = (G - 32768) / 64 pixels, and B is t
 and depth (meters) are gray: value / 256, where 0 is invalid.
 """
 
-import os
-
 import numpy as np
 import numpy.typing as npt
 
-from protoformer.io.arrays import SparseFlow, SparseValues, as_flow, as_valid, as_values
-from protoformer.io.files import write_atomically
+from protoformer.io.arrays import BoolArray, FloatArray, SparseFlow, SparseValues, as_flow, as_valid, as_values
+from protoformer.io.files import PathLike, write_atomically
 from protoformer.io.png import GRAY, RGB, encode_png, read_png16
 
 _ZERO_MOTION = np.float32(32768)
@@ -22,7 +20,7 @@ MAX_KITTI_DEPTH, MAX_MM_DEPTH = _MAX_UINT16 / _KITTI_STEPS, _MAX_UINT16 / _MM_ST
 """Maximum depth of the KITTI format and of a 16-bit png in millimeters, in meters."""
 
 
-def read_kitti_flow(path: str | os.PathLike[str]) -> SparseFlow:
+def read_kitti_flow(path: PathLike) -> SparseFlow:
     """Read a KITTI flow png; a pixel is valid where the blue channel is not zero."""
     stored = read_png16(path, RGB, "KITTI flow", "flow")
     valid = stored[..., 2] != 0
@@ -31,9 +29,7 @@ def read_kitti_flow(path: str | os.PathLike[str]) -> SparseFlow:
     return SparseFlow(flow, valid)
 
 
-def write_kitti_flow(
-    path: str | os.PathLike[str], flow: npt.ArrayLike, valid: npt.NDArray[np.bool_] | None = None
-) -> None:
+def write_kitti_flow(path: PathLike, flow: npt.ArrayLike, valid: BoolArray | None = None) -> None:
     """Write a flow as a KITTI png, rounded to 1/64 pixel.
 
     The format holds -512 .. 511.984375 pixels. A pixel with a component outside this range, or that is not finite, is
@@ -55,26 +51,22 @@ def write_kitti_flow(
     write_atomically(path, encode_png(stored))
 
 
-def read_kitti_disparity(path: str | os.PathLike[str]) -> SparseValues:
+def read_kitti_disparity(path: PathLike) -> SparseValues:
     """Read a KITTI disparity png: values in pixels, in steps of 1/256; a pixel is valid where it is not zero."""
     return _read_sparse(path, "KITTI disparity", "disp", _KITTI_STEPS)
 
 
-def write_kitti_disparity(
-    path: str | os.PathLike[str], disparity: npt.ArrayLike, valid: npt.NDArray[np.bool_] | None = None
-) -> None:
+def write_kitti_disparity(path: PathLike, disparity: npt.ArrayLike, valid: BoolArray | None = None) -> None:
     """Write a disparity, HxW in pixels, rounded to 1/256; invalid values are handled as in `write_kitti_depth`."""
     _write_sparse(path, disparity, valid, "disparity", _KITTI_STEPS)
 
 
-def read_kitti_depth(path: str | os.PathLike[str]) -> SparseValues:
+def read_kitti_depth(path: PathLike) -> SparseValues:
     """Read a KITTI depth png: values in meters, in steps of 1/256; a pixel is valid where it is not zero."""
     return _read_sparse(path, "KITTI depth", "depth", _KITTI_STEPS)
 
 
-def write_kitti_depth(
-    path: str | os.PathLike[str], depth: npt.ArrayLike, valid: npt.NDArray[np.bool_] | None = None
-) -> None:
+def write_kitti_depth(path: PathLike, depth: npt.ArrayLike, valid: BoolArray | None = None) -> None:
     """Write a depth as a KITTI png, rounded to 1/256 m.
 
     The format holds 1/256 .. 255.99609375 m. Smaller positive values become 1/256, since 0 is invalid. Values that are
@@ -88,24 +80,22 @@ def write_kitti_depth(
     _write_sparse(path, depth, valid, "depth", _KITTI_STEPS)
 
 
-def read_mm_depth(path: str | os.PathLike[str]) -> SparseValues:
+def read_mm_depth(path: PathLike) -> SparseValues:
     """Read a depth png of millimeters: values in meters; a pixel is valid where it is not zero."""
     return _read_sparse(path, "depth in millimeters", "depth", _MM_STEPS)
 
 
-def write_mm_depth(path: str | os.PathLike[str], depth: npt.ArrayLike) -> None:
+def write_mm_depth(path: PathLike, depth: npt.ArrayLike) -> None:
     """Write a depth, HxW in meters, rounded to millimeters, of at most 65.535 m; otherwise as `write_kitti_depth`."""
     _write_sparse(path, depth, None, "depth", _MM_STEPS)
 
 
-def _read_sparse(path: str | os.PathLike[str], kind: str, folder: str, steps: int) -> SparseValues:
+def _read_sparse(path: PathLike, kind: str, folder: str, steps: int) -> SparseValues:
     stored = read_png16(path, GRAY, kind, folder)
     return SparseValues(stored.astype(np.float32) / np.float32(steps), stored != 0)
 
 
-def _write_sparse(
-    path: str | os.PathLike[str], values: npt.ArrayLike, valid: npt.NDArray[np.bool_] | None, what: str, steps: int
-) -> None:
+def _write_sparse(path: PathLike, values: npt.ArrayLike, valid: BoolArray | None, what: str, steps: int) -> None:
     array = as_values(values, f"a {what}")
     mask = as_valid(valid, array.shape, what)
     with np.errstate(invalid="ignore"):
@@ -116,7 +106,7 @@ def _write_sparse(
     write_atomically(path, encode_png(stored))
 
 
-def read_vkitti2_depth(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def read_vkitti2_depth(path: PathLike) -> FloatArray:
     """Read a VKITTI2 depth png: float32 HxW, meters along the optical axis, in steps of 1 cm, dense.
 
     The maximum, 655.35 m, is the sky and everything at least that far away. It is returned as stored; evaluation
@@ -125,7 +115,7 @@ def read_vkitti2_depth(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     return _read_sparse(path, "VKITTI2 depth", "depth", _CM_STEPS).values
 
 
-def read_vkitti2_flow(path: str | os.PathLike[str]) -> SparseFlow:
+def read_vkitti2_flow(path: PathLike) -> SparseFlow:
     """Read a VKITTI2 flow png; a pixel is valid where the blue channel is not zero."""
     stored = read_png16(path, RGB, "VKITTI2 flow", "flow")
     valid = stored[..., 2] != 0

@@ -1,6 +1,5 @@
 """Texture bank: packed textures with mipmaps, sampled by any number of rays at once."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.io.image import read_cutout
 from protoformer.synthetic.textures import FAMILIES, cutout
 
@@ -277,7 +277,7 @@ def _procedural_textures(side: int, each: int, seed: int) -> tuple[list[Tensor],
 
 
 def bank_from_folder(
-    folder: str | os.PathLike[str],
+    folder: PathLike,
     side: int = 256,
     limit: int | None = None,
     procedural: bool = True,

@@ -1,7 +1,6 @@
 """Tracking results, and parsing and validation of boxes."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,7 +8,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import TableWriter, short_repr
+from protoformer.io.files import PathLike, TableWriter, short_repr
 from protoformer.viz.text import SummaryRepr, format_count, format_training
 
 
@@ -79,7 +78,7 @@ def describe_targets(lost: Sequence[int]) -> str:
     return f"{targets}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
 
 
-def save_tracks(path: str | os.PathLike[str], results: Sequence[TrackResult]) -> None:
+def save_tracks(path: PathLike, results: Sequence[TrackResult]) -> None:
     """Write the results of `TrackingPredictor.track` to a CSV file, in the format of `protoformer track --csv`.
 
     The file is written atomically.
