@@ -81,15 +81,7 @@ class FlowDataset(Dataset[FlowPair]):
 
 
 def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
-    """Read a pair with its flow and masks, as far as they exist.
-
-    Args:
-        pair: The files.
-        read_flow: Reader of the flow file.
-
-    Returns:
-        A `FlowSample`, or a `FlowPair` if there is no flow.
-    """
+    """Read a pair with its flow and masks, as far as they exist: a `FlowSample`, or a `FlowPair` without flow."""
     first = image_tensor(pair.first)
     size = (first.shape[2], first.shape[3])
     second = image_tensor(pair.second)

@@ -55,12 +55,7 @@ class DeepStab(Dataset[StabilityPair]):
 
 
 def count_frames(path: Path, trust_header: bool = False) -> int:
-    """Count the frames of a video by decoding them, or take the number that its header declares, where it does.
-
-    Args:
-        path: The video file.
-        trust_header: Whether to take the declared number.
-    """
+    """Count the frames of a video by decoding them, or take the number that its header declares, where it does."""
     video = VideoFile(path)
     return (trust_header and video.info.num_frames) or video.count_frames()
 

@@ -199,13 +199,9 @@ class Vot(Dataset[TrackSequence]):
 
 
 def track_sequence(name: str, frames: Sequence[Path], boxes: Tensor, occluded: Tensor | None = None) -> TrackSequence:
-    """Build a sample from T frames and their boxes.
+    """Build a sample from T frames and their boxes, T x 4, (x, y, w, h) in pixels; invalid boxes become NaN.
 
-    Args:
-        name: Name of the sequence.
-        frames: T image paths.
-        boxes: T x 4, (x, y, w, h) in pixels; invalid boxes become NaN.
-        occluded: T, bool; where the object is not visible.
+    `occluded`: T, bool; where the object is not visible.
     """
     valid = boxes.isfinite().all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     present = valid if occluded is None else valid & ~occluded

@@ -86,13 +86,7 @@ def numbered_files(folder: Path, suffixes: Collection[str] = IMAGES) -> dict[int
 
 
 def select_folders(folders: list[Path], names: str | Sequence[str] | None, parent: Path) -> list[Path]:
-    """Select folders by name.
-
-    Args:
-        folders: Folders to select from.
-        names: Names, or one comma-separated string; None selects all folders.
-        parent: Parent folder, named in the error message.
-    """
+    """Select folders of `parent` by their names, a sequence or one comma-separated string; None selects all."""
     if names is None:
         return folders
     requested = _split_commas(names)

@@ -161,11 +161,7 @@ def choose_batch_size(batch_size: int | None, device: torch.device) -> int:
 
 
 def depth_confidence(log_scale: Tensor) -> Tensor:
-    """Return the probability, in [0, 1], that the depth error is below 10 %.
-
-    Args:
-        log_scale: logarithm of the Laplace scale of the log depth's error, any shape.
-    """
+    """Return the probability that the depth error is below 10 %, given the log of the log depth's Laplace scale."""
     return flow_confidence(log_scale - math.log(math.log1p(CONFIDENCE_TOLERANCE)))
 
 
@@ -177,14 +173,7 @@ def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch_size: int = 1) -> None:
-    """Check that depth inference fits into the free memory.
-
-    Args:
-        size: (height, width) of the images.
-        working: (height, width) at which the network runs.
-        device: device of the network.
-        batch_size: batch size.
-    """
+    """Check that inference on a batch of images of (height, width) at a working size fits into the free memory."""
     height, width = size
     padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)

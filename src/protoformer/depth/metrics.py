@@ -104,15 +104,7 @@ def depth_scores(
 
 
 def scale_and_shift(depth: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit s and t that minimize sum (s depth + t - truth)^2.
-
-    Args:
-        depth: predicted depth, N values, meters, at least one.
-        truth: true depth, N values, meters.
-
-    Returns:
-        Scale s and shift t; 0 and the mean of the truth if the prediction is constant.
-    """
+    """Fit s and t that minimize sum (s depth + t - truth)^2 over N values, N > 0; s is 0 if the depth is constant."""
     mean = depth.mean()
     centered = depth - mean
     variance = centered.square().sum()

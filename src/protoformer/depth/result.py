@@ -65,12 +65,7 @@ def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
 
 
 def network_range(config: ModelConfig, focal: float) -> tuple[float, float]:
-    """Return the range of depths, meters, that a network can predict.
-
-    Args:
-        config: configuration of the network.
-        focal: focal length, pixels of the working size.
-    """
+    """Return the range of depths, meters, that a network predicts at a focal length, pixels of the working size."""
     return config.nearest * focal / CANONICAL_FOCAL, config.farthest * focal / CANONICAL_FOCAL
 
 
@@ -80,13 +75,7 @@ _PLY_TYPES = {"<f4": "float", "u1": "uchar"}
 
 
 def write_ply(path: PathLike, points: npt.NDArray[np.float32], colors: npt.NDArray[np.uint8] | None = None) -> None:
-    """Write a binary .ply file, atomically.
-
-    Args:
-        path: output path.
-        points: N x 3 (x, y, z).
-        colors: uint8 N x 3 RGB, or None.
-    """
+    """Write points, N x 3 (x, y, z), with optional colors, uint8 N x 3 RGB, as a binary .ply file, atomically."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise InputError(f"points are N x 3, not of shape {points.shape}; reshape them first.")
     if colors is not None and (colors.shape != points.shape or colors.dtype != np.uint8):

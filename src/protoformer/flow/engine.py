@@ -152,28 +152,16 @@ class FlowEngine:
 
 
 def predict_flow(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
-    """Concatenate the last flow of a prediction and its confidence.
+    """Concatenate the last flow, pixels at the working size, and its confidence in [0, 1]: B x 3 x h x w.
 
-    Args:
-        prediction: network output at the working size.
-        zoom: working size divided by image size; the confidence refers to pixels of the image.
-
-    Returns:
-        B x 3 x h x w: flow in pixels at the working size, and confidence in [0, 1].
+    `zoom` is the working size divided by the image size; the confidence refers to pixels of the image.
     """
     flow, log_scale = prediction.flows[-1].float(), prediction.log_scales[-1].float()
     return torch.cat((flow, flow_confidence(log_scale - math.log(zoom))), dim=1)
 
 
 def flow_confidence(log_scale: Tensor) -> Tensor:
-    """Return the probability that a Laplace-distributed error is below one pixel.
-
-    Args:
-        log_scale: natural logarithm of the Laplace scale, any shape.
-
-    Returns:
-        Probability in [0, 1], same shape.
-    """
+    """Return the probability that a Laplace-distributed error is below one pixel, given the logarithm of its scale."""
     return -torch.expm1(-torch.exp(-log_scale))
 
 

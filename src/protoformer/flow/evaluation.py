@@ -186,11 +186,7 @@ def published_rows(
 ) -> tuple[PublishedResult, ...]:
     """Return comparison rows for a group: means of the peers' results, as in `peer_rows`, then published results.
 
-    Args:
-        names: names of the dataset and of the method.
-        group: group of samples.
-        root: folder of the dataset.
-        scored: scores of all samples.
+    `names` are those of the dataset and of the method.
     """
     own = {
         f"{root.resolve().name}/{score.name}": {"epe": score.scores.epe, "fl": score.scores.fl}

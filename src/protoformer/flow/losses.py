@@ -56,14 +56,9 @@ def laplace_nll(error: Tensor, log_scale: Tensor) -> Tensor:
 
 
 def valid_pixels(flow: Tensor, valid: Tensor) -> Tensor:
-    """Return the mask of pixels that enter the loss: valid ones that move less than `MAX_FLOW`.
+    """Return the pixels that enter the loss, N x 1 x H x W: valid ones that move less than `MAX_FLOW`.
 
-    Args:
-        flow: true flow, N x 2 x H x W, pixels.
-        valid: N x 1 x H x W, bool.
-
-    Returns:
-        N x 1 x H x W, bool.
+    `flow` is the true flow, N x 2 x H x W, pixels; `valid` is N x 1 x H x W, bool.
     """
     mask: Tensor = valid & (flow.norm(dim=1, keepdim=True) < MAX_FLOW)
     return mask

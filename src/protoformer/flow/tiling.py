@@ -33,15 +33,9 @@ Tile = tuple[slice, slice]
 
 
 def tile_starts(length: int, window: int, overlap: int = MIN_OVERLAP) -> list[int]:
-    """Return the start positions of tiles along one image side.
+    """Return the start positions of tiles of `window` pixels along a side of `length` pixels.
 
-    Args:
-        length: image side, pixels.
-        window: tile side, pixels.
-        overlap: smallest overlap of neighboring tiles, pixels.
-
-    Returns:
-        Start positions; the last tile ends at the image border.
+    Neighbors overlap by at least `overlap` pixels, and the last tile ends at the border.
     """
     if window >= length:
         return [0]
@@ -100,16 +94,7 @@ class TileBlender:
 
 
 def predict_tiled(size: tuple[int, int], tile: tuple[int, int], predict: Callable[[Tile], Tensor]) -> Tensor:
-    """Predict every tile and blend the results.
-
-    Args:
-        size: (height, width) of the image.
-        tile: (height, width) of a tile.
-        predict: maps a tile to its prediction, C x h x w.
-
-    Returns:
-        C x H x W, float32.
-    """
+    """Predict every tile of an image of (height, width), C x h x w each, and blend the results: C x H x W, float32."""
     blender = TileBlender(size)
     for each in make_tiles(size, tile):
         blender.add(each, predict(each))
@@ -197,12 +182,7 @@ class Budget:
     holds_frames: bool
 
     def beside_frames(self, size: tuple[int, int], working: tuple[int, int]) -> int | None:
-        """Return the bytes left for the network.
-
-        Args:
-            size: (height, width) of the frames.
-            working: (height, width) of the working size.
-        """
+        """Return the bytes left for the network beside frames of (height, width) and of the working size."""
         if self.total is None or not self.holds_frames:
             return self.total
         return self.total - FRAME_BYTES * max(size[0] * size[1], working[0] * working[1])

@@ -140,14 +140,9 @@ def cell_terms(height: int, width: int, device: torch.device | None = None) -> T
 
 
 def evaluate_fields(coefficients: Tensor, terms: Tensor) -> Tensor:
-    """Evaluate fields.
+    """Evaluate fields on a grid: ... x 2 x h x w, pixels.
 
-    Args:
-        coefficients: ... x n x 2, pixels, of the first n terms.
-        terms: 6 x h x w, from `terms_at` or `cell_terms`.
-
-    Returns:
-        ... x 2 x h x w, pixels.
+    `coefficients`: ... x n x 2, pixels, of the first n terms. `terms`: 6 x h x w, from `terms_at` or `cell_terms`.
     """
     used = terms[: coefficients.shape[-2]]
     fields: Tensor = (coefficients.transpose(-1, -2) @ used.flatten(1)).unflatten(-1, tuple(terms.shape[1:]))

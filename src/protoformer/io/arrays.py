@@ -12,12 +12,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def as_values(values: npt.ArrayLike, what: str) -> FloatArray:
-    """Convert a real HxW array to contiguous float32.
-
-    Args:
-        values: The array.
-        what: Name of the array in error messages, such as "a depth".
-    """
+    """Convert a real HxW array to contiguous float32; `what` is its name in error messages, such as "a depth"."""
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
         raise InputError(f"{what} has shape HxW with at least one pixel, not {array.shape}; reshape it first.")
@@ -83,12 +78,9 @@ class SparseValues:
 
 
 def as_valid(valid: BoolArray | None, size: tuple[int, ...], what: str) -> BoolArray:
-    """Check a valid mask.
+    """Return a valid mask, bool HxW, of a (height, width); None: all pixels are valid.
 
-    Args:
-        valid: bool HxW; None means that all pixels are valid.
-        size: Expected (height, width).
-        what: Name of the masked array in error messages, such as "flow".
+    `what` is the name of the masked array in error messages, such as "flow".
     """
     mask = np.ones(size, dtype=np.bool_) if valid is None else np.asarray(valid)
     if mask.shape != size or mask.dtype != np.bool_:

@@ -108,14 +108,7 @@ def check_dimensions(width: int, height: int, path: PathLike) -> None:
 
 
 def length_error(path: PathLike, size: int, expected: int, dimensions: tuple[int, int] | None = None) -> InputError:
-    """Return the error for a file of the wrong length.
-
-    Args:
-        path: The file.
-        size: Its length in bytes.
-        expected: Expected length in bytes.
-        dimensions: (width, height) from its header, if the expected length depends on them.
-    """
+    """Return the error for a file whose length is not that of its format, or of the (width, height) in its header."""
     source = "its format" if dimensions is None else "its header ({}x{})".format(*dimensions)
     return InputError(f"{path} is {size} bytes long but {source} requires {expected}; make or download it again.")
 

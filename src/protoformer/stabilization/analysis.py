@@ -112,12 +112,7 @@ class FrameView:
 
 
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """Return the (height, width), in whole cells, at which frames are analyzed.
-
-    Args:
-        size: (height, width) of the frames, pixels.
-        pixels: Approximate upper bound of the number of pixels.
-    """
+    """Return the (height, width), in whole cells, at which frames are analyzed, with about `pixels` pixels at most."""
     scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
     height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
     return height, width

@@ -132,15 +132,9 @@ class EstimationErrors:
         self.first, self.last = (to_device(each, device) for each in _clip_ends(draws, past, frames))
 
     def apply(self, trajectories: Trajectories, index: int, now: int) -> Trajectories:
-        """Add the errors to true trajectories.
+        """Add the errors to true trajectories of window `index`, relative to its frame `now`.
 
-        Args:
-            trajectories: True trajectories of window `index`, relative to its frame `now`.
-            index: Index of the first frame of the window.
-            now: Index of the reference frame in the window.
-
-        Returns:
-            Estimated trajectories.
+        `index` is the index of the first frame of the window.
         """
         count = trajectories.displacements.shape[1]
         offset = self.offset[:, index : index + count]

@@ -106,14 +106,9 @@ def _excess_curvature(warp: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
 
 
 def _alignment_error(warp: Tensor, windows: StabilityWindows) -> Tensor:
-    """Compare the first unstable images, warped, with the stable ones.
+    """Compare the first unstable images, warped by N x 2 x h x w, pixels, with the stable ones.
 
-    Args:
-        warp: N x 2 x h x w, pixels.
-        windows: N windows.
-
-    Returns:
-        The sum over images of the mean absolute color difference of valid pixels.
+    Returns the sum over images of the mean absolute color difference of valid pixels.
     """
     unstable, stable = (F.avg_pool2d(each, DOWNSCALE) for each in (windows.unstable[:, 0], windows.stable))
     flow = upsample_2x(warp) / DOWNSCALE

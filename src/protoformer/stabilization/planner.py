@@ -278,16 +278,7 @@ class OnlinePlanner:
 
 
 def plan_online(motions: Sequence[Motion], frame: Frame, delay: int) -> Corrections:
-    """Plan the corrections of a shot causally, with a delay.
-
-    Args:
-        motions: n - 1 motions between n frames.
-        frame: Size of the frames and the crop.
-        delay: Number of later frames that are known when a frame is decided.
-
-    Returns:
-        Corrections of n frames.
-    """
+    """Plan the corrections of the n frames between n - 1 motions causally: each frame knows `delay` later ones."""
     planner = OnlinePlanner(frame, delay)
     decided = [each for motion in motions if (each := planner.add(motion)) is not None]
     decided += planner.rest()

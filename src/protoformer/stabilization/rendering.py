@@ -42,15 +42,9 @@ class View:
 
 
 def render_stabilized(image: ImageArray, view: View, border: bool = False) -> ImageArray:
-    """Warp an input frame to the stabilized one.
+    """Warp an input frame, uint8 H x W x 3, to the stabilized one.
 
-    Args:
-        image: uint8 H x W x 3.
-        view: Position of the stabilized frame.
-        border: Whether pixels outside the input frame are black; otherwise the border is replicated.
-
-    Returns:
-        uint8 H x W x 3.
+    Pixels outside the input frame are black with `border`; otherwise its border is replicated.
     """
     size = image.shape[:2]
     border_mode = cv2.BORDER_CONSTANT if border else cv2.BORDER_REPLICATE

@@ -269,9 +269,7 @@ def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.
 def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) -> Sensor:
     """Draw lens, sensor and codec parameters; some scenes are sharp and clean, others are not.
 
-    Args:
-        draws: Random numbers of the scenes.
-        focus: Focus distance, meters, (min, max).
+    `focus` is the range of the focus distance, meters.
     """
     zero = torch.zeros(len(draws), 3, dtype=torch.float64)
     flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.whether("film.flickers", 0.5, (1, 1))

@@ -27,16 +27,7 @@ MIN_TARGET_PIXELS = 64
 
 
 def render_image(renderer: Renderer, view: View, render_pass: str) -> Tensor:
-    """Render one pass of a view.
-
-    Args:
-        renderer: Renderer of the scenes.
-        view: The view.
-        render_pass: "clean" or "final".
-
-    Returns:
-        B x 3 x H x W.
-    """
+    """Render the pass "clean" or "final" of a view: B x 3 x H x W."""
     if render_pass not in PASSES:
         raise InputError(f"there is no pass called {render_pass!r}; choose clean or final.")
     return renderer.final(view) if render_pass == "final" else renderer.clean(view)

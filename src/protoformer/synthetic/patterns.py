@@ -183,12 +183,7 @@ def render_text(rows: int, columns: int, generator: Generator) -> Tensor:
 
 
 def line_field(side: int, segments: Tensor) -> Tensor:
-    """Compute a field that is positive inside thick lines.
-
-    Args:
-        side: Texels along the field.
-        segments: count x 5, (y, x) to (y, x) and half the thickness.
-    """
+    """Compute a field that is positive inside lines: count x 5, (y, x) to (y, x) and half the thickness, in sides."""
     y, x = grid(side)
     field = torch.full((side, side), -1.0)
     for y0, x0, y1, x1, half_thickness in segments.tolist():

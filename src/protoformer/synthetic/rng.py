@@ -148,17 +148,9 @@ def hashed_uniform(keys: Tensor, shape: Shape, device: torch.device | str) -> Te
 
 
 def hashed_normal(keys: Tensor, shape: Shape, device: torch.device | str) -> Tensor:
-    """Hash keys to standard Gaussian numbers with a magnitude below 5.8.
+    """Hash keys to standard Gaussian numbers with a magnitude below 5.8; arguments and shapes as in `hashed_uniform`.
 
     Devices differ in the last bits, because their logarithms do.
-
-    Args:
-        keys: B, int64.
-        shape: Shape of the numbers of each key.
-        device: Device of the result.
-
-    Returns:
-        B x *shape, float32.
     """
     count = math.prod(shape)
     return _box_muller(hashed_uniform(keys, (2, (count + 1) // 2), device))[:, :count].reshape(-1, *shape)

@@ -56,14 +56,7 @@ class MotionPath:
         )
 
     def at(self, time: Tensor) -> Tensor:
-        """Evaluate the path.
-
-        Args:
-            time: ... x B, seconds.
-
-        Returns:
-            ... x B x ... x C.
-        """
+        """Evaluate the path at times, ... x B, seconds: ... x B x ... x C."""
         num_inner = self.powers.dim() - 1  # inner dimensions that a time does not have
         time = time.double().reshape(*time.shape, *(1,) * num_inner)
         exponents = torch.arange(self.powers.shape[-1], dtype=torch.float64, device=time.device)
@@ -158,14 +151,9 @@ class Camera:
     shake_turn: MotionPath
 
     def pose(self, time: Tensor, steady: bool) -> tuple[Tensor, Tensor]:
-        """Compute the camera pose.
+        """Return the rotation from camera to world (B x 3 x 3) and the position (B x 3) at times, B, seconds.
 
-        Args:
-            time: B, seconds.
-            steady: Whether to leave out the hand shake.
-
-        Returns:
-            The rotation from camera to world (B x 3 x 3) and the position (B x 3).
+        `steady` leaves out the hand shake.
         """
         orientation, position = rotation(self.turn.at(time)) @ self.base, self.position.at(time)
         if steady:

@@ -251,12 +251,9 @@ def _pack_corners(alpha: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def procedural_bank(side: int = 256, each: int = 16, seed: int = 0) -> TextureBank:
-    """Build a bank of procedural textures, cached per process; do not modify it.
+    """Build a bank of `each` procedural textures per family and twice as many cutouts; do not modify it.
 
-    Args:
-        side: Texels along a texture.
-        each: Number of textures per family; there are twice as many cutouts.
-        seed: Seed of the textures.
+    It is cached per process.
     """
     surfaces, cutouts = _procedural_textures(side, each, seed)
     return build_bank(surfaces, cutouts, side)

@@ -49,14 +49,9 @@ class TrackingEngine:
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, boxes: Tensor) -> Tensors:
-        """Embed targets.
+        """Embed the targets in boxes, N x 4 (x, y, w, h) on the CPU, of a frame, 3 x H x W.
 
-        Args:
-            pixels: 3 x H x W, the frame.
-            boxes: N x 4, (x, y, w, h) of the targets in pixels of the frame, on the CPU.
-
-        Returns:
-            Tokens, parts and summary of the template, each with N rows, on the device.
+        Returns tokens, parts and summary of the template, each with N rows, on the device.
         """
         factor = self.config.surroundings * self.config.reference_side / self.config.search_side
         crops = Crops.around(boxes, factor, self.config.reference_side)

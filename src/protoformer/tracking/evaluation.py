@@ -205,15 +205,9 @@ def track_from_first_box(sequence: TrackSequence) -> TrackSequence:
 def run_sequence(
     sequence: TrackSequence, method: TrackMethod, callback: Callable[[], None] | None = None
 ) -> tuple[Tensor, float]:
-    """Run a method over a sequence.
+    """Run a method over a sequence with an annotated first box; `callback` is called after every frame.
 
-    Args:
-        sequence: Sequence with an annotated first box.
-        method: Tracker to run.
-        callback: Called after every frame.
-
-    Returns:
-        Predicted boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
+    Returns the boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
     """
     if not sequence.boxes[0].isfinite().all():
         raise InputError(
@@ -268,13 +262,7 @@ def _fps(scores: Sequence[SequenceScore]) -> float:
 
 
 def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedResult, ...]:
-    """Return comparison rows: means of the peers' results, as in `peer_rows`, then published results.
-
-    Args:
-        dataset: Name of the dataset.
-        root: Folder of the dataset.
-        scored: Scores of the evaluated methods.
-    """
+    """Return comparison rows: means of the peers' results, as in `peer_rows`, then published results."""
     own: dict[str, dict[str, dict[str, float]]] = {}
     for each in scored:
         scores = {"success": each.scores.success, "precision": each.scores.precision}

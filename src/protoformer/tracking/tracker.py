@@ -143,14 +143,9 @@ def _root_area(box: Box) -> float:
 
 
 def clip_to_frame(box: Box, size: tuple[int, int]) -> Box | None:
-    """Clip a box to a frame.
+    """Clip a box (x, y, w, h) to a frame of (height, width) pixels.
 
-    Args:
-        box: (x, y, w, h) in pixels.
-        size: (height, width) of the frame, pixels.
-
-    Returns:
-        The visible part, or None if a side of it is shorter than `MIN_SIDE` or the box is not finite.
+    None if a visible side is shorter than `MIN_SIDE` or the box is not finite.
     """
     if not all(math.isfinite(value) for value in box):
         return None

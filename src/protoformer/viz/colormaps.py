@@ -55,11 +55,7 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
 def color_wheel_legend(size: int) -> npt.NDArray[np.uint8]:
     """Draw the color wheel: each pixel has the color of motion from the center towards it.
 
-    Args:
-        size: Side of the image in pixels; the rim, at its edge, is motion at the maximum.
-
-    Returns:
-        uint8 size x size x 3 RGB, white outside the wheel.
+    `size` is the side in pixels; the rim is motion at the maximum. Returns uint8 size x size x 3 RGB, white outside.
     """
     if size < 1:
         raise InputError(f"a legend is at least one pixel wide, not {size}; give a larger size.")
@@ -143,14 +139,9 @@ def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float |
 
 
 def default_depth_range(depths: npt.ArrayLike) -> tuple[float, float]:
-    """Choose the depth range of the color map.
+    """Choose the (near, far) of the color map, meters: the 2nd and the 98th percentile of the valid depths.
 
-    Args:
-        depths: Depths in meters, any shape.
-
-    Returns:
-        (near, far) in meters: the 2nd and the 98th percentile of the valid depths, with far at least 1.5 times near;
-        (1, 2) if no depth is valid.
+    Far is at least 1.5 times near; (1, 2) if no depth is valid.
     """
     array = np.asarray(depths)
     valid = array[np.isfinite(array) & (array > 0)]

@@ -92,15 +92,7 @@ def relight_depth(sample: DepthSample, light: Light, draws: SceneRandom) -> Dept
 
 
 def recolor(images: Tensor, params: Tensor) -> Tensor:
-    """Apply gamma and color jitter.
-
-    Args:
-        images: N x 3 x H x W in [0, 1].
-        params: N x 5, the gamma followed by the parameters of `jitter_by`.
-
-    Returns:
-        N x 3 x H x W.
-    """
+    """Apply gamma and color jitter to N x 3 x H x W images; params: N x 5, the gamma and those of `jitter_by`."""
     gamma = to_device(params[:, :1].float(), images.device).view(-1, 1, 1, 1)
     return jitter_by(images.clamp(0, 1) ** gamma, params[:, 1:])
 

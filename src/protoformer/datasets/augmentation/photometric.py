@@ -44,14 +44,9 @@ NEUTRAL = Jitter()
 
 
 def jitter(images: Tensor, jitters: Sequence[Jitter]) -> Tensor:
-    """Change brightness, contrast, saturation and hue, in this order, clamping to [0, 1] after each.
+    """Change brightness, contrast, saturation and hue of images, N x 3 x H x W in [0, 1], in this order.
 
-    Args:
-        images: N x 3 x H x W, RGB in [0, 1].
-        jitters: N parameters; `NEUTRAL` leaves an image unchanged.
-
-    Returns:
-        N x 3 x H x W.
+    Values are clamped to [0, 1] after each; `NEUTRAL` leaves an image unchanged.
     """
     rows = [astuple(each) for each in jitters]
     return jitter_by(images, torch.tensor(rows, dtype=torch.float64).view(len(rows), 4))
@@ -70,12 +65,7 @@ def jitter_by(images: Tensor, params: Tensor) -> Tensor:
 def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
     """Rotate the hue in HSV space; value and saturation are preserved, so colors stay in [0, 1] and gray stays gray.
 
-    Args:
-        images: N x 3 x H x W, RGB in [0, 1].
-        angle: N x 1 x 1 x 1, radians, positive from red to green.
-
-    Returns:
-        N x 3 x H x W.
+    `images` are N x 3 x H x W, RGB in [0, 1]; `angle` is N x 1 x 1 x 1, radians, positive from red to green.
     """
     red, green, blue = images.split(1, dim=1)
     value = images.amax(dim=1, keepdim=True)
@@ -95,15 +85,7 @@ def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
-    """Fill boxes with the mean color of the image.
-
-    Args:
-        images: N x 3 x H x W.
-        boxes: For each image its boxes (x, y, w, h), in pixels.
-
-    Returns:
-        N x 3 x H x W.
-    """
+    """Fill boxes (x, y, w, h), in pixels, of each image of N x 3 x H x W with the mean color of the image."""
     max_boxes = max((len(image_boxes) for image_boxes in boxes), default=0)
     if max_boxes == 0:
         return images
@@ -122,14 +104,9 @@ def erase_by(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def blur(images: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """Blur each image with a Gaussian that is truncated at 3 sigma.
+    """Blur each image of N x 3 x H x W with a Gaussian that is truncated at 3 sigma; borders are replicated.
 
-    Args:
-        images: N x 3 x H x W; borders are replicated.
-        sigmas: Standard deviation per image, in pixels; 0 leaves an image unchanged.
-
-    Returns:
-        N x 3 x H x W.
+    `sigmas` are standard deviations per image, in pixels; 0 leaves an image unchanged.
     """
     radius = math.ceil(3 * max(sigmas, default=0.0))
     if not radius:
@@ -158,17 +135,9 @@ def _gaussian_weight(offset: int, sigma: float) -> float:
 
 
 def add_noise(images: Tensor, strengths: Sequence[float], seeds: Sequence[int]) -> Tensor:
-    """Add Gaussian noise and clamp to [0, 1].
+    """Add Gaussian noise, with a standard deviation and a seed per image, to N x 3 x H x W and clamp to [0, 1].
 
     The noise is drawn on the CPU, so that it is the same on every device.
-
-    Args:
-        images: N x 3 x H x W in [0, 1].
-        strengths: Standard deviation per image.
-        seeds: Seed per image.
-
-    Returns:
-        N x 3 x H x W.
     """
     if not any(strengths):
         return images

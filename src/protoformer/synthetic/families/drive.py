@@ -120,9 +120,7 @@ def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: 
 def add_fences(assembly: Assembly, side: Tensor) -> None:
     """Add a low wall on one side and on the other a fence: identical pickets on a plinth, under a rail.
 
-    Args:
-        assembly: The assembly.
-        side: B x 1, distance of their fronts from the center of the street, meters.
+    `side` is the distance of their fronts from the center of the street, B x 1, meters.
     """
     draws = assembly.draws
     fence_side = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
