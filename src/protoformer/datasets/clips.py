@@ -239,15 +239,9 @@ def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, on_frame:
 
 
 def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int, int] | None:
-    """Find the instance to track and the first frame in which enough of it is visible.
+    """Find the instance to track and the first of `frames` frames that shows enough of it; None if none does.
 
-    Args:
-        renderer: Renderer of a single scene.
-        frames: Number of frames to search.
-        instance: Required instance; 0 selects the instance with the largest visible area.
-
-    Returns:
-        (instance, frame index), or None if no frame shows enough of it.
+    `instance` 0 selects the instance with the largest visible area.
     """
     num_instances = int(renderer.looks.instance.max())
     for number in range(frames if num_instances else 0):
@@ -355,20 +349,8 @@ def write_clips(
 ) -> ClipFolder:
     """Write scenes 0 .. count - 1 as clips to a folder, skipping those whose files all exist.
 
-    The settings are saved to `scenes.json` in the folder.
-
-    Args:
-        scenes: The synthetic scenes.
-        count: Number of scenes.
-        root: Folder to write to; created if necessary.
-        layout: A key of `LAYOUTS`.
-        frames: Number of frames of each clip.
-        textures: Name of the texture bank in the saved settings.
-        device: Device to render on.
-        progress: Called with (done, total), counted in rendered images.
-
-    Returns:
-        The scenes that were written, skipped and left out.
+    The settings are saved to `scenes.json` in the folder, and must be the same in later runs. `textures` is the name of
+    the texture bank in them; `progress` is called with (done, total), counted in rendered images.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if count < 1:

@@ -168,12 +168,7 @@ def open_splits(name: str, root: PathLike, split: str | None = None, /, **option
 
 
 def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Read every sample with all its frames, continuing after errors.
-
-    Args:
-        dataset: The dataset.
-        progress: Called with (done, total) after each sample.
-    """
+    """Read every sample with all its frames, continuing after errors; progress gets (done, total) after each."""
     broken = []
     for index, name in enumerate(dataset.names):
         try:

@@ -40,16 +40,9 @@ class FlowLoss:
 
 
 def laplace_nll(error: Tensor, log_scale: Tensor) -> Tensor:
-    """Negative log-likelihood of an error with independent Laplace-distributed components.
+    """Negative log-likelihood of N x C x H x W errors with independent Laplace components: N x 1 x H x W, nats.
 
-    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale).
-
-    Args:
-        error: N x C x H x W.
-        log_scale: logarithm of the scale b, N x 1 x H x W.
-
-    Returns:
-        N x 1 x H x W, nats.
+    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale), N x 1 x H x W.
     """
     deviation = error.abs().sum(dim=1, keepdim=True)
     return deviation * torch.exp(-log_scale) + error.shape[1] * (log_scale + math.log(2))

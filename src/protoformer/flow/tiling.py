@@ -336,15 +336,10 @@ def _tile_sides(length: int) -> list[int]:
 def _required_bytes(
     config: ModelConfig, device: torch.device, half: bool, pairs: int, crop: tuple[int, int], store_costs: bool
 ) -> int:
-    """Return the bytes that the flow of a batch of crops takes.
+    """Return the bytes that the flow of a batch of `pairs` crops of (height, width) takes.
 
-    Args:
-        config: configuration of the network.
-        device: device of the network.
-        half: matrix products run in half precision.
-        pairs: number of crop pairs in the batch.
-        crop: (height, width) of a crop.
-        store_costs: store the all-pairs cost volume instead of computing costs on demand.
+    `half` runs matrix products in half precision; `store_costs` stores the all-pairs cost volume instead of computing
+    costs on demand.
     """
     padding = Padding.to_multiple(*crop, FACTOR, LEAST_SIDE)
     height, width = crop[0] + padding.bottom, crop[1] + padding.right
@@ -371,13 +366,7 @@ def _resident_bytes() -> int:
 
 
 def _memory_advice(amount: int, device: torch.device, zoom: float | None) -> str:
-    """Return advice for insufficient memory.
-
-    Args:
-        amount: bytes that would suffice in addition to what the process holds.
-        device: device of the network.
-        zoom: zoom given by the user, if any.
-    """
+    """Return advice for insufficient memory; `amount` bytes would suffice beside what the process holds."""
     inputs = "the images or the tiles" if zoom is None else "the images, the tiles or the zoom"
     free = free_bytes(device)
     if free is not None and amount > free:

@@ -39,16 +39,7 @@ def cells(length: int, count: int, device: torch.device | None = None) -> Tensor
 
 
 def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
-    """Return the grid cell of each pixel.
-
-    Args:
-        size: (height, width) in pixels.
-        grid: (rows, columns).
-        device: Device of the result.
-
-    Returns:
-        Cell indices 0 .. rows * columns - 1: height * width, int64.
-    """
+    """Return which cell of a (rows, columns) grid, numbered row by row, each pixel lies in: height * width, int64."""
     (height, width), (rows, columns) = size, grid
     row = torch.div(torch.arange(height, device=device) * rows, height, rounding_mode="floor")
     column = torch.div(torch.arange(width, device=device) * columns, width, rounding_mode="floor")

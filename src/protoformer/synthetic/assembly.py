@@ -249,10 +249,7 @@ SKY_RADIUS = 2000.0
 def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 0.3) -> Atmosphere:
     """Draw light and fog, with the sun above the horizon.
 
-    Args:
-        draws: Random numbers of the scenes.
-        fog: Density per meter where there is fog, (min, max).
-        foggy: Probability of fog.
+    `fog` is the range of the density per meter where there is fog, and `foggy` its probability.
     """
     height, heading = draws.uniform("sun.height", 0.3, 1.3), draws.uniform("sun.heading", 0.0, 2 * math.pi)
     sun = vectors(height.cos() * heading.cos(), -height.sin(), height.cos() * heading.sin())
@@ -339,17 +336,10 @@ def add_sky(assembly: Assembly) -> None:
 
 
 def sample_hand_motion(draws: SceneRandom, strength: float = 1.0) -> tuple[MotionPath, MotionPath]:
-    """Draw hand shake.
+    """Draw hand shake: translation along the camera axes (meters) and rotation about them (radians), paths of B x 3.
 
     Tremor and sway from 0.4 to 12 Hz with an amplitude that falls with frequency; half of the scenes add the steps of a
-    walking person: two vertical oscillations and one lateral oscillation per two steps.
-
-    Args:
-        draws: Random numbers of the scenes.
-        strength: Scale of the shake; 0 for none.
-
-    Returns:
-        Paths of B x 3: translation along the camera axes (meters) and rotation about them (radians).
+    walking person: two vertical oscillations and one lateral oscillation per two steps. A strength of 0 is no shake.
     """
     if not strength:
         return MotionPath.of(torch.zeros(len(draws), 3)), MotionPath.of(torch.zeros(len(draws), 3))

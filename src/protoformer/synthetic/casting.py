@@ -152,19 +152,10 @@ def _nearest(
 def _blocked(
     table: Tensor, alive: Tensor, sun: Tensor, shapes: Shapes, counts: tuple[int, ...], points: Tensor, own: Tensor
 ) -> Tensor:
-    """Compute which points are shadowed.
+    """Compute which points (3 x B x N, meters, camera coordinates) are shadowed: B x N, bool.
 
-    Args:
-        table: F x B x P, the frame's table.
-        alive: B x P, bool, the primitives that cast shadows.
-        sun: B x 3, unit vector towards the sun.
-        shapes: Shape data of the primitives.
-        counts: Number of primitives of each of `KINDS`.
-        points: 3 x B x N, meters, camera coordinates.
-        own: B x N, the primitive of each point, or -1.
-
-    Returns:
-        B x N, bool.
+    `table`, F x B x P, is that of the frame; `alive`, B x P, are the primitives that cast shadows; `sun`, B x 3, is the
+    unit vector towards the sun; `own`, B x N, is the primitive of each point, or -1.
     """
     shadowed = torch.zeros_like(own, dtype=torch.bool)
     for kind, part in kind_slices(counts):

@@ -78,17 +78,9 @@ def targets(renderer: Renderer, view: View) -> Tensor:
 
 
 def sample_targets(renderer: Renderer, view: View, draws: SceneRandom) -> Tensor:
-    """Draw the instance to track in each scene uniformly from those that are neither small nor large.
+    """Draw the instance to track in each scene, B, uniformly from those that are neither small nor large in a view.
 
     A scene without such an instance gets the one whose size comes closest; a scene with a target gets its target.
-
-    Args:
-        renderer: Renderer of the scenes.
-        view: View in which the sizes are measured.
-        draws: Random numbers for the same number of scenes.
-
-    Returns:
-        B, int64.
     """
     if renderer.scenes.target:
         return targets(renderer, view)
@@ -199,17 +191,10 @@ def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> 
 def _project_to_frames(
     renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[Frame]
 ) -> tuple[Tensor, Tensor]:
-    """Project hits into T frames, whether occluded there or not.
+    """Project hits of rays through positions (B x 2 x N, pixels) into T frames, whether occluded there or not.
 
-    Args:
-        renderer: Renderer of the scenes.
-        hit: Hits of rays through `positions`.
-        positions: B x 2 x N, pixels.
-        frames: T moments.
-
-    Returns:
-        Image positions, B x T x 2 x N, pixels, and whether they are in front of the camera and inside the image,
-        B x T x 1 x N.
+    Returns image positions, B x T x 2 x N, pixels, and whether they are in front of the camera and inside the image, B
+    x T x 1 x N.
     """
     num_frames, first = len(frames), frames[0]
     joined = replace(

@@ -75,16 +75,9 @@ class Motion:
 
 
 def instance_boxes(instances: Tensor, count: int) -> Tensor:
-    """Compute the bounding boxes of instances 1 .. count in an instance map.
+    """Compute the boxes of instances 1 .. count in an instance map, B x 1 x H x W: B x count x 4; NaN if absent.
 
-    A box starts at its first pixel and spans the columns from the first to the last, inclusive.
-
-    Args:
-        instances: B x 1 x H x W, int64.
-        count: Number of instances.
-
-    Returns:
-        B x count x 4, (x, y, w, h) in pixels; NaN for absent instances.
+    A box (x, y, w, h) starts at its first pixel and spans the columns from the first to the last, inclusive.
     """
     batch, _, height, width = instances.shape
     flat = instances.flatten(1)
@@ -174,17 +167,10 @@ class Renderer:
         return hits(frame, index, depth, positions)
 
     def moved(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the motion of hits to another frame.
+        """Compute the motion of hits of rays through positions (B x 2 x N, pixels) to another frame.
 
-        Points that end up behind the camera have no motion in the image and are not valid.
-
-        Args:
-            hit: Hits of rays through `positions`.
-            positions: B x 2 x N, pixels.
-            frame: The other moment.
-
-        Returns:
-            Flow, B x 2 x N, pixels, and the masks valid and occluded, B x 1 x N, bool.
+        Returns the flow, B x 2 x N, pixels, and the masks valid and occluded, B x 1 x N, bool. Points that end up
+        behind the camera have no motion in the image and are not valid.
         """
         if self.device.type == "cuda":
             from protoformer.synthetic.kernels import motion_kernels
@@ -199,17 +185,10 @@ class Renderer:
         return target - positions, ahead[:, None], not_visible
 
     def project_hits(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-        """Project hits into another frame, whether occluded there or not.
+        """Project hits of rays through positions (B x 2 x N, pixels) into another frame, whether occluded there or not.
 
-        Args:
-            hit: Hits of rays through `positions`.
-            positions: B x 2 x N, pixels.
-            frame: The other moment.
-
-        Returns:
-            Image positions, B x 2 x N, pixels (unchanged for points behind the camera), depth in meters and whether the
-                point
-            is in front of the camera, B x N each.
+        Returns image positions, B x 2 x N, pixels (unchanged for points behind the camera), depth in meters and whether
+        the point is in front of the camera, B x N each.
         """
         x, y, z = transport_points(hit, frame)
         ahead = z > NEAREST
@@ -225,14 +204,9 @@ class Renderer:
         return instance_boxes(self.instances(view), int(self.scenes.primitives.instance.max()))
 
     def amodal_mask(self, frame: Frame, instance: int | Tensor) -> Tensor:
-        """Render the amodal mask of an instance, as if nothing occluded it, on a canvas twice as large as the image.
+        """Render the mask of an instance (one, or B) as if nothing occluded it, on a canvas of twice the image size.
 
-        Args:
-            frame: Moment of the scenes.
-            instance: One instance for all scenes, or B.
-
-        Returns:
-            B x 1 x 2H x 2W, bool. Pixel (H // 2, W // 2) of the mask is the first pixel of the image.
+        B x 1 x 2H x 2W, bool; pixel (H // 2, W // 2) of the mask is the first pixel of the image.
         """
         selected = instance.to(self.device).view(-1, 1) if isinstance(instance, Tensor) else instance
         height, width = frame.size

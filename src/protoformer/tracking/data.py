@@ -129,12 +129,8 @@ def _sample_search_crops(
 ) -> Crops:
     """Sample search crops with random offset and scale.
 
-    Args:
-        truth: N x 4, boxes of the targets, pixels.
-        previous: N x 4, boxes in the reference frame, used where a target has no box.
-        frame_size: (height, width), pixels.
-        draws: Source of all random numbers.
-        config: Sizes of the crops.
+    `truth` are the boxes of the targets, N x 4, pixels; `previous`, those in the reference frame, are used where a
+    target has no box.
     """
     device, followed = truth.device, draws.whether("followed", FOLLOWED)
     deviations = draws.normal("scale").clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
@@ -158,15 +154,9 @@ def _displaced_centers(
 ) -> tuple[Tensor, Tensor]:
     """Compute centers of search crops that lie next to their targets and still on the frame.
 
-    Args:
-        centers: N x 2, centers of the targets, pixels.
-        side: N, sides of the search crops, pixels.
-        away: N, distance from the target towards the farthest border, in sides.
-        along: N, distance along the other axis, in sides.
-        frame_size: (height, width), pixels.
-
-    Returns:
-        Centers, N x 2, pixels, and the extent of the frame in that direction from the target, N, pixels.
+    Centers, N x 2, and sides, N, are in pixels; `away` is the distance from the target towards the farthest border and
+    `along` that along the other axis, N each, in sides. Returns the centers and the extent of the frame in that
+    direction from the target, N, pixels.
     """
     height, width = frame_size
     x, y = centers.unbind(dim=1)

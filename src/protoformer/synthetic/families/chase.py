@@ -167,16 +167,10 @@ def _sample_camera(
     phase: Tensor,
     shake: float,
 ) -> Camera:
-    """Build a camera that follows the target's path with a delay and an imprecise gain, so that the target drifts.
+    """Build a camera that follows the target with a delay and an imprecise gain, so that the target drifts.
 
-    Args:
-        draws: Random numbers of the scenes.
-        size: (height, width) of the images.
-        distance: B, mean distance of the target, meters.
-        amplitude: B x 3 x 2, waves of the target's path.
-        frequency: B x 3 x 2.
-        phase: B x 3 x 2.
-        shake: Strength of the hand shake.
+    `distance` is the mean distance of the target, B, meters; amplitude, frequency and phase are those of the waves of
+    its path, B x 3 x 2.
     """
     gain = draws.uniform("camera.follow", 0.2, 1.1, (1, 1))
     phase_lag = draws.uniform("camera.late", 0.0, 0.5, (1, 1))

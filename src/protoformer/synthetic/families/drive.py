@@ -84,14 +84,7 @@ def add_road(assembly: Assembly) -> Tensor:
 
 
 def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: float = 0.75) -> None:
-    """Add two rows of box-shaped houses.
-
-    Args:
-        assembly: The assembly.
-        front: B x 1, minimum distance of the fronts from the center of the street, meters.
-        count: Maximum number of houses.
-        probability: Probability of each house.
-    """
+    """Add two rows of up to `count` box-shaped houses, with fronts at least `front` meters (B x 1) from the center."""
     draws = assembly.draws
     sides = torch.where(torch.arange(count) % 2 == 0, -1.0, 1.0).double()
     z = draws.uniform("house.start", 4.0, 14.0, (1,)) + (torch.arange(count) // 2) * draws.uniform(
@@ -196,16 +189,7 @@ def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
 def add_cars(
     assembly: Assembly, position: MotionPath, heading: Tensor, instance: Tensor, alive: Tensor, name: str = "car"
 ) -> None:
-    """Add cars of three boxes that share a path.
-
-    Args:
-        assembly: The assembly.
-        position: Path on the ground, B x n x 3.
-        heading: B x n, radians; 0 is along z.
-        instance: Instances of the cars.
-        alive: B x n, bool.
-        name: Name of the group.
-    """
+    """Add cars of three boxes that share a path on the ground, B x n x 3; heading: B x n, radians, 0 is along z."""
     draws, count = assembly.draws, heading.shape[1]
     base = yaw_rotation(heading)
     size = draws.uniform(f"{name}.size", 0.85, 1.25, (count, 1)) * torch.tensor([0.88, 0.42, 2.05], dtype=torch.float64)

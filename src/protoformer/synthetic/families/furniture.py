@@ -99,19 +99,10 @@ def place_at_wall(
     count: int = 1,
     wall: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Draw positions in front of walls.
+    """Draw n positions in front of walls, for pieces of a half width along and a half depth across the wall, meters.
 
-    Args:
-        draws: Random numbers of the scenes.
-        name: Name of the group.
-        half: Half size of the room, B x 1 x 3.
-        half_width: Half size along the wall, meters.
-        half_depth: Half size across the wall, meters.
-        count: Number n of positions.
-        wall: B x n, index of the wall, 0 .. 3; drawn if None.
-
-    Returns:
-        The heading with the back to the wall (B x n) and the center (x, z) (B x n x 2).
+    `half` is the half size of the room, B x 1 x 3; `wall` is B x n, the index 0 .. 3 of the wall, drawn if None.
+    Returns the heading with the back to the wall (B x n) and the center (x, z) (B x n x 2).
     """
     if wall is None:
         wall = draws.integer(f"{name}.wall", 0, 4, (count,))

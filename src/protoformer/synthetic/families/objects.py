@@ -121,13 +121,8 @@ def _sample_orbit(
 ) -> MotionPath:
     """Draw circular paths, which keep fast objects in view.
 
-    Args:
-        draws: Random numbers of the scenes.
-        name: Name of the group.
-        start: B x n x 3, position halfway between the first two frames.
-        pixel_size: B x n, size of a pixel at the objects, meters.
-        max_speed: Pixels per frame.
-        side: Longer side of the image, pixels.
+    `start` is the position halfway between the first two frames, B x n x 3; `pixel_size` the size of a pixel there, B x
+    n, meters; `max_speed` is in pixels per frame; `side` is the longer side of the image, pixels.
     """
     shape = tuple(pixel_size.shape[1:])
     speed = draws.log_uniform(f"{name}.speed", MIN_SPEED, max_speed, shape)

@@ -276,13 +276,8 @@ def _sample_camera(
 ) -> Camera:
     """Build a camera at eye height near a wall that looks across the room, mostly at an object, and moves by hand.
 
-    Args:
-        draws: Random numbers of the scenes.
-        size: (height, width) of the images.
-        half: B x 1 x 3, half size of the room.
-        view_targets: B x n x 2, points of interest, as `add_furniture` returns them.
-        target_exists: B x n, bool.
-        shake: Strength of the hand shake.
+    `half` is the half size of the room, B x 1 x 3; `view_targets`, B x n x 2, and `target_exists`, B x n, are those of
+    `add_furniture`.
     """
     x, y, z = half[:, 0].unbind(-1)
     side = draws.uniform("camera.side", -math.pi, math.pi)
