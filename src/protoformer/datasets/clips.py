@@ -314,14 +314,12 @@ _WITHOUT_TARGET = "without_target"
 
 @dataclass(frozen=True)
 class ClipFolder:
-    """Result of `write_clips`.
+    """Result of `write_clips`: indices of scenes.
 
     Attributes:
-        root: The output folder.
-        layout: Name of the layout.
-        written: Indices of the scenes that this run wrote.
-        existing: Indices of the scenes that an earlier run had written.
-        without_target: Indices of the scenes without a target.
+        written: Those that this run wrote.
+        existing: Those that an earlier run had written.
+        without_target: Those that were left out because they have no target.
     """
 
     root: Path

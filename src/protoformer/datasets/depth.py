@@ -34,15 +34,7 @@ __all__ = ["KittiEigen", "NyuV2", "Rgbd", "SintelDepth", "Vkitti2Depth"]
 
 @dataclass(frozen=True)
 class _EigenFrame:
-    """One line of an Eigen list.
-
-    Attributes:
-        name: Name of the sample.
-        line: The line and the file, for error messages.
-        image: Path of the image.
-        truths: Possible paths of the depth map.
-        focal: Focal length, in pixels.
-    """
+    """One line of an Eigen list, with the two possible paths of the depth map and the focal length in pixels."""
 
     name: str
     line: str

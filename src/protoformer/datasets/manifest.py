@@ -44,13 +44,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a manifest.
-
-    Attributes:
-        location: The line or object and the file, for error messages.
-        folder: Folder that paths are relative to.
-        cells: Non-empty cells by column.
-    """
+    """One row of a manifest: its location for error messages, the folder of its paths, and its non-empty cells."""
 
     location: str
     folder: Path

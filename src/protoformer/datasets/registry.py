@@ -114,13 +114,7 @@ DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of `check_dataset`.
-
-    Attributes:
-        total: Number of samples.
-        read: Number of samples that could be read.
-        broken: (name, error message) of each sample with a missing or damaged file.
-    """
+    """Result of `check_dataset`: numbers of samples, and (name, error message) of each broken one."""
 
     total: int
     read: int
@@ -129,12 +123,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class OpenedSplits:
-    """Result of `open_splits`.
-
-    Attributes:
-        opened: Opened splits by name.
-        missing: Error message of each split that could not be opened, by name.
-    """
+    """Result of `open_splits`: the opened splits, and the error message of each missing one, by name."""
 
     opened: dict[str, Dataset[Any]]
     missing: dict[str, str]

@@ -87,12 +87,9 @@ class CameraHint:
 
 
 def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | None = None) -> Camera:
-    """Determine the camera of an image: from the hint, else from EXIF, else by a default field of view.
+    """Determine the camera of an image of (height, width): from the hint, else from EXIF, else by a default view angle.
 
-    Args:
-        size: (height, width) of the image.
-        hint: camera parameters given by the user.
-        image: image as the user passed it; files and PIL images may contain EXIF data.
+    Files and PIL images, as the user passed them, may contain EXIF data.
     """
     height, width = size
     if hint.intrinsics is not None:

@@ -87,12 +87,7 @@ RULES: dict[str, DepthRules] = {
 
 @dataclass(frozen=True)
 class DepthSampleScore:
-    """Scores of one sample.
-
-    Attributes:
-        name: name of the sample.
-        table: its scores.
-    """
+    """Scores of one sample."""
 
     name: str
     table: DepthTable
@@ -103,12 +98,9 @@ class DepthEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: name of the dataset.
-        method: name of the method.
         rules: selection of the evaluated pixels.
         table: means over images.
-        samples: scores of each image.
-        others: published results to compare with.
+        others: results of other methods to compare with.
         without_truth: number of images that were skipped because they have no evaluated ground truth.
     """
 

@@ -240,12 +240,7 @@ class DepthPredictor(SummaryRepr):
         return explain_image(self.network.features, pixels, resized, depth_padding(resized), result.depth)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically.
-
-        Args:
-            path: output path.
-            half: store float16.
-        """
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
         save_weights(self.network, path, trained=self.trained, task="depth", half=half)
 
     def _result(

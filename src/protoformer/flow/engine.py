@@ -63,14 +63,7 @@ class FlowEngine:
             self._encode, self._decode = CudaGraph(self._run_encoder), CudaGraph(self._run_decoder)
 
     def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
-        """Encode frames.
-
-        Args:
-            frames: 3 x H x W each, uint8 or float in [0, 1].
-
-        Returns:
-            One encoded frame per input.
-        """
+        """Encode frames, 3 x H x W each, uint8 or float in [0, 1]."""
         frames = [self._to_working_size(frame.to(self._device)) for frame in frames]
         crops = [(frame, tile) for frame in frames for tile in self._tiles]
         features = torch.cat(

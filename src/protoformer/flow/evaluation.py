@@ -55,13 +55,7 @@ SUBMISSIONS = ("sintel", "kitti-2012", "kitti-2015")
 
 @dataclass(frozen=True)
 class SampleScore:
-    """Scores of one sample.
-
-    Attributes:
-        name: name of the sample.
-        group: group of samples that it belongs to; see `sample_group`.
-        scores: its scores.
-    """
+    """Scores of one sample and the group of samples that it belongs to; see `sample_group`."""
 
     name: str
     group: str
@@ -73,11 +67,8 @@ class FlowEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: name of the dataset.
-        method: name of the method.
         groups: scores of each group of samples.
-        samples: scores of each sample.
-        others: published results to compare with, by group.
+        others: results of other methods to compare with, by group.
         without_truth: number of pairs that were skipped because they have no ground truth.
     """
 

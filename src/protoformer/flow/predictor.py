@@ -296,12 +296,7 @@ class FlowPredictor(SummaryRepr):
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically.
-
-        Args:
-            path: output path.
-            half: store float16.
-        """
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
         save_weights(self.network, path, trained=self.trained, half=half)
 
     def _facts(self) -> tuple[str, ...]:

@@ -132,15 +132,9 @@ def upsample_2x(maps: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Padding:
-    """Padding at the bottom and on the right, by repeating the last row and column.
+    """Rows at the bottom and columns on the right that repeat the last ones of an image of height x width.
 
     Padding on these sides only leaves the coordinates of all pixels unchanged.
-
-    Attributes:
-        height: Height of the image.
-        width: Width of the image.
-        bottom: Number of rows to add.
-        right: Number of columns to add.
     """
 
     height: int

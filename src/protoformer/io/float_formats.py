@@ -135,15 +135,7 @@ _MAX_DIGITS = 10
 
 @dataclass(frozen=True)
 class _PfmHeader:
-    """Header of a `.pfm` file.
-
-    Attributes:
-        width: Pixels.
-        height: Pixels.
-        channels: 1 or 3.
-        byte_order: "<" or ">".
-        end: Offset of the byte after the scale, which is a separator.
-    """
+    """Header of a `.pfm` file; `end` is the offset of the byte after the scale, which is a separator."""
 
     width: int
     height: int

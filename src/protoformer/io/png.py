@@ -22,14 +22,7 @@ _MAX_COMPRESSION_RATIO = 1032
 
 @dataclass(frozen=True)
 class PngHeader:
-    """Header of a PNG.
-
-    Attributes:
-        width: Pixels.
-        height: Pixels.
-        bit_depth: Bits per sample.
-        color_type: Color type as in the PNG standard.
-    """
+    """Header of a PNG; the color type is that of the standard."""
 
     width: int
     height: int

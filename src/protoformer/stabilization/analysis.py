@@ -238,12 +238,7 @@ class ShotBuilder:
     """
 
     def __init__(self, analyzer: MotionAnalyzer, first: int) -> None:
-        """Start a shot.
-
-        Args:
-            analyzer: Networks to run.
-            first: Index of the first frame in the clip.
-        """
+        """Start a shot at the index of its first frame in the clip."""
         self._analyzer, self._first = analyzer, first
         self._motions: list[Motion] = []
         self._flows: dict[int, Tensor] = {}

@@ -39,13 +39,7 @@ Method = Callable[[Video, int | None], Iterator[tuple[ImageArray, ImageArray]]]
 
 @dataclass(frozen=True)
 class ClipScore:
-    """Scores of one method on one clip.
-
-    Attributes:
-        clip: Name of the clip.
-        method: Name of the method.
-        scores: Scores.
-    """
+    """Scores of one method on one clip."""
 
     clip: str
     method: str
@@ -59,13 +53,7 @@ class ClipScore:
 
 @dataclass(frozen=True)
 class StabilityEvaluation:
-    """Result of an evaluation.
-
-    Attributes:
-        rows: Scores of every method on every clip.
-        means: Mean scores over all clips, by method.
-        others: Published results.
-    """
+    """Scores of every method on every clip, their means by method, and published results."""
 
     rows: tuple[ClipScore, ...]
     means: dict[str, dict[str, float]]

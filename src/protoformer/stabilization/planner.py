@@ -235,12 +235,7 @@ class OnlinePlanner:
     """Plans corrections with a fixed delay: takes the motion to each next frame, returns one correction at a time."""
 
     def __init__(self, frame: Frame, delay: int) -> None:
-        """Start a shot.
-
-        Args:
-            frame: Size of the frames and the crop.
-            delay: Number of later frames that are known when a frame is decided.
-        """
+        """Start a shot in which each frame is decided with a number of later frames known."""
         self._frame, self._delay = frame, delay
         self._motions: list[Motion] = []
         """Motions from the earliest kept frame on."""

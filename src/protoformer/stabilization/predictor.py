@@ -190,11 +190,8 @@ class StabilizationPredictor(SummaryRepr):
     def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
         """Write the weights atomically to a .safetensors file that `load` reads.
 
-        Args:
-            path: Output file.
-            half: Whether to store float16.
-            borrow: Whether to leave out the encoder if it equals that of the packaged flow weights, which are then
-                needed to read the file.
+        `half` stores float16; `borrow` leaves out the encoder if it equals that of the packaged flow weights, which are
+        then needed to read the file.
         """
         save_weights(self.network, path, trained=self.trained, task="stabilize", half=half, borrow=borrow)
 

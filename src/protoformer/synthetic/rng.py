@@ -28,12 +28,7 @@ class SceneRandom:
     """
 
     def __init__(self, seed: int, indices: Sequence[int] | Tensor) -> None:
-        """Create the generator.
-
-        Args:
-            seed: Any integer; it is taken modulo 2^64.
-            indices: B scene indices, 64-bit integers.
-        """
+        """Create the generator from any integer (modulo 2^64) and B scene indices, 64-bit integers."""
         values = indices.cpu().numpy() if isinstance(indices, Tensor) else indices
         scenes = np.asarray(values, dtype=np.int64).reshape(-1).view(np.uint64)
         self._scenes = _mix64(_mix64(np.array([seed & _MASK64], dtype=np.uint64)) + scenes)

@@ -131,13 +131,7 @@ class TextureBank:
     def covers(self, texture: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Test where silhouettes are solid: bilinear alpha of the finest level of at least a half.
 
-        Args:
-            texture: int, 0 .. count - 1. An opaque texture covers everything.
-            u: [...], float, to the right; a cutout is empty beyond 0 .. 1.
-            v: [...], float, down, in the same way.
-
-        Returns:
-            [...], bool.
+        Coordinates as in `sample`. An opaque texture covers everything; a cutout is empty beyond 0 .. 1.
         """
         x, y = (self._to_texels(coordinate) for coordinate in (u, v))
         left, top = (position.int().clamp_(0, self.side - 2) for position in (x, y))

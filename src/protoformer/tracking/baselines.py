@@ -43,12 +43,7 @@ LOST_BELOW = 0.05
 
 @dataclass(frozen=True)
 class FilterPeak:
-    """Output of the correlation filter for one frame.
-
-    Attributes:
-        box: (x, y, w, h) in pixels.
-        peak: Height of the response peak, 0 to 1.
-    """
+    """Box (x, y, w, h) in pixels, and height of the response peak, 0 to 1, for one frame."""
 
     box: tuple[float, float, float, float]
     peak: float
@@ -64,12 +59,7 @@ class CorrelationFilter:
     """
 
     def __init__(self, frame: Pixels, box: tuple[float, float, float, float]) -> None:
-        """Initialize the filter.
-
-        Args:
-            frame: uint8 H x W x 3.
-            box: (x, y, w, h) in pixels, with a positive area.
-        """
+        """Initialize the filter on a frame, uint8 H x W x 3, and a box (x, y, w, h) in pixels with a positive area."""
         x, y, width, height = box
         self.center = np.array((x + (width - 1) / 2, y + (height - 1) / 2))
         self.size = np.array((width, height))
@@ -244,13 +234,7 @@ class BaselineTracker:
     """
 
     def __init__(self, name: str, first: ImageLike, boxes: Boxes) -> None:
-        """Initialize the targets.
-
-        Args:
-            name: One of `TRACKERS`.
-            first: First frame.
-            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
-        """
+        """Initialize the targets by their boxes in the first frame, (x, y, w, h) in pixels; name: one of `TRACKERS`."""
         check_tracker(name)
         self.name = name
         self.reset(first, boxes)

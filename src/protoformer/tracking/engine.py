@@ -28,13 +28,7 @@ class TrackingEngine:
     """
 
     def __init__(self, network: TrackNetwork, device: torch.device, half: bool) -> None:
-        """Prepare a network for inference.
-
-        Args:
-            network: Network, already on the device.
-            device: Device to run on.
-            half: Whether to compute products in bfloat16.
-        """
+        """Prepare a network, already on the device, for inference; `half` computes products in bfloat16."""
         self.config, self._network, self._device, self._half = network.config, network, device, half
         self._lock = Lock()
         locate: Callable[..., Tensors] = partial(_locate, network, device.type, half)

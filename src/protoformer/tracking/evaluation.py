@@ -65,15 +65,7 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class SequenceScore:
-    """Scores of one method on one sequence.
-
-    Attributes:
-        name: Name of the sequence.
-        method: Name of the method.
-        scores: Scores.
-        frames: Number of frames of the sequence.
-        seconds: Run time of the method, without reading images.
-    """
+    """Scores of one method on one sequence, and its run time in seconds without reading images."""
 
     name: str
     method: str
@@ -84,12 +76,7 @@ class SequenceScore:
 
 @dataclass(frozen=True)
 class UnusableSequence:
-    """A sequence that was skipped for all methods.
-
-    Attributes:
-        name: Name of the sequence.
-        problem: Error message.
-    """
+    """A sequence that was skipped for all methods, and the error message."""
 
     name: str
     problem: str
@@ -97,12 +84,7 @@ class UnusableSequence:
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Mean scores of one method over all sequences.
-
-    Attributes:
-        scores: Scores, with equal weights for all sequences.
-        fps: Speed of the method, without reading images.
-    """
+    """Mean scores of one method over all sequences, with equal weights, and its speed without reading images."""
 
     scores: TrackScores
     fps: float
@@ -113,10 +95,9 @@ class TrackEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: Name of the dataset.
         methods: Mean scores by method.
         sequences: Scores of each method on each sequence.
-        others: Published results for comparison.
+        others: Results of other methods to compare with.
         without_truth: Number of sequences that were skipped because only their first box is annotated.
         unusable: Sequences that were skipped because an image cannot be read or a method failed.
     """

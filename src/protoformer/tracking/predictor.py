@@ -31,13 +31,7 @@ class TrackingPredictor(SummaryRepr):
     """
 
     def __init__(self, network: TrackNetwork, trained: bool, device: torch.device | None = None) -> None:
-        """Move a network to a device.
-
-        Args:
-            network: Network to run.
-            trained: Whether its weights are trained.
-            device: Device to run on; by default a GPU if there is one.
-        """
+        """Move a network to a device; by default a GPU if there is one."""
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
@@ -119,12 +113,7 @@ class TrackingPredictor(SummaryRepr):
     __call__ = track
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights atomically to a .safetensors file that `load` reads.
-
-        Args:
-            path: Output file.
-            half: Whether to store float16.
-        """
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
         save_weights(self.network, path, trained=self.trained, task="track", half=half)
 
     def _facts(self) -> tuple[str, ...]:

@@ -48,14 +48,7 @@ correct, so a wrong update does not persist."""
 
 @dataclass(frozen=True)
 class SearchRegion:
-    """A square crop in which a target is searched.
-
-    Attributes:
-        x: Center, pixels.
-        y: Center, pixels.
-        side: Side, pixels.
-        remote: Whether the region lies away from the last position of the target.
-    """
+    """A square crop in which a target is searched: center and side in pixels; remote if away from its last position."""
 
     x: float
     y: float
@@ -94,11 +87,9 @@ class Target:
         return 0.0 if self.lost else PRIOR_STRENGTH
 
     def search_region(self, surroundings: float, size: tuple[int, int]) -> SearchRegion:
-        """Return the search region of the next frame.
+        """Return the search region of the next frame, of (height, width) pixels.
 
-        Args:
-            surroundings: Side of a search region, in square roots of the area of the box.
-            size: (height, width) of the frame, pixels.
+        `surroundings` is the side of a search region in square roots of the area of the box.
         """
         x, y, width, height = self.box
         extent = max(self.mean_size if self.lost else _root_area(self.box), MIN_REGION * self.first_size)
@@ -113,11 +104,7 @@ class Target:
     def after(self, predicted: Box, score: float, remote: bool, size: tuple[int, int]) -> "Target":
         """Return the state after a prediction.
 
-        Args:
-            predicted: Predicted box, (x, y, w, h) in pixels.
-            score: Confidence in [0, 1].
-            remote: Whether the search region was remote, as in `SearchRegion`.
-            size: (height, width) of the frame, pixels.
+        `predicted` is a box in pixels, `score` its confidence, and `remote` whether the search region was remote.
         """
         threshold = (REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE) if self.lost else LOST_SCORE
         box = clip_to_frame(predicted if self.lost else self._smooth_size(predicted), size)
@@ -164,25 +151,13 @@ class TemplateMemory:
     """
 
     def __init__(self, engine: TrackingEngine, pixels: Tensor, targets: Sequence[Target]) -> None:
-        """Embed the targets in the first frame.
-
-        Args:
-            engine: Network that embeds the targets.
-            pixels: 3 x H x W, the first frame.
-            targets: State of the targets in that frame.
-        """
+        """Embed the targets in the first frame, 3 x H x W."""
         self._engine = engine
         self._first = self.template = engine.embed(pixels, _stack_boxes(targets))
         self._num_frames = 0
 
     def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
-        """Update the templates of confident targets, once in every `UPDATE_INTERVAL` frames.
-
-        Args:
-            pixels: 3 x H x W, the frame.
-            targets: State of the targets in that frame.
-            scores: Confidence of each target.
-        """
+        """Update the templates of confident targets from a frame, 3 x H x W, once in every `UPDATE_INTERVAL` frames."""
         self._num_frames += 1
         if self._num_frames % UPDATE_INTERVAL:
             return
@@ -215,13 +190,7 @@ class Tracker:
     """
 
     def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
-        """Initialize the targets.
-
-        Args:
-            engine: Network to run.
-            first: First frame.
-            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
-        """
+        """Initialize the targets by their boxes in the first frame, (x, y, w, h) in pixels."""
         self._engine = engine
         self.reset(first, boxes)
 

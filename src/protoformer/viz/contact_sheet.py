@@ -35,12 +35,7 @@ _VISIBLE, _OCCLUDED = (64, 220, 96), (255, 150, 40)
 
 @dataclass(frozen=True)
 class Strip:
-    """One clip on a contact sheet.
-
-    Attributes:
-        caption: The text above the images.
-        lines: Rows of `COLUMNS` images, uint8 HxWx3.
-    """
+    """One clip on a contact sheet: the caption above the images, and rows of `COLUMNS` images, uint8 HxWx3."""
 
     caption: str
     lines: tuple[tuple[Pixels, ...], ...]

@@ -37,13 +37,7 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
 
 @dataclass(frozen=True)
 class Figure:
-    """An image with a caption.
-
-    Attributes:
-        content: uint8 H x W or H x W x 3, or the text of an SVG.
-        caption: The text below the image.
-        small: Whether the image is a legend, which is shown small.
-    """
+    """An image, uint8 H x W or H x W x 3, or the text of an SVG, with a caption; legends are small."""
 
     content: npt.NDArray[np.uint8] | str
     caption: str
@@ -98,14 +92,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """An HTML page.
-
-    Attributes:
-        title: The heading.
-        lead: The line below the heading.
-        notice: A highlighted warning; empty: none.
-        sections: The sections.
-    """
+    """An HTML page: heading, the line below it, a highlighted warning if any, and sections."""
 
     title: str
     lead: str

@@ -111,11 +111,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 class Parameters:
     """Augmentation parameters of one sample.
 
-    Attributes:
-        placement: Geometry of the crop.
-        first: Color jitter of the first image.
-        second: Color jitter of the second image.
-        erased: Boxes (x, y, w, h) erased from the second image, in its pixels before resampling.
+    The boxes (x, y, w, h) erased from the second image are in its pixels before resampling.
     """
 
     placement: Placement

@@ -25,14 +25,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Jitter:
-    """Color jitter of one image.
-
-    Attributes:
-        brightness: Factor; 1 leaves the image unchanged.
-        contrast: Factor; 1 leaves the image unchanged.
-        saturation: Factor; 1 leaves the image unchanged.
-        hue: Rotation of the hue, in radians.
-    """
+    """Color jitter of one image: factors, 1 leaving the image unchanged, and the rotation of the hue in radians."""
 
     brightness: float = 1.0
     contrast: float = 1.0
