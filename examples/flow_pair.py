@@ -6,7 +6,7 @@ Without frames, it renders a synthetic pair and prints the end-point error.
 import argparse
 
 import protoformer as pf
-from protoformer.synthetic.layers import random_scene
+from protoformer.synthetic import random_scene
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--frames", nargs=2, help="two images of the same size")
