@@ -124,9 +124,9 @@ def test_colors_are_raised_to_a_power_and_then_changed() -> None:
 )
 def test_light_goes_as_far_as_it_is_told_and_no_farther(light: Light, least: float, most: float) -> None:
     """The brightness that a gray of a half can come to have."""
-    found = torch.stack([relight_flow(alike(0.5), light, draws(seed=seed)).first for seed in range(20)])
-    assert least <= found.amin() < least + 0.03
-    assert most - 0.03 < found.amax() <= most
+    result = torch.stack([relight_flow(alike(0.5), light, draws(seed=seed)).first for seed in range(20)])
+    assert least <= result.amin() < least + 0.03
+    assert most - 0.03 < result.amax() <= most
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

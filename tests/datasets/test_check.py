@@ -41,10 +41,10 @@ def scenes(tmp_path: Path, paint: Paint) -> Path:
 
 
 def test_a_check_goes_on_after_what_is_broken_and_names_it_all(scenes: Path) -> None:
-    told: list[tuple[int, int]] = []
-    report = check_dataset(open_dataset("middlebury", scenes), lambda done, total: told.append((done, total)))
+    calls: list[tuple[int, int]] = []
+    report = check_dataset(open_dataset("middlebury", scenes), lambda done, total: calls.append((done, total)))
     assert (report.total, report.read) == (3, 1)
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert calls == [(1, 3), (2, 3), (3, 3)]
     (missing, why), (damaged, reason) = report.broken
     assert (missing, damaged) == ("Grove2", "Venus")
     assert "frame11.png does not exist, but the second image of Grove2 was expected there as a file" in why
@@ -155,8 +155,8 @@ def test_what_was_expected_and_what_to_do_is_one_sentence(tmp_path: Path) -> Non
         expect_folder(tmp_path / "deep" / "truth", "truth", tmp_path)
     with pytest.raises(InputError, match=r"none does not exist, but truth was .*the folder where it was unpacked\.$"):
         expect_folder(tmp_path / "none", "truth", tmp_path / "none")
-    for root, found in ((tmp_path / "none", "none does not exist"), (tmp_path / "file", "file is a file")):
-        with pytest.raises(InputError, match=rf"{found}; point --root at .*, which holds deep/truth \(the truth\)\.$"):
+    for root, result in ((tmp_path / "none", "none does not exist"), (tmp_path / "file", "file is a file")):
+        with pytest.raises(InputError, match=rf"{result}; point --root at .*, which holds deep/truth \(the truth\)\.$"):
             expect_file(root / "deep" / "truth", "the truth", root)
 
 

@@ -37,10 +37,10 @@ def test_every_way_of_scoring_has_its_row_and_others_are_metric() -> None:
     ways = [DepthScores(*(first + step for step in range(7)), math.nan) for first in (0.5, 10.5, 20.5)]
     table = DepthTable(*ways, samples=3)
     other = PublishedResult("theirs", "all", {"rmse": 0.25})
-    found = DepthEvaluation("nyuv2", "ours", DepthRules(), table, (), (other,), without_truth=0)
+    result = DepthEvaluation("nyuv2", "ours", DepthRules(), table, (), (other,), without_truth=0)
     columns, alone = (
         {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
-        for table in depth_tables(found)
+        for table in depth_tables(result)
     )
     assert list(columns) == ["row", "method", "measured on", *TABLE_COLUMNS] and list(alone) == [
         "row",

@@ -114,15 +114,15 @@ def test_times_of_a_variable_rate_are_exact(
 
 def test_the_typical_range_holds_most_depths_of_the_clip(tiny_depth: pf.DepthPredictor, folder: Path) -> None:
     video = tiny_depth.depth_video(folder, precision="full", steady=False, fps=1)
-    told: list[tuple[int, int]] = []
-    near, far = video.typical_range(lambda done, total: told.append((done, total)))
-    found = depths(video)
+    calls: list[tuple[int, int]] = []
+    near, far = video.typical_range(lambda done, total: calls.append((done, total)))
+    result = depths(video)
     assert (
-        told == [(n, 4) for n in (1, 2, 3, 4)]
+        calls == [(n, 4) for n in (1, 2, 3, 4)]
         and video.typical_range() == (near, far)
         and far >= MIN_RANGE_RATIO * near
     )
-    assert 0.9 < float(((found >= near) & (found <= far)).float().mean()) <= 1
+    assert 0.9 < float(((result >= near) & (result <= far)).float().mean()) <= 1
 
 
 def test_what_cannot_be_a_clip_is_one_sentence(

@@ -41,9 +41,9 @@ def evaluation(
     return FlowEvaluation("sintel", method, groups, (), {"clean": clean, "final": final}, without_truth=0)
 
 
-def rows_of(found: FlowEvaluation) -> list[dict[str, str]]:
+def rows_of(result: FlowEvaluation) -> list[dict[str, str]]:
     """The table's rows by the names of its columns, without cells that are empty."""
-    return cells_of(flow_tables(found)[0])
+    return cells_of(flow_tables(result)[0])
 
 
 def cells_of(table: Table) -> list[dict[str, str]]:
@@ -102,9 +102,9 @@ def test_others_stand_below_their_group_in_the_columns_of_their_mean() -> None:
     assert rows[5] == {"method": "RAFT", "measured on": "whole set", "EPE": "2.71"}
 
 
-def printed(found: FlowEvaluation) -> list[str]:
+def printed(result: FlowEvaluation) -> list[str]:
     console = Console(width=100, file=io.StringIO(), record=True)
-    for table in flow_tables(found):
+    for table in flow_tables(result):
         console.print(table)
     return console.export_text().splitlines()
 

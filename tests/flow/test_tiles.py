@@ -85,8 +85,8 @@ def test_a_window_no_longer_than_the_overlap_would_never_advance(window: int) ->
     ],
 )
 def test_sintel_kitti_and_chairs_are_cut_row_by_row(size: tuple[int, int], corners: list[tuple[int, ...]]) -> None:
-    found = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in make_tiles(size, PAPER_TILE)]
-    assert found == corners
+    result = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in make_tiles(size, PAPER_TILE)]
+    assert result == corners
 
 
 @settings(deadline=None)

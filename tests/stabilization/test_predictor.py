@@ -39,11 +39,11 @@ def clip() -> Clip:
 
     def frames(places: np.ndarray, seed: int = 0) -> list[np.ndarray]:
         ground = wide if not seed else np.ascontiguousarray(255 - wide[::-1, ::-1] // 3)
-        found = []
+        output = []
         for place in places:
             move = np.float32([[1, 0, -60 - place.real], [0, 1, -50 - place.imag]])
-            found.append(cv2.warpAffine(ground, move, SIZE[::-1], flags=cv2.INTER_CUBIC))
-        return found
+            output.append(cv2.warpAffine(ground, move, SIZE[::-1], flags=cv2.INTER_CUBIC))
+        return output
 
     return frames
 
@@ -181,9 +181,9 @@ def test_homographies_of_pictures_are_found(clip: Clip) -> None:
     true = np.array([[1.02, -0.03, 4.0], [0.03, 1.02, -6.0], [1e-5, -2e-5, 1.0]])
     moved = cv2.warpPerspective(wide, true, (384, 288), flags=cv2.INTER_CUBIC)
     finder = FeatureFinder()
-    found = homography(finder.find(wide), finder.find(moved))
+    output = homography(finder.find(wide), finder.find(moved))
     corners = np.array([[20, 20, 1], [350, 20, 1], [20, 260, 1], [350, 260, 1.0]]).T
-    places = [matrix @ corners / (matrix @ corners)[2] for matrix in (found, true)]
+    places = [matrix @ corners / (matrix @ corners)[2] for matrix in (output, true)]
     assert np.abs(places[0] - places[1]).max() < 0.5
     assert np.isnan(homography(finder.find(np.zeros_like(wide)), finder.find(moved))).all()
 
@@ -200,13 +200,13 @@ def test_the_meter_scores_what_was_done_to_a_clip(clip: Clip) -> None:
 def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cpu", task="stabilize", stab_window=1)
-    found, kept = [], []
+    output, kept = [], []
 
     def watched(analyzer: MotionAnalyzer, before: FrameView, after: FrameView) -> FramePair | None:
-        kept.append([place for place, flows in enumerate(found) if flows() is not None])
+        kept.append([place for place, flows in enumerate(output) if flows() is not None])
         link = link_of(analyzer, before, after)
         assert link is not None
-        found.append(weakref.ref(link.flows))
+        output.append(weakref.ref(link.flows))
         return link
 
     link_of = MotionAnalyzer.match_frames

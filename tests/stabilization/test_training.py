@@ -61,9 +61,9 @@ def test_the_loss_is_a_mean_over_cells(recipe: Recipe) -> None:
     network = task.build().train()
     tensors = task.tensors(next(task.source(0, 1, CPU, pytest.fail).batches(0)))
     weight = task.weight(tensors)
-    found, half = task.loss(network, tensors, weight), task.loss(network, tensors, 2 * weight)
-    assert weight == 2 * 2 * 6 * 8 and torch.allclose(half.total, found.total / 2)
-    named = dict(zip(task.metrics, found.metrics, strict=True))
+    result, half = task.loss(network, tensors, weight), task.loss(network, tensors, 2 * weight)
+    assert weight == 2 * 2 * 6 * 8 and torch.allclose(half.total, result.total / 2)
+    named = dict(zip(task.metrics, result.metrics, strict=True))
     assert torch.allclose(named["relative_error"], named["error"] / named["shake"])
 
 

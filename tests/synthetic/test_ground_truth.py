@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protoformer.geometry.motion_fields import CELL, chain_flows
-from protoformer.synthetic import ground_truth as trails_module
+from protoformer.synthetic import ground_truth as ground_truth_module
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import propagate_confidence, true_trajectories, true_warp
 from protoformer.synthetic.renderer import Renderer
@@ -48,7 +48,7 @@ def test_frames_are_taken_in_groups_that_nobody_sees(
     renderer: Renderer, frames: list[Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = true_trajectories(renderer, frames, 3)
-    monkeypatch.setattr(trails_module, "FRAMES_PER_BATCH", 4)
+    monkeypatch.setattr(ground_truth_module, "FRAMES_PER_BATCH", 4)
     parts = true_trajectories(renderer, frames, 3)
     assert torch.equal(parts.displacements, whole.displacements) and torch.equal(parts.confidence, whole.confidence)
 

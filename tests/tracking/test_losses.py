@@ -70,8 +70,8 @@ def test_what_nobody_can_judge_counts_for_nothing() -> None:
 def test_a_box_beside_the_target_is_not_to_be_trusted() -> None:
     """Overlaps of 1, 0.3 and 0: the score is to be 1, 0.5 and 0, and what is not judged does not count."""
     truth = [[0.0, 0, 10, 10]] * 4
-    found = [[0.0, 0, 10, 10], [0.0, 0, 3, 10], [50.0, 0, 10, 10], [0.0, 0, 10, 10]]
-    prediction = predicted(found, logits=[1.0, 1.0, 1.0, 1.0])
+    result = [[0.0, 0, 10, 10], [0.0, 0, 3, 10], [50.0, 0, 10, 10], [0.0, 0, 10, 10]]
+    prediction = predicted(result, logits=[1.0, 1.0, 1.0, 1.0])
     loss = track_loss(prediction, pairs(truth, [True, True, True, False], [True, True, True, False]))
     unlike, alike = math.log(1 + math.e), math.log(1 + 1 / math.e)
     assert loss.score.item() == pytest.approx((alike + (alike + unlike) / 2 + unlike) / 3)

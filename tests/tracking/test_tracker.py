@@ -37,11 +37,11 @@ def test_a_low_score_is_ignored_and_the_last_sure_one_stays() -> None:
 
 
 def test_a_lost_target_is_detected_again_from_a_higher_score_on_and_a_still_higher_one_far_away() -> None:
-    found = (200.0, 100.0, 50.0, 20.0)
-    assert lost(3).after(found, REDETECT_SCORE - 0.01, False, SIZE).frames_lost == 4
-    assert lost(3).after(found, REDETECT_SCORE, False, SIZE) == Target(found)
-    assert lost(30).after(found, REDETECT_SCORE_REMOTE - 0.01, True, SIZE).lost
-    assert lost(30).after(found, REDETECT_SCORE_REMOTE, True, SIZE) == Target(found)
+    result = (200.0, 100.0, 50.0, 20.0)
+    assert lost(3).after(result, REDETECT_SCORE - 0.01, False, SIZE).frames_lost == 4
+    assert lost(3).after(result, REDETECT_SCORE, False, SIZE) == Target(result)
+    assert lost(30).after(result, REDETECT_SCORE_REMOTE - 0.01, True, SIZE).lost
+    assert lost(30).after(result, REDETECT_SCORE_REMOTE, True, SIZE) == Target(result)
 
 
 def test_a_window_grows_while_the_target_is_lost_and_not_without_end() -> None:
@@ -105,7 +105,7 @@ def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, 
     ],
 )
 def test_a_box_is_cut_to_the_frame_and_one_that_left_it_is_lost(
-    found: tuple[float, ...], expected: tuple[float, ...] | None
+    result: tuple[float, ...], expected: tuple[float, ...] | None
 ) -> None:
-    target = lost(1).after(found, 0.9, False, SIZE)
+    target = lost(1).after(result, 0.9, False, SIZE)
     assert target.lost if expected is None else target.box == expected
