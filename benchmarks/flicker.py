@@ -35,7 +35,7 @@ from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import intrinsics
 
 FAMILIES = ("room", "handheld", "chase", "objects", "drive")
-FARTHEST = 200.0
+MAX_DEPTH = 200.0
 """Meters: the sky is put there."""
 SETTLED = 4
 """Frames after which errors count."""
@@ -63,7 +63,7 @@ def measured(
     renderer = SyntheticScenes(family, size=size).renderer([number])
     views = [renderer.view(frame / renderer.scenes.fps) for frame in range(frames)]
     images = torch.cat([renderer.clean(view) for view in views])
-    truth = torch.cat([view.depth for view in views]).clamp(max=FARTHEST).log()
+    truth = torch.cat([view.depth for view in views]).clamp(max=MAX_DEPTH).log()
     motions = [renderer.motion(one, other) for one, other in itertools.pairwise(views)]
     flows = torch.cat([torch.where(motion.valid, motion.flow, 0.0) for motion in motions])
     visible = torch.cat([motion.valid & ~motion.occlusion for motion in motions])
@@ -107,7 +107,7 @@ def _followed(images: Tensor, logs: Tensor) -> Tensor:
 
 def _said(model: DepthPredictor, images: list[Tensor], camera: Tensor, steady: bool) -> Tensor:
     video = model.depth_video(images, intrinsics=camera, steady=steady)
-    return torch.stack([step.depth for step in video]).clamp(max=FARTHEST).log()
+    return torch.stack([step.depth for step in video]).clamp(max=MAX_DEPTH).log()
 
 
 def main() -> None:

@@ -32,12 +32,13 @@ from faithfulness import Removal, removals
 from protoformer.explain.parts import segment_motion
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.result import FlowResult
-from protoformer.geometry.regions import adjusted_rand_index, best_merge, boundary_recall, boundary_share, owners
+from protoformer.geometry.regions import owners
 from protoformer.geometry.warps import cell_of_pixel, grid_shape
 from protoformer.io.files import write_atomically
 from protoformer.loading import load
 from protoformer.synthetic.generator import SyntheticScenes
 from region_baselines import REGIONS
+from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
 
 FAMILIES = ("objects", "room", "chase")
 ALIKE = 1.0
@@ -112,7 +113,7 @@ def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
         motions_moving=adjusted_rand_index(moving, scene.motions),
         parts=len(moving.unique()),
         recall=boundary_recall(labels, scene.things),
-        edges=boundary_share(labels),
+        edges=boundary_fraction(labels),
     )
 
 

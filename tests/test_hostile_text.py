@@ -117,5 +117,5 @@ def test_the_nearest_name_of_a_very_long_one_is_found_at_once() -> None:
 def test_text_in_a_message_is_cut_in_its_middle_and_keeps_to_one_line() -> None:
     assert shorten("a clear reason") == "a clear reason"
     assert shorten("a\nb\0c") == "a\\nb\\x00c"
-    cut = shorten("begin" + "x" * 10_000 + "end", most=60)
+    cut = shorten("begin" + "x" * 10_000 + "end", max_length=60)
     assert len(cut) <= 60 and cut.startswith("begin") and cut.endswith("end") and " ... " in cut

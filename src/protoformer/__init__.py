@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from protoformer.models.protoformer import ProtoFormer as ProtoFormer
     from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
     from protoformer.stabilization.result import StabilizationResult as StabilizationResult
-    from protoformer.tracking.predictor import Tracker as Tracker
     from protoformer.tracking.predictor import TrackingPredictor as TrackingPredictor
     from protoformer.tracking.result import TrackedBox as TrackedBox
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
+    from protoformer.tracking.tracker import Tracker as Tracker
     from protoformer.video.reader import open_video as open_video
 
 _EXPORTS = {
@@ -66,7 +66,7 @@ _EXPORTS = {
     "StabilizationResult": "protoformer.stabilization.result",
     "TrackResult": "protoformer.tracking.result",
     "TrackedBox": "protoformer.tracking.result",
-    "Tracker": "protoformer.tracking.predictor",
+    "Tracker": "protoformer.tracking.tracker",
     "TrackingPredictor": "protoformer.tracking.predictor",
     "UntrainedWarning": "protoformer.errors",
     "batch_flow": "protoformer.batch.flow",

@@ -19,24 +19,24 @@ class UntrainedWarning(UserWarning):
     """A model was loaded whose weights are random."""
 
 
-def shorten(text: object, most: int = 300) -> str:
+def shorten(text: object, max_length: int = 300) -> str:
     """Format text from a file for an error message: on one line, with the middle cut out of a long text.
 
     Args:
         text: The text, or an object whose `str` is used, such as another exception.
-        most: Maximum number of characters of the result.
+        max_length: Maximum number of characters of the result.
 
     Returns:
         The text, with control characters and line breaks written as escapes.
     """
     text = str(text)
-    ends = text if len(text) <= most else text[:most] + text[-most:]
+    ends = text if len(text) <= max_length else text[:max_length] + text[-max_length:]
     escaped = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in ends)
-    if len(text) <= most and len(escaped) <= most:
+    if len(text) <= max_length and len(escaped) <= max_length:
         return escaped
     gap = " ... "
-    tail = (most - len(gap)) // 3
-    return escaped[: most - len(gap) - tail] + gap + escaped[-tail:]
+    tail = (max_length - len(gap)) // 3
+    return escaped[: max_length - len(gap) - tail] + gap + escaped[-tail:]
 
 
 def closest_name(name: str, choices: Sequence[str]) -> str:

@@ -68,7 +68,7 @@ def test_your_own_images_cover_the_scenes(protoformer, monkeypatch: pytest.Monke
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save("photos/a.png")
     outcome = protoformer("synth", "objects", "--count", "1", "-o", "out", *SMALL, "--textures", "photos")
     assert outcome.code == 0
-    assert json.loads(Path("out/world.json").read_text())["textures"].startswith("photos ")
+    assert json.loads(Path("out/scenes.json").read_text())["textures"].startswith("photos ")
 
 
 def test_scenes_without_a_target_are_told(protoformer) -> None:
@@ -134,4 +134,4 @@ def test_a_run_that_is_stopped_leaves_whole_files(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
     assert errors.decode().endswith("\nprotoformer: stopped; the same command goes on with what is missing.\n")
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["out/paths/1.csv", "out/world.json"]
+    assert left == ["out/paths/1.csv", "out/scenes.json"]

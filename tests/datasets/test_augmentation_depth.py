@@ -148,18 +148,21 @@ def test_every_named_augmentation_makes_its_crop_of_a_smaller_image(name: str) -
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"rotation": 1.2}, "the augmentation's rotation is 1.2, but it must be at most 1."),
+        ({"rotation": 1.2}, "augmentation.rotation is 1.2, but it must be a number, 0 or more and at most 1."),
         (
             {"min_scale": -1.5},
-            "the augmentation's min_scale is -1.5, but it must be -1 or more: sampling skips pixels",
+            "augmentation.min_scale is -1.5, but it must be a number, -1 or more.",
         ),
-        ({"pixels": 0.5}, "the augmentation's pixels is 0.5, but it must be a whole number, 1 or more."),
-        ({"rotation": -0.1}, "the augmentation's rotation is -0.1, but it must be 0 or more."),
+        ({"pixels": 0.5}, "augmentation.pixels is 0.5, but it must be a whole number, 1 or more."),
+        ({"rotation": -0.1}, "augmentation.rotation is -0.1, but it must be a number, 0 or more and at most 1."),
         (
             {"blur_probability": 1.5},
-            "the augmentation's blur_probability is 1.5, but it must be a probability, 0 to 1.",
+            "augmentation.blur_probability is 1.5, but it must be a number, 0 or more and at most 1.",
         ),
-        ({"crop": (0, 10)}, r"the augmentation's crop is \(0, 10\), but it must be two whole numbers, 1 or more."),
+        (
+            {"crop": (0, 10)},
+            r"augmentation.crop is \(0, 10\), but it must be a list of 2 whole numbers, each 1 or more.",
+        ),
         ({"min_scale": 1.0, "max_scale": 0.5}, "the augmentation's min_scale 1.0 is above its max_scale 0.5."),
     ],
 )

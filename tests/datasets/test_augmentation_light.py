@@ -124,9 +124,9 @@ def test_colors_are_raised_to_a_power_and_then_changed() -> None:
 )
 def test_light_goes_as_far_as_it_is_told_and_no_farther(light: Light, least: float, most: float) -> None:
     """The brightness that a gray of a half can come to have."""
-    found = torch.stack([relight_flow(alike(0.5), light, draws(seed=seed)).first for seed in range(20)])
-    assert least <= found.amin() < least + 0.03
-    assert most - 0.03 < found.amax() <= most
+    result = torch.stack([relight_flow(alike(0.5), light, draws(seed=seed)).first for seed in range(20)])
+    assert least <= result.amin() < least + 0.03
+    assert most - 0.03 < result.amax() <= most
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -206,13 +206,16 @@ def test_where_nobody_knows_what_is_hidden_nobody_does_afterwards() -> None:
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
-        ({"gamma": -0.5}, "the light's gamma is -0.5, but it must be 0 or more."),
-        ({"shadow": 1.5}, "the light's shadow is 1.5, but it must be a probability, 0 to 1."),
-        ({"shade": 2.0}, "the light's shade is 2.0, but it must be a fraction, 0 to 1."),
-        ({"erase": -1.0}, "the light's erase is -1.0, but it must be a probability, 0 to 1."),
-        ({"erase_size": (5, 2)}, "the light's erase_size (5, 2) must be (minimum, maximum)."),
-        ({"erase_size": (0, 2)}, "the light's erase_size is (0, 2), but it must be two whole numbers, 1 or more."),
-        ({"hue": math.nan}, "the light's hue is nan, but it must be a number."),
+        ({"gamma": -0.5}, "light.gamma is -0.5, but it must be a number, 0 or more."),
+        ({"shadow": 1.5}, "light.shadow is 1.5, but it must be a number, 0 or more and at most 1."),
+        ({"shade": 2.0}, "light.shade is 2.0, but it must be a number, 0 or more and at most 1."),
+        ({"erase": -1.0}, "light.erase is -1.0, but it must be a number, 0 or more and at most 1."),
+        ({"erase_size": (5, 2)}, "light.erase_size is (5, 2), but it must be (minimum, maximum)."),
+        (
+            {"erase_size": (0, 2)},
+            "light.erase_size is (0, 2), but it must be a list of 2 whole numbers, each 1 or more.",
+        ),
+        ({"hue": math.nan}, "light.hue is nan, but it must be a number, 0 or more."),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(setting: dict[str, float], sentence: str) -> None:

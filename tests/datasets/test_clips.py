@@ -27,7 +27,7 @@ from protoformer.io.image import read_image
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample
-from protoformer.synthetic.renderer import Renderer, extents
+from protoformer.synthetic.renderer import Renderer, instance_boxes
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 from protoformer.video.reader import read_frames
 
@@ -39,7 +39,7 @@ def bank() -> TextureBank:
     return procedural_bank(side=64, each=2)
 
 
-def world(family: str, bank: TextureBank, seed: int = 0, size: tuple[int, int] = SIZE) -> SyntheticScenes:
+def make_scenes(family: str, bank: TextureBank, seed: int = 0, size: tuple[int, int] = SIZE) -> SyntheticScenes:
     return SyntheticScenes(family, seed, size, bank=bank)
 
 
@@ -52,24 +52,24 @@ def rounded(image: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def film(bank: TextureBank, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sintel_root(bank: TextureBank, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Scenes 1 and 17 of objects, three frames each."""
     root = tmp_path_factory.mktemp("sintel")
     for index in (1, 17):
-        assert write_clip(world("objects", bank), index, root, "sintel", 3)
+        assert write_clip(make_scenes("objects", bank), index, root, "sintel", 3)
     return root
 
 
 @pytest.fixture(scope="module")
 def renderer(bank: TextureBank) -> Renderer:
     """Of scene 17."""
-    return world("objects", bank).renderer([17])
+    return make_scenes("objects", bank).renderer([17])
 
 
 class TestSintel:
-    def test_files_are_those_of_the_official_tree(self, film: Path) -> None:
+    def test_files_are_those_of_the_official_tree(self, sintel_root: Path) -> None:
         counts = {}
-        for folder in (film / "training").iterdir():
+        for folder in (sintel_root / "training").iterdir():
             assert {path.name for path in folder.iterdir()} == {"objects_0_000001", "objects_0_000017"}
             names = sorted(path.name for path in (folder / "objects_0_000017").iterdir())
             counts[folder.name] = (len(names), names[0])
@@ -86,67 +86,70 @@ class TestSintel:
         }
 
     @pytest.mark.parametrize("look", ["clean", "final"])
-    def test_flow_is_read_as_it_was_rendered(self, film: Path, renderer: Renderer, look: str) -> None:
-        read = open_dataset("sintel", film, "train", render_pass=look)
+    def test_flow_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, look: str) -> None:
+        read = open_dataset("sintel", sintel_root, "train", render_pass=look)
         assert len(read) == 4
         moved = 0
         for frame in range(2):
             with torch.no_grad():
                 made = flow_sample(renderer, look, frame)
-            found = read[read.names.index(f"{look}/objects_0_000017/frame_{frame + 1:04d}")]
-            assert torch.equal(found.flow, made.flow)
-            assert torch.equal(found.valid, made.valid)
-            assert torch.equal(found.occlusion, made.occlusion)
+            result = read[read.names.index(f"{look}/objects_0_000017/frame_{frame + 1:04d}")]
+            assert torch.equal(result.flow, made.flow)
+            assert torch.equal(result.valid, made.valid)
+            assert torch.equal(result.occlusion, made.occlusion)
             moved += int(made.occlusion.sum())
-            for one, other in ((found.first, made.first), (found.second, made.second)):
+            for one, other in ((result.first, made.first), (result.second, made.second)):
                 torch.testing.assert_close(one, rounded(other), rtol=0, atol=1e-6)
         assert moved
 
-    def test_masks_mark_what_is_hidden_and_not_what_leaves(self, film: Path, renderer: Renderer) -> None:
+    def test_masks_mark_what_is_hidden_and_not_what_leaves(self, sintel_root: Path, renderer: Renderer) -> None:
         with torch.no_grad():
             made = flow_sample(renderer)
-        mask = torch.from_numpy(read_image(film / "training/occlusions/objects_0_000017/frame_0001.png")[..., 0]) == 1
+        mask = (
+            torch.from_numpy(read_image(sintel_root / "training/occlusions/objects_0_000017/frame_0001.png")[..., 0])
+            == 1
+        )
         target = pixel_grid(*SIZE) + made.flow[0]
         stays = (target >= 0).all(dim=0) & (target[0] <= SIZE[1] - 1) & (target[1] <= SIZE[0] - 1)
         assert (~stays).any() and not (mask & ~stays & made.valid[0, 0]).any()
         assert torch.equal(mask | ~stays, made.occlusion[0, 0])
 
-    def test_the_way_back_is_named_by_the_later_frame(self, film: Path, renderer: Renderer) -> None:
+    def test_the_way_back_is_named_by_the_later_frame(self, sintel_root: Path, renderer: Renderer) -> None:
         rate = renderer.scenes.fps
         with torch.no_grad():
             motion = renderer.motion(renderer.view(1 / rate), renderer.view(0.0))
-        stored = torch.from_numpy(read_flo(film / "training/flow_backward/objects_0_000017/frame_0002.flo"))
+        stored = torch.from_numpy(read_flo(sintel_root / "training/flow_backward/objects_0_000017/frame_0002.flo"))
         known = motion.valid[0, 0]
         assert torch.equal(stored.permute(2, 0, 1)[:, known], motion.flow[0][:, known])
         assert (stored[~known] == clips_module.UNKNOWN_FLOW).all()
 
     @pytest.mark.parametrize("look", ["clean", "final"])
-    def test_depth_is_read_as_it_was_rendered(self, film: Path, renderer: Renderer, look: str) -> None:
-        read = open_dataset("sintel-depth", film, "train", render_pass=look)
+    def test_depth_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, look: str) -> None:
+        read = open_dataset("sintel-depth", sintel_root, "train", render_pass=look)
         assert len(read) == 6
         with torch.no_grad():
             made = depth_sample(renderer, look, 2)
-        found = read[read.names.index(f"{look}/objects_0_000017/frame_0003")]
-        assert torch.equal(found.depth, made.depth)
-        assert torch.equal(found.valid, made.valid)
-        assert torch.equal(found.intrinsics, made.intrinsics)
-        torch.testing.assert_close(found.image, rounded(made.image), rtol=0, atol=1e-6)
+        result = read[read.names.index(f"{look}/objects_0_000017/frame_0003")]
+        assert torch.equal(result.depth, made.depth)
+        assert torch.equal(result.valid, made.valid)
+        assert torch.equal(result.intrinsics, made.intrinsics)
+        torch.testing.assert_close(result.image, rounded(made.image), rtol=0, atol=1e-6)
 
     def test_the_sky_is_infinitely_far(self, bank: TextureBank, tmp_path: Path) -> None:
-        write_clip(world("drive", bank), 0, tmp_path, "sintel", 2)
+        write_clip(make_scenes("drive", bank), 0, tmp_path, "sintel", 2)
         depth = read_dpt(tmp_path / "training/depth/drive_0_000000/frame_0001.dpt")
         assert np.isinf(depth).any() and np.isfinite(depth).any()
         assert depth[np.isfinite(depth)].max() < 500
 
-    def test_instances_keep_their_numbers(self, film: Path, renderer: Renderer) -> None:
-        stored = read_image(film / "training/instances/objects_0_000017/frame_0001.png")[..., 0] * 65535
+    def test_instances_keep_their_numbers(self, sintel_root: Path, renderer: Renderer) -> None:
+        stored = read_image(sintel_root / "training/instances/objects_0_000017/frame_0001.png")[..., 0] * 65535
         with torch.no_grad():
             made = renderer.instances(renderer.view(0.0))[0, 0]
         assert torch.equal(torch.from_numpy(np.rint(stored)).long(), made)
         assert made.max() > 1
 
     def test_cameras_and_depth_explain_the_flow_of_what_stands_still(self, bank: TextureBank, tmp_path: Path) -> None:
-        write_clip(world("room", bank), 3, tmp_path, "sintel", 2)
+        write_clip(make_scenes("room", bank), 3, tmp_path, "sintel", 2)
         folder, scene = tmp_path / "training", "room_0_000003"
         before, after = (read_cam(folder / "camdata_left" / scene / f"frame_000{number}.cam") for number in (1, 2))
         depth = read_dpt(folder / "depth" / scene / "frame_0001.dpt").astype(np.float64)
@@ -168,7 +171,7 @@ class TestOtb:
     def test_the_box_is_that_of_the_whole_target(
         self, bank: TextureBank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        scenes, start = world("chase", bank), 15
+        scenes, start = make_scenes("chase", bank), 15
         monkeypatch.setattr(clips_module, "find_target", lambda *_: (1, start))
         assert write_clip(scenes, 2, tmp_path, "otb", self.FRAMES)
         clips = open_dataset("otb", tmp_path, "all")
@@ -178,17 +181,17 @@ class TestOtb:
         assert [path.name for path in sequence.frames] == ["0001.jpg", "0002.jpg", "0003.jpg", "0004.jpg"]
         for number in range(self.FRAMES):
             view = renderer.view((start + number) / renderer.scenes.fps)
-            mask = renderer.whole(view.frame, 1)[:, :, SIZE[0] // 2 :, SIZE[1] // 2 :][:, :, : SIZE[0], : SIZE[1]]
-            (expected,) = extents(mask.long(), 1)[0]
+            mask = renderer.amodal_mask(view.frame, 1)[:, :, SIZE[0] // 2 :, SIZE[1] // 2 :][:, :, : SIZE[0], : SIZE[1]]
+            (expected,) = instance_boxes(mask.long(), 1)[0]
             assert sequence.boxes[number].tolist() == expected.tolist()
-            seen = extents((renderer.instances(view) == 1).long(), 1)[0, 0]
+            seen = instance_boxes((renderer.instances(view) == 1).long(), 1)[0, 0]
             if torch.isfinite(seen).all():
                 assert (seen[:2] >= expected[:2]).all() and (seen[:2] + seen[2:] <= expected[:2] + expected[2:]).all()
             image = torch.from_numpy(read_image(sequence.frames[number])).permute(2, 0, 1)
             assert (image - renderer.final(view)[0]).abs().mean() < 0.03
 
     def test_boxes_are_written_from_1_on(self, bank: TextureBank, tmp_path: Path) -> None:
-        write_clip(world("chase", bank), 2, tmp_path, "otb", 2)
+        write_clip(make_scenes("chase", bank), 2, tmp_path, "otb", 2)
         lines = (tmp_path / "chase_0_000002/groundtruth_rect.txt").read_text().splitlines()
         assert all(re.fullmatch(r"\d+,\d+,\d+,\d+", line) for line in lines)
         x, y, _, _ = map(int, lines[0].split(","))
@@ -200,9 +203,9 @@ class TestOtb:
         """Frame 2: beyond the border. Frame 3: behind something. Frame 4: out of sight altogether."""
         boxes = iter([[5, 6, 7, 8], [-20, 6, 20, 8], [-2, -3, 7, 60], [torch.nan] * 4])
         shown = iter([1, 1, 0, 0, 0])
-        monkeypatch.setattr(Renderer, "whole_box", lambda *_: torch.tensor([next(boxes)], dtype=torch.float32))
+        monkeypatch.setattr(Renderer, "amodal_box", lambda *_: torch.tensor([next(boxes)], dtype=torch.float32))
         monkeypatch.setattr(Renderer, "instances", lambda *_: torch.full((1, 1, *SIZE), next(shown)))
-        write_clip(world("chase", bank), 0, tmp_path, "otb", 4)
+        write_clip(make_scenes("chase", bank), 0, tmp_path, "otb", 4)
         folder = tmp_path / "chase_0_000000"
         assert (folder / "groundtruth_rect.txt").read_text().split() == ["6,7,7,8", "0,0,0,0", "1,1,5,48", "0,0,0,0"]
         assert (folder / "full_occlusion.txt").read_text() == "0,0,1,0\n"
@@ -212,7 +215,7 @@ class TestOtb:
         assert sequence.boxes[1].isnan().all()
 
     def test_elsewhere_the_target_is_the_one_of_which_most_is_seen(self, bank: TextureBank) -> None:
-        renderer = world("objects", bank).renderer([5])
+        renderer = make_scenes("objects", bank).renderer([5])
         instance, start = find_target(renderer, 3)
         seen = torch.bincount(renderer.instances(renderer.view(0.0)).flatten())
         assert start == 0 and seen[1:].max() == seen[instance]
@@ -220,7 +223,7 @@ class TestOtb:
     def test_a_clip_begins_where_its_target_is_first_seen(
         self, bank: TextureBank, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        renderer = world("chase", bank).renderer([0])
+        renderer = make_scenes("chase", bank).renderer([0])
         maps = iter([torch.zeros(1, 1, *SIZE, dtype=torch.int64), torch.ones(1, 1, *SIZE, dtype=torch.int64)])
         monkeypatch.setattr(Renderer, "instances", lambda *_: next(maps))
         assert find_target(renderer, 5, 1) == (1, 1)
@@ -229,16 +232,16 @@ class TestOtb:
         self, bank: TextureBank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(clips_module, "MIN_TARGET_AREA", 2.0)
-        found = write_clips(world("objects", bank), 2, tmp_path, "otb", 2)
-        assert (found.clips, found.left_out) == ((), (0, 1))
-        assert [path.name for path in tmp_path.iterdir()] == ["world.json"]
+        result = write_clips(make_scenes("objects", bank), 2, tmp_path, "otb", 2)
+        assert (result.clips, result.without_target) == ((), (0, 1))
+        assert [path.name for path in tmp_path.iterdir()] == ["scenes.json"]
         monkeypatch.setattr(clips_module, "MIN_TARGET_AREA", 0.0)
-        assert write_clips(world("objects", bank), 2, tmp_path, "otb", 2).left_out == (0, 1)
+        assert write_clips(make_scenes("objects", bank), 2, tmp_path, "otb", 2).without_target == (0, 1)
 
 
 class TestDeepStab:
     def test_the_twins_are_the_shaky_and_the_steady_view(self, bank: TextureBank, tmp_path: Path) -> None:
-        scenes = world("handheld", bank, size=(25, 33))
+        scenes = make_scenes("handheld", bank, size=(25, 33))
         write_clip(scenes, 4, tmp_path, "deepstab", 2)
         pairs = open_dataset("deepstab", tmp_path, "all")
         assert pairs.names == ("5",) and pairs[0].frames == 2
@@ -252,7 +255,7 @@ class TestDeepStab:
                 assert off < (torch.from_numpy(frame).permute(2, 0, 1) / 255 - other).abs().mean()
 
     def test_paths_are_the_poses_of_both_cameras(self, bank: TextureBank, tmp_path: Path) -> None:
-        scenes = world("handheld", bank, size=(16, 24))
+        scenes = make_scenes("handheld", bank, size=(16, 24))
         write_clip(scenes, 0, tmp_path, "deepstab", 2)
         with (tmp_path / "paths" / "1.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
@@ -267,7 +270,7 @@ class TestDeepStab:
             torch.testing.assert_close(rotation(stored[3:].double()), turn[0], rtol=0, atol=1e-6)
 
     def test_a_world_without_a_hand_gets_one(self, bank: TextureBank, tmp_path: Path) -> None:
-        scenes = world("room", bank, size=(16, 24))
+        scenes = make_scenes("room", bank, size=(16, 24))
         assert scenes.shake == 0
         write_clip(scenes, 0, tmp_path, "deepstab", 2)
         with (tmp_path / "paths" / "1.csv").open(newline="") as file:
@@ -278,7 +281,7 @@ class TestDeepStab:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("family", ["drive", "handheld"])
 def test_any_family_goes_into_any_layout(bank: TextureBank, tmp_path: Path, family: str, layout: str) -> None:
-    scenes = world(family, bank, size=(16, 24))
+    scenes = make_scenes(family, bank, size=(16, 24))
     if write_clip(scenes, 0, tmp_path, layout, 2):
         there = {path for path in tmp_path.rglob("*") if path.is_file()}
         assert there == set(clip_files(scenes, 0, tmp_path, layout, 2))
@@ -296,18 +299,18 @@ def test_families_have_the_layout_that_suits_them() -> None:
 
 class TestFolder:
     def test_a_second_run_writes_nothing_new(self, bank: TextureBank, tmp_path: Path) -> None:
-        first = write_clips(world("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
-        assert (first.written, first.there) == ((0, 1), ())
+        first = write_clips(make_scenes("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
+        assert (first.written, first.existing) == ((0, 1), ())
         before = contents(tmp_path)
-        second = write_clips(world("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
-        assert (second.written, second.there, second.clips) == ((), (0, 1), (0, 1))
+        second = write_clips(make_scenes("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2)
+        assert (second.written, second.existing, second.clips) == ((), (0, 1), (0, 1))
         assert contents(tmp_path) == before
 
     @pytest.mark.parametrize("gone", [0, -1])
     def test_a_missing_file_brings_its_clip_back_and_no_other(
         self, bank: TextureBank, tmp_path: Path, gone: int
     ) -> None:
-        scenes = world("objects", bank, size=(16, 24))
+        scenes = make_scenes("objects", bank, size=(16, 24))
         write_clips(scenes, 2, tmp_path, "sintel", 2)
         before = contents(tmp_path)
         clip_files(scenes, 1, tmp_path, "sintel", 2)[gone].unlink()
@@ -318,35 +321,35 @@ class TestFolder:
         assert changed == {str(path) for path in clip_files(scenes, 1, tmp_path, "sintel", 2)}
 
     def test_the_count_may_grow(self, bank: TextureBank, tmp_path: Path) -> None:
-        write_clips(world("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
+        write_clips(make_scenes("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
         before = contents(tmp_path)
-        assert write_clips(world("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2).written == (1,)
+        assert write_clips(make_scenes("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2).written == (1,)
         assert before.items() <= contents(tmp_path).items()
 
     def test_progress_counts_pictures_and_ends_at_the_total(self, bank: TextureBank, tmp_path: Path) -> None:
-        told: list[tuple[int, int]] = []
+        calls: list[tuple[int, int]] = []
         for _ in range(2):
-            scenes = world("handheld", bank, size=(16, 24))
-            write_clips(scenes, 2, tmp_path, "deepstab", 2, progress=lambda *each: told.append(each))
-        assert told == [(n, 8) for n in (1, 2, 3, 4, 4, 5, 6, 7, 8, 8)] + [(4, 8), (8, 8)]
+            scenes = make_scenes("handheld", bank, size=(16, 24))
+            write_clips(scenes, 2, tmp_path, "deepstab", 2, progress=lambda *each: calls.append(each))
+        assert calls == [(n, 8) for n in (1, 2, 3, 4, 4, 5, 6, 7, 8, 8)] + [(4, 8), (8, 8)]
 
     def test_an_interrupt_leaves_whole_files_and_the_next_run_goes_on(self, bank: TextureBank, tmp_path: Path) -> None:
         def interrupt(done: int, total: int) -> None:
             if done == 3:
                 raise KeyboardInterrupt
 
-        scenes = world("handheld", bank, size=(16, 24))
+        scenes = make_scenes("handheld", bank, size=(16, 24))
         with pytest.raises(KeyboardInterrupt):
             write_clips(scenes, 1, tmp_path, "deepstab", 2, progress=interrupt)
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-        assert names == ["paths/1.csv", "unstable/1.avi", "world.json"]
+        assert names == ["paths/1.csv", "scenes.json", "unstable/1.avi"]
         assert write_clips(scenes, 1, tmp_path, "deepstab", 2).written == (0,)
         assert open_dataset("deepstab", tmp_path)[0].frames == 2
 
     def test_the_settings_are_kept(self, bank: TextureBank, tmp_path: Path) -> None:
-        scenes = world("objects", bank, seed=5, size=(16, 24))
+        scenes = make_scenes("objects", bank, seed=5, size=(16, 24))
         write_clips(scenes, 1, tmp_path, "sintel", 2, textures="mine")
-        kept = json.loads((tmp_path / "world.json").read_text())
+        kept = json.loads((tmp_path / "scenes.json").read_text())
         assert re.fullmatch("mine [0-9a-f]{8}", kept.pop("textures"))
         assert kept == {
             "family": "objects",
@@ -355,22 +358,22 @@ class TestFolder:
             "shake": 0.0,
             "layout": "sintel",
             "frames": 2,
-            "rate": scenes.scenes([0]).fps,
+            "fps": scenes.scenes([0]).fps,
             "version": "0.1.0",
             "without_target": [],
         }
 
     def test_other_settings_are_refused(self, bank: TextureBank, tmp_path: Path) -> None:
-        write_clips(world("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
+        write_clips(make_scenes("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
         before = contents(tmp_path)
         other = procedural_bank(side=32, each=1)
         for change, scenes, layout, frames in (
-            ("family is objects, not drive", world("drive", bank, size=(16, 24)), "sintel", 2),
-            ("seed is 0, not 1", world("objects", bank, 1, (16, 24)), "sintel", 2),
-            ("size is 16x24, not 24x16", world("objects", bank, size=(24, 16)), "sintel", 2),
-            ("layout is sintel, not otb", world("objects", bank, size=(16, 24)), "otb", 2),
-            ("frames is 2, not 3", world("objects", bank, size=(16, 24)), "sintel", 3),
-            ("textures is procedural", world("objects", other, size=(16, 24)), "sintel", 2),
+            ("family is objects, not drive", make_scenes("drive", bank, size=(16, 24)), "sintel", 2),
+            ("seed is 0, not 1", make_scenes("objects", bank, 1, (16, 24)), "sintel", 2),
+            ("size is 16x24, not 24x16", make_scenes("objects", bank, size=(24, 16)), "sintel", 2),
+            ("layout is sintel, not otb", make_scenes("objects", bank, size=(16, 24)), "otb", 2),
+            ("frames is 2, not 3", make_scenes("objects", bank, size=(16, 24)), "sintel", 3),
+            ("textures is procedural", make_scenes("objects", other, size=(16, 24)), "sintel", 2),
         ):
             with pytest.raises(InputError, match=f"whose {change}.*; choose another folder, or the same settings"):
                 write_clips(scenes, 1, tmp_path, layout, frames)
@@ -378,9 +381,9 @@ class TestFolder:
 
     @pytest.mark.parametrize("text", ["[]", "{}", "not json", '{"family": "objects", "without_target": 3}'])
     def test_a_strange_file_of_settings_is_refused(self, bank: TextureBank, tmp_path: Path, text: str) -> None:
-        (tmp_path / "world.json").write_text(text)
-        with pytest.raises(InputError, match=r"world\.json was (not )?written by"):
-            write_clips(world("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
+        (tmp_path / "scenes.json").write_text(text)
+        with pytest.raises(InputError, match=r"scenes\.json was (not )?written by"):
+            write_clips(make_scenes("objects", bank, size=(16, 24)), 1, tmp_path, "sintel", 2)
 
     @pytest.mark.parametrize(
         ("count", "layout", "frames", "message"),
@@ -394,10 +397,10 @@ class TestFolder:
         self, bank: TextureBank, tmp_path: Path, count: int, layout: str, frames: int, message: str
     ) -> None:
         with pytest.raises(InputError, match=message):
-            write_clips(world("objects", bank, size=(16, 24)), count, tmp_path / "new", layout, frames)
+            write_clips(make_scenes("objects", bank, size=(16, 24)), count, tmp_path / "new", layout, frames)
         assert not (tmp_path / "new").exists()
 
 
 def test_names_tell_family_seed_and_number(bank: TextureBank) -> None:
-    assert clip_name(world("objects", bank, 3), 17, "sintel") == "objects_3_000017"
-    assert clip_name(world("handheld", bank), 17, "deepstab") == "18"
+    assert clip_name(make_scenes("objects", bank, 3), 17, "sintel") == "objects_3_000017"
+    assert clip_name(make_scenes("handheld", bank), 17, "deepstab") == "18"

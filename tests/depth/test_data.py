@@ -11,7 +11,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
-from protoformer.synthetic import generator as world_module
+from protoformer.synthetic import generator as generator_module
 from protoformer.synthetic.samples import DepthSample
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.training.recipe import DataSection, DatasetSection
@@ -33,7 +33,7 @@ def rooms(root: Path, count: int) -> DatasetSection:
 
 @pytest.fixture
 def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataSection:
-    monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
+    monkeypatch.setattr(generator_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     return DataSection(
         source="mix",
         synthetic_fraction=0.4,
@@ -64,10 +64,8 @@ def test_the_world_has_its_share_of_the_batches_and_both_come_in_their_own_order
     assert from_world == [False, False, True, False, True, False, False, True, False, True]
     for source in ("synthetic", "dataset"):
         alone = opened(dataclasses.replace(mix, source=source)).batches(0)
-        ours = [
-            batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "synthetic")
-        ]
-        assert all(same(batch, next(alone)) for batch in ours)
+        actual = [batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "world")]
+        assert all(same(batch, next(alone)) for batch in actual)
     assert all(batch.image.shape == (2, 3, 16, 24) and batch.valid.any() for batch in batches)
 
 

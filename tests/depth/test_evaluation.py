@@ -51,12 +51,12 @@ def evaluated(samples: list[DepthSample], scale: float = 1.0, dataset: str = "ow
 
 
 def test_the_truth_itself_has_no_error_and_a_factor_is_one_of_the_metric_row_alone() -> None:
-    found = evaluated([sample(), sample("b", 8.0)], 1.5)
-    assert found.table.metric.abs_rel == pytest.approx(0.5)
-    assert found.table.metric.rmse == pytest.approx((2 + 4) / 2)
-    assert found.table.median_scaled.abs_rel == found.table.aligned.abs_rel == pytest.approx(0)
-    assert [each.name for each in found.samples] == ["a", "b"]
-    assert found.without_truth == 2 and found.table.samples == 2
+    result = evaluated([sample(), sample("b", 8.0)], 1.5)
+    assert result.table.metric.abs_rel == pytest.approx(0.5)
+    assert result.table.metric.rmse == pytest.approx((2 + 4) / 2)
+    assert result.table.median_scaled.abs_rel == result.table.aligned.abs_rel == pytest.approx(0)
+    assert [each.name for each in result.samples] == ["a", "b"]
+    assert result.without_truth == 2 and result.table.samples == 2
     assert evaluated([sample()]).table.metric.abs_rel == 0
 
 
@@ -89,16 +89,16 @@ def test_the_crop_of_a_benchmark_ends_at_its_pixel(
 @pytest.mark.parametrize(("dataset", "cap"), [("kitti-eigen", 80.0), ("nyuv2", 10.0), ("own-depth", 80.0)])
 def test_truth_beyond_the_cap_does_not_count(dataset: str, cap: float) -> None:
     size = (480, 640)
-    found = evaluated([sample("near", 0.99 * cap, size), sample("far", cap, size)], 2.0, dataset)
-    assert [each.name for each in found.samples] == ["near"] and found.without_truth == 3
-    assert found.table.metric.abs_rel == pytest.approx(0.01 / 0.99, abs=1e-6)  # the prediction is clamped to the cap
+    result = evaluated([sample("near", 0.99 * cap, size), sample("far", cap, size)], 2.0, dataset)
+    assert [each.name for each in result.samples] == ["near"] and result.without_truth == 3
+    assert result.table.metric.abs_rel == pytest.approx(0.01 / 0.99, abs=1e-6)  # the prediction is clamped to the cap
 
 
 def test_every_published_figure_stands_beside_its_dataset() -> None:
     (row,) = evaluated([sample(size=(375, 1242))], dataset="kitti-eigen").others
-    assert (row.abs_rel, row.rmse, row.delta1, row.row) == (0.062, 2.716, 0.949, "metric")
+    assert (row.scores, row.alignment) == ({"abs_rel": 0.062, "rmse": 2.716, "delta1": 0.949}, "metric")
     (row,) = evaluated([sample()], dataset="sintel-depth").others
-    assert (row.abs_rel, row.sq_rel, row.rmse, row.row) == (0.594, 0.538, 0.486, "not stated")
+    assert (row.scores, row.alignment) == ({"abs_rel": 0.594, "sq_rel": 0.538, "rmse": 0.486}, "not stated")
     labels = [each.label for each in evaluated([sample(size=(480, 640))], dataset="nyuv2").others]
     assert labels == [f"{name}, published" for name in ("Eigen 2014", "FastDepth", "P3Depth", "AdaBins")]
     assert evaluated([sample()]).others == ()
@@ -106,10 +106,10 @@ def test_every_published_figure_stands_beside_its_dataset() -> None:
 
 def test_a_model_is_told_the_camera_and_computes_in_full_precision(tiny_depth: pf.DepthPredictor) -> None:
     camera = torch.tensor([[[50.0, 0, 14.5], [0, 50.0, 9.5], [0, 0, 1]]])
-    plain, told = sample(), replace(sample(), intrinsics=camera)
-    told = replace(told, image=plain.image)
+    plain, calls = sample(), replace(sample(), intrinsics=camera)
+    calls = replace(calls, image=plain.image)
     method = depth_method(tiny_depth)
-    assert torch.equal(method(told), tiny_depth.depth(told.image[0], focal=50.0, precision="full").depth)
+    assert torch.equal(method(calls), tiny_depth.depth(calls.image[0], focal=50.0, precision="full").depth)
     assert torch.equal(method(plain), tiny_depth.depth(plain.image[0], precision="full").depth)
 
 

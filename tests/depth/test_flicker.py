@@ -18,8 +18,8 @@ def test_a_depth_that_moves_with_the_image_does_not_flicker(right: int, down: in
     flow[:, 0], flow[:, 1] = right, down
     visible = torch.zeros(1, 1, 20, 30, dtype=torch.bool)
     visible[..., 3:-3, 3:-3] = True
-    found = depth_flicker(torch.cat((pattern, moved)), flow, visible)
-    assert found == pytest.approx(abs(math.log(scale)), abs=1e-5)
+    result = depth_flicker(torch.cat((pattern, moved)), flow, visible)
+    assert result == pytest.approx(abs(math.log(scale)), abs=1e-5)
 
 
 def test_only_what_is_visible_counts() -> None:

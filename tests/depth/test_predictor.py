@@ -135,10 +135,10 @@ def test_a_range_bounds_the_depth(tiny_depth: pf.DepthPredictor) -> None:
 
 
 def test_prototypes_come_where_they_are_asked_for(tiny_depth: pf.DepthPredictor) -> None:
-    told: list[tuple[int, int]] = []
-    result = tiny_depth.depth(smooth(48, 64), return_prototypes=True, progress=lambda *done: told.append(done))
+    calls: list[tuple[int, int]] = []
+    result = tiny_depth.depth(smooth(48, 64), return_prototypes=True, progress=lambda *done: calls.append(done))
     assert [len(stage) for stage in result.prototypes] == list(tiny_depth.network.config.encoder.depths)
-    assert told[-1][0] == told[-1][1] > 0
+    assert calls[-1][0] == calls[-1][1] > 0
     assert tiny_depth.depth(smooth(48, 64)).prototypes == ()
 
 

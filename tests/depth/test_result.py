@@ -53,13 +53,13 @@ def test_points_lie_where_their_pixels_see_them(result: pf.DepthResult) -> None:
 def test_points_beside_a_step_of_depth_can_be_left_out(result: pf.DepthResult) -> None:
     step = torch.ones(1, 6, 8)
     step[..., 4:] = 2.0
-    found = replace(result, depth=step)
-    assert len(found.points()) == 48
-    kept = found.points(jump=0.1)
+    output = replace(result, depth=step)
+    assert len(output.points()) == 48
+    kept = output.points(jump=0.1)
     assert len(kept) == 36 and 3 not in np.rint(kept.points[:, 0] * 10 / kept.points[:, 2] + 3)
-    assert len(found.points(jump=1.5)) == 48
+    assert len(output.points(jump=1.5)) == 48
     with pytest.raises(InputError, match="a jump of depth is a fraction over 0"):
-        found.points(jump=0)
+        output.points(jump=0)
 
 
 def test_alignment_is_that_of_the_evaluation(result: pf.DepthResult) -> None:
@@ -68,9 +68,9 @@ def test_alignment_is_that_of_the_evaluation(result: pf.DepthResult) -> None:
     assert (aligned.kind, result.kind) == ("aligned", "metric")
     valid = torch.ones(1, 1, 6, 8, dtype=torch.bool)
     by_metrics = depth_scores(result.depth[None], truth[None], valid).aligned
-    ours = depth_scores(aligned.depth[None], truth[None], valid).metric
-    assert ours.rmse == pytest.approx(by_metrics.rmse, rel=1e-5)
-    assert ours.abs_rel == pytest.approx(by_metrics.abs_rel, rel=1e-5)
+    own = depth_scores(aligned.depth[None], truth[None], valid).metric
+    assert own.rmse == pytest.approx(by_metrics.rmse, rel=1e-5)
+    assert own.abs_rel == pytest.approx(by_metrics.abs_rel, rel=1e-5)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(3.0, 5.0), (0.01, 0.0), (-0.5, 20.0), (1.0, -2.0)])

@@ -104,8 +104,8 @@ def test_a_steady_approach_is_followed_without_lag() -> None:
     steady = TemporalFilter()
     for frame in range(60):
         log = torch.full((1, *SIZE), -0.02 * frame)
-        found = steady.follow(image, log, scale)
-    assert float((found - log).abs().max()) < 0.005
+        result = steady.follow(image, log, scale)
+    assert float((result - log).abs().max()) < 0.005
 
 
 def test_another_scene_starts_anew(room: Truth) -> None:
@@ -120,9 +120,9 @@ def test_another_scene_starts_anew(room: Truth) -> None:
 def test_a_frame_of_which_nothing_is_known_spoils_none_that_follows(room: Truth, scale: float) -> None:
     steady, good = TemporalFilter(), torch.full((1, *SIZE), math.log(0.1))
     for frame, own in enumerate((good, torch.full_like(good, scale), torch.full_like(good, scale), good)):
-        found = steady.follow(room.images[frame], room.depths[frame].log(), own)
-        assert bool(found.isfinite().all())
-    assert float((found - room.depths[3].log()).abs().mean()) < 0.02
+        result = steady.follow(room.images[frame], room.depths[frame].log(), own)
+        assert bool(result.isfinite().all())
+    assert float((result - room.depths[3].log()).abs().mean()) < 0.02
 
 
 def test_a_frame_without_numbers_is_forgotten(room: Truth) -> None:

@@ -12,7 +12,7 @@ import torch
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
-from protoformer.viz.colormaps import LEAST_RATIO
+from protoformer.viz.colormaps import MIN_RANGE_RATIO
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 
@@ -114,11 +114,15 @@ def test_times_of_a_variable_rate_are_exact(
 
 def test_the_typical_range_holds_most_depths_of_the_clip(tiny_depth: pf.DepthPredictor, folder: Path) -> None:
     video = tiny_depth.depth_video(folder, precision="full", steady=False, fps=1)
-    told: list[tuple[int, int]] = []
-    near, far = video.typical_range(lambda done, total: told.append((done, total)))
-    found = depths(video)
-    assert told == [(n, 4) for n in (1, 2, 3, 4)] and video.typical_range() == (near, far) and far >= LEAST_RATIO * near
-    assert 0.9 < float(((found >= near) & (found <= far)).float().mean()) <= 1
+    calls: list[tuple[int, int]] = []
+    near, far = video.typical_range(lambda done, total: calls.append((done, total)))
+    result = depths(video)
+    assert (
+        calls == [(n, 4) for n in (1, 2, 3, 4)]
+        and video.typical_range() == (near, far)
+        and far >= MIN_RANGE_RATIO * near
+    )
+    assert 0.9 < float(((result >= near) & (result <= far)).float().mean()) <= 1
 
 
 def test_what_cannot_be_a_clip_is_one_sentence(

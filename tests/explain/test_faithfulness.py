@@ -7,11 +7,11 @@ import torch
 
 import protoformer as pf
 from faithfulness import removals
-from protoformer.geometry.regions import adjusted_rand_index
 from protoformer.geometry.warps import cell_of_pixel
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from region_baselines import k_means_regions, slic_regions
+from region_metrics import adjusted_rand_index
 
 
 def test_without_a_prototype_the_flow_changes_most_where_it_was() -> None:

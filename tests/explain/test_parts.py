@@ -8,9 +8,9 @@ from torch import Tensor
 
 import protoformer as pf
 from protoformer.explain.parts import MotionSums, PartMerger, find_moving_parts, motion_terms, segment_motion
-from protoformer.geometry.regions import adjusted_rand_index
 from protoformer.geometry.warps import cell_of_pixel, pixel_grid
 from protoformer.synthetic.samples import FlowSample
+from region_metrics import adjusted_rand_index
 
 SIZE = (96, 128)
 CELLS = cell_of_pixel(SIZE, (12, 16)).view(SIZE)

@@ -21,8 +21,8 @@ def texture(height: int, width: int) -> torch.Tensor:
 
 def pan(u: int, v: int, size: tuple[int, int] = (180, 220)) -> tuple[torch.Tensor, torch.Tensor]:
     """Two views of one texture, of which the second shows everything (u, v) pixels further right and down."""
-    world = texture(size[0] + 20, size[1] + 20)
-    views = [world[:, 10 - y : 10 - y + size[0], 10 - x : 10 - x + size[1]] for x, y in ((0, 0), (u, v))]
+    scenes = texture(size[0] + 20, size[1] + 20)
+    views = [scenes[:, 10 - y : 10 - y + size[0], 10 - x : 10 - x + size[1]] for x, y in ((0, 0), (u, v))]
     return views[0], views[1]
 
 

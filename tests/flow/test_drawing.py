@@ -19,24 +19,24 @@ def step(u: float, v: float, image: torch.Tensor | None = None) -> FlowFrame:
 
 def test_colors_are_those_of_the_scale_however_large_the_frame() -> None:
     random = torch.randn(2, *SIZE, generator=torch.Generator().manual_seed(0))
-    found = draw_flow_frame(FlowFrame(random, torch.ones(1, *SIZE)), 2.5)
-    assert np.array_equal(found, flow_to_color(random.permute(1, 2, 0).numpy(), 2.5))
+    result = draw_flow_frame(FlowFrame(random, torch.ones(1, *SIZE)), 2.5)
+    assert np.array_equal(result, flow_to_color(random.permute(1, 2, 0).numpy(), 2.5))
 
 
 def test_side_by_side_has_the_frame_on_the_left() -> None:
-    found = draw_flow_frame(step(3, 0), 3.0, side_by_side=True)
-    assert found.shape == (300, 192, 3)
-    assert (found[:, :96] == 90).all()
-    assert np.array_equal(found[:, 96:], draw_flow_frame(step(3, 0), 3.0))
+    result = draw_flow_frame(step(3, 0), 3.0, side_by_side=True)
+    assert result.shape == (300, 192, 3)
+    assert (result[:, :96] == 90).all()
+    assert np.array_equal(result[:, 96:], draw_flow_frame(step(3, 0), 3.0))
 
 
 def test_arrows_lie_on_a_copy_of_the_frame_and_point_along_the_motion() -> None:
     still, right = step(0.1, 0), step(8, 0)
     assert (draw_flow_frame(still, 1.0, arrows=True) == 90).all()
-    found = draw_flow_frame(right, 1.0, arrows=True)
-    assert found.shape == (300, 96, 3) and not (found == 90).all()
+    result = draw_flow_frame(right, 1.0, arrows=True)
+    assert result.shape == (300, 96, 3) and not (result == 90).all()
     assert right.image is not None and (right.image == 90).all()
-    changed = (found != 90).any(axis=2)
+    changed = (result != 90).any(axis=2)
     # A row of arrows marks a thin line of rows, and between two rows of them nothing changes.
     assert not changed.all(axis=1).any() and not changed.any(axis=1).all()
 
@@ -63,8 +63,8 @@ def test_what_is_fast_in_a_still_clip_has_arrows_that_do_not_cross_the_frame() -
 
 
 def test_frames_of_floats_are_shown_too() -> None:
-    found = draw_flow_frame(step(0, 0, torch.full((3, *SIZE), 0.2)), 1.0, side_by_side=True)
-    assert (found[:, :96] == 51).all()
+    result = draw_flow_frame(step(0, 0, torch.full((3, *SIZE), 0.2)), 1.0, side_by_side=True)
+    assert (result[:, :96] == 51).all()
 
 
 def test_a_step_without_its_frame_cannot_stand_beside_it() -> None:

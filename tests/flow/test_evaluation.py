@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.published import PublishedFlow, peer_results
+from protoformer.datasets.published import PublishedResult, peer_results
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.flow.evaluation import (
@@ -81,10 +81,10 @@ def evaluated(
 
 
 def test_the_truth_itself_has_no_error() -> None:
-    found = evaluated(InMemory([sample("a"), sample("b", 1)]), (0, 0))
-    assert (found.dataset, found.method) == ("middlebury", "ours")
-    assert list(found.groups) == ["all"]
-    scores = found.groups["all"]
+    result = evaluated(InMemory([sample("a"), sample("b", 1)]), (0, 0))
+    assert (result.dataset, result.method) == ("middlebury", "ours")
+    assert list(result.groups) == ["all"]
+    scores = result.groups["all"]
     assert (scores.epe, scores.epe_per_image, scores.fl, scores.fl_per_image) == (0, 0, 0, 0)
     assert (scores.px1, scores.px3, scores.px5, scores.s0_10) == (0, 0, 0, 0)
     assert math.isnan(scores.s10_40) and math.isnan(scores.s40_plus)
@@ -92,8 +92,8 @@ def test_the_truth_itself_has_no_error() -> None:
 
 
 def test_three_to_the_right_and_four_down_is_an_error_of_five() -> None:
-    found = evaluated(InMemory([sample("a"), sample("b", 1)]), (3, 4))
-    for scores in (found.groups["all"], *(each.scores for each in found.samples)):
+    result = evaluated(InMemory([sample("a"), sample("b", 1)]), (3, 4))
+    for scores in (result.groups["all"], *(each.scores for each in result.samples)):
         assert (scores.epe, scores.epe_per_image, scores.s0_10) == (5, 5, 5)
         assert (scores.fl, scores.fl_per_image, scores.px1, scores.px3, scores.px5) == (100, 100, 100, 100, 0)
 
@@ -102,12 +102,12 @@ def test_a_mean_over_pixels_weighs_images_by_what_is_known_of_them() -> None:
     """One sample known at all 80 pixels and wrong by 5, one known at 20 and right."""
     quarter = torch.zeros(1, 1, *SIZE, dtype=torch.bool)
     quarter[..., :2, :] = True
-    found = evaluated(InMemory([sample("a"), sample("b", 1, quarter)]), (3, 4), (0, 0))
-    scores = found.groups["all"]
+    result = evaluated(InMemory([sample("a"), sample("b", 1, quarter)]), (3, 4), (0, 0))
+    scores = result.groups["all"]
     assert (scores.epe, scores.fl) == (4, 80)
     assert (scores.epe_per_image, scores.fl_per_image) == (2.5, 50)
     assert (scores.samples, scores.pixels) == (2, 100)
-    assert [(each.name, each.group, each.scores.epe) for each in found.samples] == [("a", "all", 5), ("b", "all", 0)]
+    assert [(each.name, each.group, each.scores.epe) for each in result.samples] == [("a", "all", 5), ("b", "all", 0)]
 
 
 def test_occluded_pixels_are_counted_apart() -> None:
@@ -117,18 +117,18 @@ def test_occluded_pixels_are_counted_apart() -> None:
     flow = whole.flow[0].clone()
     flow[1, :4] += 7
     one = InMemory([FlowSample(**images(0), names=("a",), flow=whole.flow, valid=whole.valid, occlusion=hidden)])
-    found = evaluate_flow(one, lambda first, second: flow, names=("middlebury", "ours"), root=Path("nowhere"))
-    for scores in (found.groups["all"], found.samples[0].scores):
+    result = evaluate_flow(one, lambda first, second: flow, names=("middlebury", "ours"), root=Path("nowhere"))
+    for scores in (result.groups["all"], result.samples[0].scores):
         assert (scores.matched, scores.unmatched, scores.epe) == (0, 7, 3.5)
 
 
 def test_the_passes_of_sintel_are_two_benchmarks() -> None:
     names = ("clean/alley_1/frame_0001", "final/alley_1/frame_0001", "clean/cave_2/frame_0001")
     data = InMemory([sample(name, seed) for seed, name in enumerate(names)])
-    found = evaluated(data, (1, 0), (0, 2), (3, 0), dataset="sintel")
-    assert {group: scores.epe for group, scores in found.groups.items()} == {"clean": 2, "final": 2}
-    assert {group: scores.samples for group, scores in found.groups.items()} == {"clean": 2, "final": 1}
-    assert [(each.name, each.group) for each in found.samples] == list(
+    result = evaluated(data, (1, 0), (0, 2), (3, 0), dataset="sintel")
+    assert {group: scores.epe for group, scores in result.groups.items()} == {"clean": 2, "final": 2}
+    assert {group: scores.samples for group, scores in result.groups.items()} == {"clean": 2, "final": 1}
+    assert [(each.name, each.group) for each in result.samples] == list(
         zip(names, ("clean", "final", "clean"), strict=True)
     )
 
@@ -142,18 +142,18 @@ def test_any_other_dataset_is_one_group_whatever_its_names(dataset: str) -> None
 def test_whoever_asks_is_handed_every_sample_and_told_how_far_it_is() -> None:
     data = InMemory([sample("a"), sample("b", 1), sample("c", 2)])
     kept: list[tuple[FlowSample, torch.Tensor, FlowScores]] = []
-    told: list[tuple[int, int]] = []
-    found = evaluate_flow(
+    calls: list[tuple[int, int]] = []
+    result = evaluate_flow(
         data,
         truth_of(data, (0, 1), (0, 2), (0, 3)),
         names=("middlebury", "ours"),
         root=Path("nowhere"),
         keep=lambda *one: kept.append(one),
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: calls.append((done, total)),
     )
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert calls == [(1, 3), (2, 3), (3, 3)]
     assert [one.names for one, _, _ in kept] == [("a",), ("b",), ("c",)]
-    assert [scores.epe for _, _, scores in kept] == [1, 2, 3] == [each.scores.epe for each in found.samples]
+    assert [scores.epe for _, _, scores in kept] == [1, 2, 3] == [each.scores.epe for each in result.samples]
     for one, flow, scores in kept:
         assert flow.shape == (2, *SIZE)
         assert scores.epe == flow_scores(flow[None], one.flow, one.valid).epe
@@ -171,16 +171,16 @@ def test_a_split_without_truth_can_at_most_be_written_out(dataset: str, advice: 
 
 def test_pairs_without_truth_among_others_are_passed_over_and_counted() -> None:
     data = InMemory([FlowPair(**images(7), names=("a",)), sample("b", 1), FlowPair(**images(8), names=("c",))])
-    told: list[int] = []
-    found = evaluate_flow(
+    calls: list[int] = []
+    result = evaluate_flow(
         data,
         lambda first, second: torch.tensor((5.0, 4.0)).view(2, 1, 1).expand(2, *SIZE),
         names=("own", "ours"),
         root=Path("nowhere"),
-        progress=lambda done, total: told.append(done),
+        progress=lambda done, total: calls.append(done),
     )
-    assert (found.without_truth, told) == (2, [1, 2, 3])
-    assert [(each.name, each.scores.epe) for each in found.samples] == [("b", 5)]
+    assert (result.without_truth, calls) == (2, [1, 2, 3])
+    assert [(each.name, each.scores.epe) for each in result.samples] == [("b", 5)]
     assert evaluated(InMemory([sample("b")]), (0, 0)).without_truth == 0
 
 
@@ -219,11 +219,11 @@ def test_peers_stand_with_their_mean_over_the_samples_that_are_ours_too(root: Pa
     others = evaluated(data, (3, 4), (0, 1), dataset="sintel", root=root).others
     assert list(others) == ["clean", "final"]
     assert others["clean"][:3] == (
-        PublishedFlow("ours", "2 of these", epe_per_image=3.0, fl_per_image=50.0),
-        PublishedFlow("A", "2 of these", epe_per_image=1.75, fl_per_image=15.0),
-        PublishedFlow("B", "1 of these", epe_per_image=0.5, fl_per_image=0.0),
+        PublishedResult("ours", "2 of these", {"epe_per_image": 3.0, "fl_per_image": 50.0}),
+        PublishedResult("A", "2 of these", {"epe_per_image": 1.75, "fl_per_image": 15.0}),
+        PublishedResult("B", "1 of these", {"epe_per_image": 0.5, "fl_per_image": 0.0}),
     )
-    assert others["final"][0] == PublishedFlow("A", "1 of these", epe_per_image=4.0, fl_per_image=40.0)
+    assert others["final"][0] == PublishedResult("A", "1 of these", {"epe_per_image": 4.0, "fl_per_image": 40.0})
     assert {row.measured_on for row in (*others["clean"][3:], *others["final"][1:])} == {"whole set"}
 
 
@@ -237,7 +237,7 @@ def test_the_folder_may_be_named_from_inside(root: Path, monkeypatch: pytest.Mon
     (root.parent / "peers.json").write_text(json.dumps({"flow": PEERS}))
     monkeypatch.chdir(root)
     rows = evaluated(InMemory([sample("clean/y")]), (0, 0), root=Path()).others
-    assert [(row.label, row.epe_per_image) for row in rows["all"]] == [("A", 2.5), ("B", 0.5)]
+    assert [(row.label, row.scores["epe_per_image"]) for row in rows["all"]] == [("A", 2.5), ("B", 0.5)]
 
 
 def test_others_stand_aside_where_they_were_measured_on_another_truth(root: Path) -> None:
@@ -282,24 +282,22 @@ def test_a_table_of_peers_of_another_shape_is_refused(root: Path, flow: object) 
 def test_published_rows_stand_with_their_own_dataset_and_pass_only(root: Path) -> None:
     both = InMemory([sample("clean/x"), sample("final/x", 1)])
     others = evaluated(both, (0, 0), dataset="sintel", root=root).others
-    assert [row.epe for row in others["clean"]] == [1.04, 0.48, 1.01, 1.43]
-    assert [row.epe for row in others["final"]] == [2.43, 0.69, 2.40, 2.71]
+    assert [row.scores["epe"] for row in others["clean"]] == [1.04, 0.48, 1.01, 1.43]
+    assert [row.scores["epe"] for row in others["final"]] == [2.43, 0.69, 2.40, 2.71]
     final = evaluated(InMemory([sample("final/x")]), (0, 0), dataset="sintel", root=root).others
     assert final == {"final": others["final"]}
-    assert [(row.label, row.measured_on, row.epe, row.epe_per_image, row.fl) for row in final["final"]][:1] == [
-        ("ProtoFormer, published (C+T)", "whole set", 2.43, None, None)
-    ]
+    assert final["final"][0] == PublishedResult("ProtoFormer, published (C+T)", "whole set", {"epe": 2.43})
 
 
 def test_kitti_publishes_outliers_over_all_pixels_and_errors_per_image(root: Path) -> None:
     others = evaluated(InMemory([sample("000000")]), (0, 0), dataset="kitti-2015", root=root).others
-    assert [(row.label, row.epe_per_image, row.fl) for row in others["all"]] == [
+    assert [(row.label, row.scores["epe_per_image"], row.scores["fl"]) for row in others["all"]] == [
         ("ProtoFormer, published (C+T)", 4.08, 14.6),
         ("ProtoFormer, published (mix, trained on these)", 0.50, 1.09),
         ("FlowFormer, published (C+T)", 4.09, 14.7),
         ("RAFT, published (C+T)", 5.04, 17.4),
     ]
-    assert {(row.epe, row.fl_per_image) for row in others["all"]} == {(None, None)}
+    assert all(set(row.scores) == {"epe_per_image", "fl"} for row in others["all"])
 
 
 @pytest.mark.parametrize("dataset", ["kitti-2012", "middlebury", "flyingchairs"])
@@ -308,13 +306,13 @@ def test_nothing_was_published_of_other_datasets(root: Path, dataset: str) -> No
 
 
 def test_the_csv_holds_every_score_of_every_sample() -> None:
-    found = evaluated(InMemory([sample("clean/a, b"), sample('clean/"c"', 1)]), (3, 4), (0.1, 0), dataset="sintel")
-    text = scores_csv(found)
+    result = evaluated(InMemory([sample("clean/a, b"), sample('clean/"c"', 1)]), (3, 4), (0.1, 0), dataset="sintel")
+    text = scores_csv(result)
     assert text.count("\n") == 3 and "\r" not in text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert list(rows[0]) == ["name", "group", *FlowScores.__dataclass_fields__]
     assert [(row.pop("name"), row.pop("group")) for row in rows] == [("clean/a, b", "clean"), ('clean/"c"', "clean")]
-    for row, each in zip(rows, found.samples, strict=True):
+    for row, each in zip(rows, result.samples, strict=True):
         for field, value in row.items():
             assert float(value) == pytest.approx(getattr(each.scores, field), rel=0, abs=0, nan_ok=True)
 
@@ -389,11 +387,11 @@ def submit(tmp_path: Path) -> Submit:
         def method(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
             return 300 * (first[:2] - second[1:])
 
-        told: list[tuple[int, int]] = []
+        calls: list[tuple[int, int]] = []
         count = write_submission(
-            data, method, benchmark, tmp_path / "upload", lambda done, total: told.append((done, total))
+            data, method, benchmark, tmp_path / "upload", lambda done, total: calls.append((done, total))
         )
-        return method, count, told
+        return method, count, calls
 
     return submitted
 
@@ -405,8 +403,8 @@ def files_of(folder: Path) -> list[str]:
 def test_sintel_is_uploaded_as_flo_files_by_pass_and_scene(submit: Submit, tmp_path: Path) -> None:
     names = ("clean/market_1/frame_0001", "clean/market_1/frame_0002", "final/cave_3/frame_0001")
     data = InMemory([FlowPair(**images(seed), names=(name,)) for seed, name in enumerate(names)])
-    method, count, told = submit(data, "sintel")
-    assert count == 3 and told == [(1, 3), (2, 3), (3, 3)]
+    method, count, calls = submit(data, "sintel")
+    assert count == 3 and calls == [(1, 3), (2, 3), (3, 3)]
     paths = sorted((tmp_path / "upload").rglob("*.*"))
     places = [path.relative_to(tmp_path / "upload").parent.as_posix() for path in paths]
     assert places == ["clean/market_1", "clean/market_1", "final/cave_3"]

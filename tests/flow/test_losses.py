@@ -33,8 +33,8 @@ def matched(size: tuple[int, int], **likely: dict[int, float]) -> MatchResult:
     """Shares of cells, by their number; what is left is nowhere's."""
     count = size[0] * size[1]
     shares = torch.full((1, count, count + 1), 1e-9)
-    for cell, found in likely.items():
-        for place, share in found.items():
+    for cell, result in likely.items():
+        for place, share in result.items():
             shares[0, int(cell[1:]), place] = share
     return MatchResult(torch.zeros(1, 2, 2 * size[0], 2 * size[1]), size, shares.log())
 

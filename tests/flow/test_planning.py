@@ -155,11 +155,11 @@ class TestSeams:
     def test_occlusion_and_a_start_go_with_windows(self, tiny: pf.FlowPredictor, tile: planning.TileSize) -> None:
         first, second = torch.rand(2, 3, 56, 72, generator=torch.Generator().manual_seed(0))
         before = tiny.flow(first, second, num_updates=1)
-        found = tiny.flow(first, second, num_updates=1, tile=tile, occlusion=True, previous=before)
+        result = tiny.flow(first, second, num_updates=1, tile=tile, occlusion=True, previous=before)
         whole = tiny.flow(first, second, num_updates=1, occlusion=True, previous=before)
-        assert found.occlusion is not None and found.occlusion.shape == (1, 56, 72)
-        assert float((found.flow - whole.flow).norm(dim=0).mean()) < 0.5
-        assert float((found.occlusion != whole.occlusion).float().mean()) < 0.2
+        assert result.occlusion is not None and result.occlusion.shape == (1, 56, 72)
+        assert float((result.flow - whole.flow).norm(dim=0).mean()) < 0.5
+        assert float((result.occlusion != whole.occlusion).float().mean()) < 0.2
 
     def test_windows_have_no_prototypes(self, tiny: pf.FlowPredictor) -> None:
         with pytest.raises(InputError, match="prototypes are not available for tiled images"):

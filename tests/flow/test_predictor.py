@@ -93,19 +93,19 @@ class TestOcclusion:
 
 class TestPrototypes:
     def test_they_are_those_of_the_first_image(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-        found = tiny.flow(scene.first, scene.second, return_prototypes=True, num_updates=1).prototypes
+        output = tiny.flow(scene.first, scene.second, return_prototypes=True, num_updates=1).prototypes
         with_another = tiny.flow(scene.first, 1 - scene.second, return_prototypes=True, num_updates=1).prototypes
         swapped = tiny.flow(scene.second, scene.first, return_prototypes=True, num_updates=1).prototypes
-        for stage, other_stage, swapped_stage in zip(found, with_another, swapped, strict=True):
+        for stage, other_stage, swapped_stage in zip(output, with_another, swapped, strict=True):
             for one, same, different in zip(stage, other_stage, swapped_stage, strict=True):
                 torch.testing.assert_close(one.centers, same.centers, atol=1e-4, rtol=0)
                 assert not torch.allclose(one.centers, different.centers, atol=1e-4)
 
     def test_every_stage_and_block_has_some(self, tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-        found = tiny.flow(scene.first, scene.second, return_prototypes=True, occlusion=True, num_updates=1).prototypes
-        assert [len(stage) for stage in found] == list(tiny.network.config.encoder.depths)
+        output = tiny.flow(scene.first, scene.second, return_prototypes=True, occlusion=True, num_updates=1).prototypes
+        assert [len(stage) for stage in output] == list(tiny.network.config.encoder.depths)
         # 61x37 pixels are padded to 64x64, of which the stages see 1/4 and 1/8.
-        for stage, side, width in zip(found, (16, 8), tiny.network.config.encoder.embed_dims, strict=True):
+        for stage, side, width in zip(output, (16, 8), tiny.network.config.encoder.embed_dims, strict=True):
             assert stage[0].size == (side, side)
             assert stage[0].centers.shape == (1, 16, width)
             assert stage[0].memberships.shape == (1, width // 32, 16, side**2)
@@ -153,22 +153,22 @@ class TestUpdates:
     def test_each_is_told_once_and_in_order(
         self, tiny: pf.FlowPredictor, clip: list[torch.Tensor], updates: int | None, occlusion: bool
     ) -> None:
-        told: list[tuple[int, int]] = []
+        calls: list[tuple[int, int]] = []
         tiny.flow(
             clip[0],
             clip[1],
             num_updates=updates,
             occlusion=occlusion,
-            progress=lambda done, total: told.append((done, total)),
+            progress=lambda done, total: calls.append((done, total)),
         )
         total = updates or tiny.network.config.flow.num_updates
-        assert told == [(done, total) for done in range(1, total + 1)]
+        assert calls == [(done, total) for done in range(1, total + 1)]
 
     def test_nobody_is_told_of_the_next_pair(self, tiny: pf.FlowPredictor, clip: list[torch.Tensor]) -> None:
-        told: list[int] = []
-        tiny.flow(clip[0], clip[1], num_updates=2, progress=lambda done, _: told.append(done))
+        calls: list[int] = []
+        tiny.flow(clip[0], clip[1], num_updates=2, progress=lambda done, _: calls.append(done))
         tiny.flow(clip[1], clip[2], num_updates=2)
-        assert told == [1, 2]
+        assert calls == [1, 2]
 
     def test_an_interrupted_pair_leaves_the_model_as_it_was(
         self, tiny: pf.FlowPredictor, clip: list[torch.Tensor]

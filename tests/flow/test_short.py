@@ -15,7 +15,7 @@ from protoformer.synthetic.textures import noise
 from protoformer.training.schedule import one_cycle
 
 SIZE = (64, 64)
-FARTHEST = 6.0
+MAX_DEPTH = 6.0
 
 
 def fit_flow(
@@ -49,7 +49,7 @@ def pan(seed: int, shift: tuple[float, float] | None = None) -> FlowSample:
     """A camera pan over a texture of its own; without a shift, one of up to 6 px either way."""
     generator = torch.Generator().manual_seed(seed)
     texture = noise(*SIZE, generator, falloff=0.5)
-    u, v = shift or (FARTHEST * (2 * torch.rand(2, generator=generator) - 1)).tolist()
+    u, v = shift or (MAX_DEPTH * (2 * torch.rand(2, generator=generator) - 1)).tolist()
     return LayeredScene((Layer(texture, affine_about((0.0, 0.0), (u, v), 0.0, 1.0)),), SIZE).render()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoformer.flow.tiling import (
-    LEAST_OVERLAP,
+    MIN_OVERLAP,
     PAPER_TILE,
     Tile,
     blending_weights,
@@ -20,7 +20,7 @@ from protoformer.flow.tiling import (
 )
 
 SIDES = st.integers(1, 300)
-TILE_SIDES = st.integers(LEAST_OVERLAP + 1, 200)
+TILE_SIDES = st.integers(MIN_OVERLAP + 1, 200)
 
 
 def ramp(size: tuple[int, int]) -> torch.Tensor:
@@ -31,7 +31,7 @@ def ramp(size: tuple[int, int]) -> torch.Tensor:
 
 def test_the_paper_takes_windows_of_432_by_960_that_overlap_by_20() -> None:
     assert PAPER_TILE == (432, 960)
-    assert LEAST_OVERLAP == 20
+    assert MIN_OVERLAP == 20
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_windows_overlap_by_twenty_and_the_last_ends_flush(length: int, window: 
     assert begins[0] == 0
     assert begins[-1] == max(0, length - window)
     steps = [later - earlier for earlier, later in itertools.pairwise(begins)]
-    assert all(0 < step <= window - LEAST_OVERLAP for step in steps)
+    assert all(0 < step <= window - MIN_OVERLAP for step in steps)
 
 
 @pytest.mark.parametrize("window", [1, 19, 20])
@@ -85,8 +85,8 @@ def test_a_window_no_longer_than_the_overlap_would_never_advance(window: int) ->
     ],
 )
 def test_sintel_kitti_and_chairs_are_cut_row_by_row(size: tuple[int, int], corners: list[tuple[int, ...]]) -> None:
-    found = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in make_tiles(size, PAPER_TILE)]
-    assert found == corners
+    result = [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in make_tiles(size, PAPER_TILE)]
+    assert result == corners
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ from protoformer.flow.losses import flow_loss
 from protoformer.flow.training import FlowTask
 from protoformer.models.config import preset
 from protoformer.models.protoformer import build_network
-from protoformer.synthetic import generator as world_module
+from protoformer.synthetic import generator as generator_module
 from protoformer.synthetic.samples import FlowSample
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    monkeypatch.setattr(world_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
+    monkeypatch.setattr(generator_module, "procedural_bank", lambda: procedural_bank(side=64, each=2))
     return Recipe(
         model=ModelSection("tiny"),
         data=DataSection(batch_size=2, crop_size=(32, 48), families={"objects": 1.0}),
@@ -53,10 +53,10 @@ def test_the_loss_is_that_of_the_recipe(recipe: Recipe) -> None:
     tensors = task.tensors(batch)
     prediction = network(2 * batch.first - 1, 2 * batch.second - 1, return_all=True)
     expected = flow_loss(prediction, batch.flow, batch.valid, gamma=0.5, confidence=0.3)
-    found = task.loss(network, tensors, task.weight(tensors))
-    assert torch.allclose(found.total, expected.total)
+    result = task.loss(network, tensors, task.weight(tensors))
+    assert torch.allclose(result.total, expected.total)
     assert torch.allclose(task.loss(network, tensors, 2 * task.weight(tensors)).total, expected.total / 2)
-    named = dict(zip(task.metrics, found.metrics, strict=True))
+    named = dict(zip(task.metrics, result.metrics, strict=True))
     assert all(torch.allclose(named[name], getattr(expected, name)) for name in ("epe", "distance"))
     assert torch.allclose(named["nll"], expected.nll)
 

@@ -155,9 +155,9 @@ def test_a_part_is_taken_by_its_seconds(
 
 def test_the_typical_motion_is_the_same_for_the_whole_clip(tiny: pf.FlowPredictor, folder: Path) -> None:
     video = tiny.flow_video(folder, num_updates=1, precision="full")
-    told: list[tuple[int, int]] = []
-    typical = video.typical_motion(lambda done, total: told.append((done, total)))
-    assert typical >= 1 and told == [(1, 4), (2, 4), (3, 4), (4, 4)]  # each pair of so short a clip
+    calls: list[tuple[int, int]] = []
+    typical = video.typical_motion(lambda done, total: calls.append((done, total)))
+    assert typical >= 1 and calls == [(1, 4), (2, 4), (3, 4), (4, 4)]  # each pair of so short a clip
     assert video.typical_motion() == typical
 
 

@@ -32,20 +32,20 @@ CLOSE = {"atol": 1e-4, "rtol": 0}
 def by_hand(model: pf.FlowPredictor, first: torch.Tensor, second: torch.Tensor, seen: tuple[int, int]) -> pf.FlowResult:
     """Enlarge, estimate as it is, and bring back."""
     size = (first.shape[2], first.shape[3])
-    found = model.network(normalize_images(resize(first, seen)), normalize_images(resize(second, seen)))
+    output = model.network(normalize_images(resize(first, seen)), normalize_images(resize(second, seen)))
     pixel = math.sqrt(seen[0] * seen[1] / (size[0] * size[1]))
-    confidence = flow_confidence(found.log_scales[-1] - math.log(pixel))
-    maps = resize_flow(torch.cat((found.flows[-1], confidence), dim=1), size)[0]
+    confidence = flow_confidence(output.log_scales[-1] - math.log(pixel))
+    maps = resize_flow(torch.cat((output.flows[-1], confidence), dim=1), size)[0]
     return pf.FlowResult(maps[:2], maps[2:])
 
 
 @torch.no_grad()
 def test_a_zoom_of_one_is_the_network_as_it_is(tiny: pf.FlowPredictor, scene: FlowSample) -> None:
-    found = tiny.network(normalize_images(scene.first), normalize_images(scene.second))
+    output = tiny.network(normalize_images(scene.first), normalize_images(scene.second))
     for zoom in (1, 1.0, None):  # the smallest network enlarges nothing by itself
         result = tiny.flow(scene.first, scene.second, zoom=zoom)
-        assert torch.equal(result.flow, found.flows[-1][0]) and result.input_size is None
-        assert torch.equal(result.confidence, flow_confidence(found.log_scales[-1][0]))
+        assert torch.equal(result.flow, output.flows[-1][0]) and result.input_size is None
+        assert torch.equal(result.confidence, flow_confidence(output.log_scales[-1][0]))
 
 
 @torch.no_grad()
@@ -220,8 +220,8 @@ class TestScarceMemory:
         own = tiny.flow(*pair, num_updates=1)
         self.leave(monkeypatch, 16 * 10**6)
         for limits in ({}, {"tile": "auto"}, {"memory": 12 * 10**6}):
-            found = eager.flow(*pair, num_updates=1, **limits)
-            assert found.input_size is None and torch.equal(found.flow, own.flow)
+            output = eager.flow(*pair, num_updates=1, **limits)
+            assert output.input_size is None and torch.equal(output.flow, own.flow)
         (step,) = eager.flow_video([scene.first[0], scene.second[0]], num_updates=1, precision="full")
         assert step.input_size is None
         torch.testing.assert_close(step.flow, own.flow, **CLOSE)
@@ -250,9 +250,9 @@ class TestScarceMemory:
 
 @pytest.mark.parametrize("zoom", [np.float32(2), np.float64(2), np.int64(2), Fraction(2)])
 def test_a_zoom_is_any_real_number(tiny: pf.FlowPredictor, clip: list[torch.Tensor], zoom: Any) -> None:
-    found = tiny.flow(clip[0], clip[1], num_updates=1, zoom=zoom)
-    assert found.input_size == (48, 80) and torch.equal(
-        found.flow, tiny.flow(clip[0], clip[1], num_updates=1, zoom=2).flow
+    output = tiny.flow(clip[0], clip[1], num_updates=1, zoom=zoom)
+    assert output.input_size == (48, 80) and torch.equal(
+        output.flow, tiny.flow(clip[0], clip[1], num_updates=1, zoom=2).flow
     )
 
 
@@ -287,6 +287,6 @@ def test_the_packages_weights_are_better_on_small_images_that_they_see_enlarged(
     sample = flow_sample(SyntheticScenes("objects", seed=11, size=(96, 128)).renderer([5]))
     errors = []
     for zoom in (1, None):
-        found = model.flow(sample.first[0], sample.second[0], zoom=zoom)
-        errors.append(float((found.flow - sample.flow[0]).norm(dim=0)[sample.valid[0, 0]].mean()))
+        output = model.flow(sample.first[0], sample.second[0], zoom=zoom)
+        errors.append(float((output.flow - sample.flow[0]).norm(dim=0)[sample.valid[0, 0]].mean()))
     assert errors[1] < 0.8 * errors[0]

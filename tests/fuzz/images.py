@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from vkitti2_writers import write_vkitti2_depth, write_vkitti2_flow
 
 from protoformer.datasets.manifest import ManifestDepth
 from protoformer.io.float_formats import (
@@ -36,8 +37,6 @@ from protoformer.io.kitti import (
     write_kitti_disparity,
     write_kitti_flow,
     write_mm_depth,
-    write_vkitti2_depth,
-    write_vkitti2_flow,
 )
 from protoformer.io.png import encode_png
 from tests.fuzz.kind import Kind

@@ -84,8 +84,8 @@ def test_a_box_far_away_is_drawn_nearer() -> None:
 @given(st.lists(st.floats(-50, 50), min_size=8, max_size=8))
 def test_the_generalized_overlap_lies_between_its_bounds_and_never_above_the_overlap(values: list[float]) -> None:
     first, second = torch.tensor(values, dtype=torch.float64).view(2, 4)
-    found = generalized_iou(first, second).item()
-    assert -1 - 1e-9 <= found <= box_iou(first, second).item() + 1e-9
+    result = generalized_iou(first, second).item()
+    assert -1 - 1e-9 <= result <= box_iou(first, second).item() + 1e-9
 
 
 def test_edges_are_undone() -> None:

@@ -41,23 +41,23 @@ def test_a_crop_of_the_whole_image_is_the_image() -> None:
 
 def test_a_crop_on_whole_pixels_is_a_slice_and_what_is_beyond_is_filled() -> None:
     images, fill = torch.rand(1, 3, 10, 14), torch.tensor([[0.1, 0.2, 0.3]])
-    found = Crops(torch.tensor([[9.0, -2.0]]), torch.tensor([8.0]), 8).cut(images, fill)
-    assert torch.allclose(found[..., 2:, :5], images[..., :6, 9:], atol=1e-6)
-    assert torch.allclose(found[..., :2, :], fill[:, :, None, None].expand(-1, -1, 2, 8), atol=1e-6)
-    assert torch.allclose(found[..., 5:], fill[:, :, None, None].expand(-1, -1, 8, 3), atol=1e-6)
+    result = Crops(torch.tensor([[9.0, -2.0]]), torch.tensor([8.0]), 8).cut(images, fill)
+    assert torch.allclose(result[..., 2:, :5], images[..., :6, 9:], atol=1e-6)
+    assert torch.allclose(result[..., :2, :], fill[:, :, None, None].expand(-1, -1, 2, 8), atol=1e-6)
+    assert torch.allclose(result[..., 5:], fill[:, :, None, None].expand(-1, -1, 8, 3), atol=1e-6)
 
 
 def test_a_reduced_crop_is_the_mean_of_what_its_pixels_cover() -> None:
     images = torch.rand(1, 3, 24, 24)
-    found = Crops(torch.zeros(1, 2), torch.tensor([24.0]), 4).cut(images, torch.zeros(1, 3))
-    assert torch.allclose(found, torch.nn.functional.avg_pool2d(images, 6), atol=1e-6)
+    result = Crops(torch.zeros(1, 2), torch.tensor([24.0]), 4).cut(images, torch.zeros(1, 3))
+    assert torch.allclose(result, torch.nn.functional.avg_pool2d(images, 6), atol=1e-6)
 
 
 def test_an_enlarged_crop_is_bilinear() -> None:
     images = torch.rand(1, 3, 9, 9)
-    found = Crops(torch.zeros(1, 2), torch.tensor([9.0]), 27).cut(images, torch.zeros(1, 3))
+    result = Crops(torch.zeros(1, 2), torch.tensor([9.0]), 27).cut(images, torch.zeros(1, 3))
     expected = torch.nn.functional.interpolate(images, size=(27, 27), mode="bilinear")
-    assert torch.allclose(found[..., 2:-2, 2:-2], expected[..., 2:-2, 2:-2], atol=1e-5)
+    assert torch.allclose(result[..., 2:-2, 2:-2], expected[..., 2:-2, 2:-2], atol=1e-5)
 
 
 def test_what_a_box_shows_is_where_the_crop_says_it_is() -> None:
@@ -66,11 +66,11 @@ def test_what_a_box_shows_is_where_the_crop_says_it_is() -> None:
     images[..., 20:30, 33:53] = 1
     box = torch.tensor([[33.0, 20.0, 20.0, 10.0]])
     crops = Crops.around(box, 3.0, 96)
-    found = crops.cut(images, torch.zeros(1, 1))[0, 0]
+    result = crops.cut(images, torch.zeros(1, 1))[0, 0]
     (x, y, width, height) = crops.boxes_in(box)[0].tolist()
-    assert float(found.sum()) == pytest.approx(width * height, rel=5e-3)
-    assert found[int(y) + 4 : int(y + height) - 4, int(x) + 4 : int(x + width) - 4].min() > 0.999
-    rows, columns = (found > 0.5).nonzero().unbind(1)
+    assert float(result.sum()) == pytest.approx(width * height, rel=5e-3)
+    assert result[int(y) + 4 : int(y + height) - 4, int(x) + 4 : int(x + width) - 4].min() > 0.999
+    rows, columns = (result > 0.5).nonzero().unbind(1)
     edges = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
     assert [float(each) for each in edges] == pytest.approx([x, y, x + width, y + height], abs=1)
 
@@ -89,7 +89,7 @@ def bilinear(plane: torch.Tensor, x: float, y: float) -> float:
 @given(st.tuples(st.floats(-6, 10), st.floats(-6, 8), st.floats(0, 12), st.floats(0, 12)), st.integers(1, 3))
 def test_a_bin_is_the_mean_of_four_bilinear_samples(box: tuple[float, ...], bins: int) -> None:
     plane = torch.rand(1, 2, 5, 7, generator=torch.Generator().manual_seed(0))
-    found = roi_align(plane, torch.tensor([box]), bins)
+    result = roi_align(plane, torch.tensor([box]), bins)
     x, y, width, height = box
     for row in range(bins):
         for column in range(bins):
@@ -98,7 +98,7 @@ def test_a_bin_is_the_mean_of_four_bilinear_samples(box: tuple[float, ...], bins
                 for across in (0.25, 0.75)
                 for down in (0.25, 0.75)
             ]
-            assert float(found[0, 1, row, column]) == pytest.approx(sum(samples) / 4, abs=1e-4)
+            assert float(result[0, 1, row, column]) == pytest.approx(sum(samples) / 4, abs=1e-4)
 
 
 def test_an_empty_box_gives_a_crop_of_a_pixel_and_a_box_beyond_the_map_gives_nothing() -> None:

@@ -5,16 +5,9 @@ import math
 import pytest
 import torch
 
-from protoformer.geometry.regions import (
-    adjusted_rand_index,
-    best_merge,
-    boundaries,
-    boundary_recall,
-    boundary_share,
-    join_order,
-    owners,
-)
+from protoformer.geometry.regions import boundaries, join_order, owners
 from protoformer.geometry.warps import cell_of_pixel
+from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
 
 
 def quarters(side: int = 8) -> torch.Tensor:
@@ -28,39 +21,39 @@ def test_the_numbering_of_parts_does_not_matter() -> None:
 
 def test_the_index_of_a_known_pair_of_partitions() -> None:
     # Of 15 pairs 4 are together in ours, 4 in theirs, 2 in both; by chance it would be 4 * 4 / 15.
-    ours, theirs = torch.tensor([[0, 0, 0, 1, 1, 2]]), torch.tensor([[0, 0, 1, 1, 1, 2]])
-    assert adjusted_rand_index(ours, theirs) == pytest.approx((2 - 16 / 15) / (4 - 16 / 15))
+    own, expected = torch.tensor([[0, 0, 0, 1, 1, 2]]), torch.tensor([[0, 0, 1, 1, 1, 2]])
+    assert adjusted_rand_index(own, expected) == pytest.approx((2 - 16 / 15) / (4 - 16 / 15))
 
 
 def test_chance_scores_nothing_and_one_part_agrees_with_one_part() -> None:
     random = torch.Generator().manual_seed(0)
-    ours, theirs = torch.randint(0, 5, (2, 200, 200), generator=random)
-    assert adjusted_rand_index(ours, theirs) == pytest.approx(0, abs=0.001)
+    own, expected = torch.randint(0, 5, (2, 200, 200), generator=random)
+    assert adjusted_rand_index(own, expected) == pytest.approx(0, abs=0.001)
     assert adjusted_rand_index(torch.zeros(3, 3).long(), torch.ones(3, 3).long()) == 1
 
 
 def test_only_what_counts_is_counted() -> None:
-    truth, ours = quarters(), quarters()
-    ours[0, 0] = 3
-    assert adjusted_rand_index(ours, truth) < 1
+    truth, own = quarters(), quarters()
+    own[0, 0] = 3
+    assert adjusted_rand_index(own, truth) < 1
     counted = torch.ones(8, 8, dtype=torch.bool)
     counted[0, 0] = False
-    assert adjusted_rand_index(ours, truth, counted) == pytest.approx(1)
+    assert adjusted_rand_index(own, truth, counted) == pytest.approx(1)
     with pytest.raises(ValueError, match="cannot be compared"):
-        adjusted_rand_index(ours, truth[:4])
+        adjusted_rand_index(own, truth[:4])
 
 
 def test_boundaries_lie_to_the_left_of_and_above_a_change() -> None:
     edge = boundaries(quarters(4))
     assert edge.tolist() == [[x == 1 or y == 1 for x in range(4)] for y in range(4)]
-    assert boundary_share(quarters(4)) == 7 / 16
+    assert boundary_fraction(quarters(4)) == 7 / 16
 
 
 @pytest.mark.parametrize(("shift", "recall"), [(0, 1.0), (2, 1.0), (3, 0.0)])
 def test_a_boundary_is_found_within_two_pixels(shift: int, recall: float) -> None:
     truth = (torch.arange(20) >= 10).long().expand(20, 20)
-    found = (torch.arange(20) >= 10 + shift).long().expand(20, 20)
-    assert boundary_recall(found, truth) == recall
+    result = (torch.arange(20) >= 10 + shift).long().expand(20, 20)
+    assert boundary_recall(result, truth) == recall
 
 
 def test_without_true_boundaries_there_is_no_recall() -> None:

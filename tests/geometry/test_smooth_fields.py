@@ -18,10 +18,10 @@ def test_terms_are_those_of_places_from_minus_one_to_one() -> None:
 
 def test_a_quadratic_field_is_found_again() -> None:
     coefficients, fields = quadratic()
-    found = fit_fields(fields, torch.ones(2, 3, 1, 8, 12))
-    assert (found.coefficients - coefficients).abs().max() < 0.25  # a ridge holds the higher terms back a little
-    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - fields).abs().max() < 0.3
-    assert found.weights.min() > 0.8
+    result = fit_fields(fields, torch.ones(2, 3, 1, 8, 12))
+    assert (result.coefficients - coefficients).abs().max() < 0.25  # a ridge holds the higher terms back a little
+    assert (evaluate_fields(result.coefficients, cell_terms(8, 12)) - fields).abs().max() < 0.3
+    assert result.weights.min() > 0.8
 
 
 def test_it_goes_on_where_nothing_is_known() -> None:
@@ -29,19 +29,19 @@ def test_it_goes_on_where_nothing_is_known() -> None:
     affine = evaluate_fields(torch.tensor([[4.0, -2.0], [3.0, 1.0], [0.5, 2.0]]), cell_terms(8, 12)).expand_as(fields)
     trust = torch.zeros(2, 3, 1, 8, 12)
     trust[..., 2:7] = 1
-    found = fit_fields(torch.where(trust > 0, affine, 0.0), trust)
-    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - affine).abs().max() < 0.2
+    result = fit_fields(torch.where(trust > 0, affine, 0.0), trust)
+    assert (evaluate_fields(result.coefficients, cell_terms(8, 12)) - affine).abs().max() < 0.2
 
 
 def test_what_goes_its_own_way_is_not_believed() -> None:
     shift = torch.full((1, 1, 2, 8, 12), 3.0)
     places = shift.clone()
     places[..., 2:5, 3:7] += 12
-    found = fit_fields(places, torch.ones(1, 1, 1, 8, 12))
-    assert found.weights[..., 2:5, 3:7].max() < 0.1 < found.weights[..., 6:, :].min()
-    assert (evaluate_fields(found.coefficients, cell_terms(8, 12)) - shift).abs().max() < 1.0
+    result = fit_fields(places, torch.ones(1, 1, 1, 8, 12))
+    assert result.weights[..., 2:5, 3:7].max() < 0.1 < result.weights[..., 6:, :].min()
+    assert (evaluate_fields(result.coefficients, cell_terms(8, 12)) - shift).abs().max() < 1.0
 
 
 def test_nothing_known_is_no_motion() -> None:
-    found = fit_fields(torch.zeros(1, 2, 2, 8, 12), torch.zeros(1, 2, 1, 8, 12))
-    assert found.coefficients.abs().max() == 0 and found.weights.max() == 0
+    result = fit_fields(torch.zeros(1, 2, 2, 8, 12), torch.zeros(1, 2, 1, 8, 12))
+    assert result.coefficients.abs().max() == 0 and result.weights.max() == 0

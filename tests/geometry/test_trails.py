@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, seen_from
+from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, resample_trajectories
 
 SIZE = (64, 96)
 CENTERS = cell_centers(SIZE)
@@ -17,8 +17,8 @@ def flows(matrices: list[Tensor]) -> tuple[Tensor, Tensor]:
     ahead, back = [], []
     homogeneous = torch.cat((CENTERS, torch.ones(1, *CENTERS.shape[1:]))).flatten(1).double()
     for one, other in pairwise(matrices):
-        for found, step in ((ahead, other @ one.inverse()), (back, one @ other.inverse())):
-            found.append(((step @ homogeneous)[:2] - homogeneous[:2]).float().unflatten(1, CENTERS.shape[1:]))
+        for result, step in ((ahead, other @ one.inverse()), (back, one @ other.inverse())):
+            result.append(((step @ homogeneous)[:2] - homogeneous[:2]).float().unflatten(1, CENTERS.shape[1:]))
     return torch.stack(ahead)[None], torch.stack(back)[None]
 
 
@@ -41,13 +41,13 @@ def test_cells_fill_the_frame() -> None:
 @pytest.mark.parametrize("now", [0, 2, 4])
 def test_a_steady_pan_is_a_straight_trail(now: int) -> None:
     motion = torch.tensor([2.0, -1.0]).view(1, 1, 2, 1, 1).expand(1, 4, 2, 8, 12)
-    found = chain_flows(motion, -motion, sure(motion), sure(motion), now)
+    result = chain_flows(motion, -motion, sure(motion), sure(motion), now)
     steps = torch.arange(5) - now
-    known = found.confidence > 0
+    known = result.confidence > 0
     expected = (steps.view(1, 5, 1, 1, 1) * motion[:, :1]).where(known, torch.tensor(0.0))
     assert (
-        torch.allclose(found.displacements, expected)
-        and found.confidence[:, now].min() == 1
+        torch.allclose(result.displacements, expected)
+        and result.confidence[:, now].min() == 1
         and known.float().mean() > 0.7
     )
 
@@ -56,31 +56,31 @@ def test_chains_of_affine_motions_are_their_products() -> None:
     matrices = [turned(0.01 * n, 1 + 0.004 * n, 0.5 * n, -0.7 * n) for n in range(6)]
     forward, backward = flows(matrices)
     now = 2
-    found = chain_flows(forward, backward, sure(forward), sure(backward), now)
+    result = chain_flows(forward, backward, sure(forward), sure(backward), now)
     homogeneous = torch.cat((CENTERS, torch.ones(1, 8, 12))).flatten(1).double()
     for number in range(6):
         there = (matrices[number] @ matrices[now].inverse() @ homogeneous)[:2].float().unflatten(1, (8, 12)) - CENTERS
         # Beyond the outermost centers motions are held as they are there.
-        assert (found.displacements[0, number] - there)[:, 1:-1, 1:-1].abs().max() < 0.02
+        assert (result.displacements[0, number] - there)[:, 1:-1, 1:-1].abs().max() < 0.02
 
 
 def test_what_leaves_the_frame_is_not_followed_even_if_it_would_come_back() -> None:
     away = torch.zeros(1, 2, 2, 8, 12)
     away[:, 0, 0], away[:, 1, 0] = 20.0, -20.0
-    found = chain_flows(away, -away, sure(away), sure(away), 0)
+    result = chain_flows(away, -away, sure(away), sure(away), 0)
     left = CENTERS[0] + 20 > 95.5
-    assert torch.equal(found.confidence[0, 1, 0] == 0, left) and torch.equal(found.confidence[0, 2, 0] == 0, left)
-    assert found.displacements[0, :, :, left].abs().max() == 0 and left.any()
-    assert found.displacements[0, 2, :, ~left].abs().max() < 1e-4
+    assert torch.equal(result.confidence[0, 1, 0] == 0, left) and torch.equal(result.confidence[0, 2, 0] == 0, left)
+    assert result.displacements[0, :, :, left].abs().max() == 0 and left.any()
+    assert result.displacements[0, 2, :, ~left].abs().max() < 1e-4
 
 
 def test_trust_is_a_product_and_ends_with_the_clip() -> None:
     still = torch.zeros(2, 4, 2, 8, 12)
     known = sure(still) * 0.5
     known[1, 3] = 0  # the second clip has one frame less
-    found = chain_flows(still, still, known, known, 1)
-    assert found.confidence[0, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0.125]
-    assert found.confidence[1, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0]
+    result = chain_flows(still, still, known, known, 1)
+    assert result.confidence[0, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0.125]
+    assert result.confidence[1, :, 0, 3, 3].tolist() == [0.5, 1, 0.5, 0.25, 0]
 
 
 def test_windows_of_a_batch_do_not_see_one_another() -> None:
@@ -98,7 +98,7 @@ def test_seen_from_where_a_warp_takes_them_trails_stand_beside_their_new_places(
     slope[:, 1] = 0  # now
     trails = Trajectories(slope, torch.ones(1, 3, 1, 8, 12))
     warp = torch.full((1, 2, 8, 12), float(CELL))
-    moved = seen_from(trails, warp)
+    moved = resample_trajectories(trails, warp)
     inner = slice(1, -1)
     assert torch.allclose(moved.displacements[:, 1, :, inner, inner], warp[:, :, inner, inner])
     expected = (CENTERS[0] + CELL) / 10 + CELL
@@ -112,7 +112,7 @@ def test_places_that_are_not_known_do_not_draw_others_towards_them() -> None:
     confidence = torch.ones(1, 2, 1, 8, 12)
     confidence[..., 5] = 0
     trails = Trajectories(torch.where(confidence > 0, 6.0, 0.0).expand(1, 2, 2, 8, 12), confidence)
-    moved = seen_from(trails, torch.full((1, 2, 8, 12), 4.0))
+    moved = resample_trajectories(trails, torch.full((1, 2, 8, 12), 4.0))
     known = moved.confidence.expand_as(moved.displacements) > 0
     assert torch.allclose(moved.displacements[known], torch.tensor(10.0))
     assert moved.confidence[0, 0, 0, 0, 3:6].tolist() == [1, 0.5, 0.5]

@@ -70,5 +70,5 @@ def test_doubled_maps_are_torchs_own_with_the_same_gradient(size: tuple[int, int
     torch.testing.assert_close(upsample_2x(maps), expected)
     arriving = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(
-        *(torch.autograd.grad(found, maps, arriving)[0] for found in (upsample_2x(maps), expected))
+        *(torch.autograd.grad(result, maps, arriving)[0] for result in (upsample_2x(maps), expected))
     )

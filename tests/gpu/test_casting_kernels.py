@@ -27,7 +27,7 @@ def seen(request: pytest.FixtureRequest) -> tuple[Renderer, Hits]:
     """Two scenes of a family on the CPU, and what the rays through their pixels meet by the plain version."""
     renderer = SyntheticScenes(request.param, seed=5, size=SIZE, bank=procedural_bank(64, 3)).renderer(range(2), "cpu")
     frame = renderer.scenes.frame(0.1)
-    return renderer, renderer.meet(frame, pixel_grid(*SIZE).flatten(1)[None])
+    return renderer, renderer.cast(frame, pixel_grid(*SIZE).flatten(1)[None])
 
 
 def test_the_nearest_primitive_is_the_plain_one(seen: tuple[Renderer, Hits], numbers) -> None:

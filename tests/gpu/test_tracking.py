@@ -20,7 +20,7 @@ from protoformer.tracking.data import SyntheticPairs
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
-from protoformer.tracking.target import EVERY
+from protoformer.tracking.tracker import UPDATE_INTERVAL
 from protoformer.tracking.training import TrackTask
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
 from protoformer.training.step import WARM_UP
@@ -73,7 +73,7 @@ def test_sampling_waits_for_nothing(family: str, waiting_refused: Callable[[], A
 
 
 BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
-FRAMES = np.random.default_rng(0).integers(0, 256, (EVERY + 3, 60, 90, 3), dtype=np.uint8)
+FRAMES = np.random.default_rng(0).integers(0, 256, (UPDATE_INTERVAL + 3, 60, 90, 3), dtype=np.uint8)
 PIXELS, SCORES, SHARE = 3e-3, 1e-5, 1e-4
 """How far apart boxes, scores and templates of one frame may be in float32, where they are 2e-5, 1e-7 and 1e-6.
 

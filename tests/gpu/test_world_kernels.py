@@ -21,7 +21,7 @@ def renderer(family: str) -> Renderer:
 
 def seen(renderer: Renderer) -> Hits:
     frame = renderer.scenes.frame(0.1, device=renderer.device)
-    return renderer.meet(frame, pixel_grid(*SIZE, device=renderer.device).flatten(1)[None])
+    return renderer.cast(frame, pixel_grid(*SIZE, device=renderer.device).flatten(1)[None])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -302,9 +302,9 @@ def little_memory() -> Iterator[None]:
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
     def kilobytes(name: str) -> int:
-        found = re.search(rf"{name}:\s+(\d+) kB", status.read_text())
-        assert found is not None
-        return int(found[1])
+        output = re.search(rf"{name}:\s+(\d+) kB", status.read_text())
+        assert output is not None
+        return int(output[1])
 
     if not reset.exists():
         yield

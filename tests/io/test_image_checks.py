@@ -78,9 +78,9 @@ FORGED = {
 
 
 def kilobytes(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", STATUS.read_text())
-    assert found is not None
-    return int(found[1])
+    result = re.search(rf"{name}:\s+(\d+) kB", STATUS.read_text())
+    assert result is not None
+    return int(result[1])
 
 
 def grown_by(read: Callable[[], object]) -> int:

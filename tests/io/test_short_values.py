@@ -5,7 +5,7 @@ import time
 import pytest
 
 from protoformer.errors import closest_name, shorten
-from protoformer.io.files import LONGEST_SHOWN, short_repr
+from protoformer.io.files import MAX_REPR_LENGTH, short_repr
 
 
 @pytest.mark.parametrize("value", [3, 2.5, True, None, "a", "", [1, 2], (3, 4), {"a": [1, "b"]}, -1, 10**30])
@@ -22,7 +22,7 @@ def test_what_is_long_is_cut() -> None:
         laughs = [laughs] * 9
     began = time.perf_counter()
     for value in ("x" * 10**7, list(range(10**6)), {str(key): key for key in range(10**5)}, nested, laughs, 1 << 10**6):
-        assert 10 < len(short_repr(value)) <= LONGEST_SHOWN
+        assert 10 < len(short_repr(value)) <= MAX_REPR_LENGTH
     assert time.perf_counter() - began < 1
     assert short_repr("x" * 1000).startswith("'xxxx") and "..." in short_repr("x" * 1000)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.tracking import CornerHead, TargetTokens, TrackingPrediction, clamp_box_size
+from protoformer.models.heads.tracking import CornerHead, TargetTokens, clamp_box_size
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.tracking.target import FIRMNESS
+from protoformer.tracking.tracker import PRIOR_STRENGTH
 
 SMALL = {"search_size": 64, "template_size": 48}
 
@@ -113,11 +113,11 @@ def test_in_use_a_corner_lies_on_one_of_two_places_that_look_alike_and_not_betwe
     maps = torch.full((3, 2, 16, 16), -100.0)
     maps[:, :, 4, 2] = maps[:, :, 4, 12] = 0.0
     expected = torch.tensor([[8.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0], [40.0, 16.0, 2.0, 2.0]])
-    heats, boxes, _ = head(maps, expected, torch.tensor([FIRMNESS, FIRMNESS, 0.0]))
+    heats, boxes, _ = head(maps, expected, torch.tensor([PRIOR_STRENGTH, PRIOR_STRENGTH, 0.0]))
     assert boxes[:, 0].tolist() == pytest.approx([10, 50, 10])  # where it was expected; else either
     assert heats[:, :, 4, 2] == pytest.approx(0.5, abs=1e-6)
     maps[:, :, 4, 3] = 0.0  # a corner between two cells
-    assert head(maps, expected, torch.tensor([FIRMNESS] * 3))[1][0, 0] == pytest.approx(12)
+    assert head(maps, expected, torch.tensor([PRIOR_STRENGTH] * 3))[1][0, 0] == pytest.approx(12)
 
 
 @torch.no_grad()

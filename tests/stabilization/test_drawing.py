@@ -52,7 +52,7 @@ def test_the_steady_path_lies_where_the_warp_shows_the_middle_of_a_frame() -> No
     center = np.array([(300 - 1) / 2, (200 - 1) / 2])
     seen_at = np.linalg.solve(matrix[:, :2], center - matrix[:, 2])
     x, y, angle, scale = align_stabilized_path(result)[0]
-    assert (x, y) == pytest.approx(tuple(result.share * (seen_at - center)))
+    assert (x, y) == pytest.approx(tuple(result.crop_fraction * (seen_at - center)))
     assert angle == pytest.approx(-0.03) and scale == pytest.approx(-np.log(0.98))
 
 

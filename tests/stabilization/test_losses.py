@@ -54,7 +54,7 @@ def test_earlier_stages_weigh_less() -> None:
 
 def test_the_share_is_the_error_over_the_shake() -> None:
     loss = loss_of(constant(6, 9), of=windows(constant(6, 8)))
-    assert loss.shake.item() == pytest.approx(10) and loss.share.item() == pytest.approx(0.1)
+    assert loss.shake.item() == pytest.approx(10) and loss.relative_error.item() == pytest.approx(0.1)
 
 
 def test_a_change_from_frame_to_frame_that_the_truth_has_not() -> None:
@@ -104,13 +104,13 @@ def test_cells_without_a_valid_warp_have_no_gradient() -> None:
 
 def test_the_loss_of_a_batch_is_the_mean_of_its_halves() -> None:
     generator = torch.Generator().manual_seed(0)
-    truth, found = 3 * torch.randn(2, 2, 2, 2, *CELLS, generator=generator)
+    truth, result = 3 * torch.randn(2, 2, 2, 2, *CELLS, generator=generator)
     pictures = torch.rand(2, 3, 3, 32, 48, generator=generator)
     whole = dataclasses.replace(windows(truth, 2), unstable=pictures[:, :2], stable=pictures[:, 2])
     parts = [
         dataclasses.replace(windows(truth[n : n + 1]), unstable=pictures[n : n + 1, :2], stable=pictures[n : n + 1, 2])
         for n in (0, 1)
     ]
-    losses = [loss_of(found[n : n + 1], of=parts[n], weights=LossSection()) for n in (0, 1)]
-    together = loss_of(found, of=whole, weights=LossSection())
+    losses = [loss_of(result[n : n + 1], of=parts[n], weights=LossSection()) for n in (0, 1)]
+    together = loss_of(result, of=whole, weights=LossSection())
     assert together.total.item() == pytest.approx((losses[0].total + losses[1].total).item() / 2, rel=1e-5)

@@ -67,19 +67,19 @@ def test_no_tensor_is_kept_for_a_frame_that_is_done(model: pf.StabilizationPredi
 def test_fields_are_kept_in_a_file_and_are_the_same(
     model: pf.StabilizationPredictor, frames: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[tuple[StoredField, weakref.ref[StoredField]]] = []
+    output: list[tuple[StoredField, weakref.ref[StoredField]]] = []
     local = MotionAnalyzer.local_warps
 
     def watched(*given: object) -> list[StoredField]:
         made = local(*given)  # type: ignore[arg-type]
-        found.extend((each.copy(), weakref.ref(each)) for each in made)
+        output.extend((each.copy(), weakref.ref(each)) for each in made)
         return made
 
     monkeypatch.setattr(MotionAnalyzer, "local_warps", watched)
     result = model.stabilize(frames(12), strength=0.5, crop=0.9)
-    assert len(found) == len(result.local) == 12
-    assert all(kept() is None for _, kept in found)
-    for (field, _), stored in zip(found, result.local, strict=True):
+    assert len(output) == len(result.local) == 12
+    assert all(kept() is None for _, kept in output)
+    for (field, _), stored in zip(output, result.local, strict=True):
         assert stored.dtype == np.float32 and np.array_equal(stored, 0.5 * field)
     again = pickle.loads(pickle.dumps(result))
     assert all(np.array_equal(one, other) for one, other in zip(again.local, result.local, strict=True))

@@ -10,7 +10,7 @@ from protoformer.stabilization.evaluation import StabilityMetric
 from protoformer.stabilization.metrics import (
     StabilityScores,
     camera_path,
-    low_frequency_share,
+    low_frequency_fraction,
     path_signals,
     stability_scores,
 )
@@ -153,8 +153,8 @@ def test_a_homography_that_turns_the_center_inside_out_accelerates_nothing() -> 
 
 
 def test_a_path_too_short_for_shake_has_no_stability() -> None:
-    assert math.isnan(low_frequency_share(torch.arange(11.0)))
-    assert 0 < low_frequency_share(torch.arange(12.0)) < 1
+    assert math.isnan(low_frequency_fraction(torch.arange(11.0)))
+    assert 0 < low_frequency_fraction(torch.arange(12.0)) < 1
     scores = stability_scores(identity(1), identity(0))
     assert math.isnan(scores.stability) and scores.cropping == 1
 
@@ -246,12 +246,12 @@ def test_a_stability_tells_something_once_what_is_intended_is_a_tenth_of_all_fre
     """A shake that is the same at every frequency: a single jerk, which few frames would take for intended motion."""
     for motions, telling in ((30, False), (99, False), (100, True)):
         scores = stability_scores(identity(motions + 1), identity(motions))
-        assert scores.is_telling is telling and scores.stability == 1
+        assert scores.is_reliable is telling and scores.stability == 1
         jerk = torch.nn.functional.one_hot(torch.tensor(7), motions).double()
-        assert (low_frequency_share(jerk) <= 0.1) is telling
+        assert (low_frequency_fraction(jerk) <= 0.1) is telling
     lost = identity(110)
     lost[:11] = math.nan
-    assert not stability_scores(identity(111), lost).is_telling
+    assert not stability_scores(identity(111), lost).is_reliable
 
 
 def test_wrong_shapes_are_named() -> None:

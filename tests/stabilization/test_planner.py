@@ -56,9 +56,9 @@ def test_shake_is_flattened() -> None:
 
 def test_a_pan_is_left_alone() -> None:
     motions = motions_of(np.arange(100) * (3 - 1j))
-    found = plan_path(motions, FRAME)
-    assert np.abs(found.shifts).max() < 1e-3 and np.abs(found.turns - 1).max() < 1e-5
-    assert largest_crop(found, FRAME) > 0.999
+    result = plan_path(motions, FRAME)
+    assert np.abs(result.shifts).max() < 1e-3 and np.abs(result.turns - 1).max() < 1e-5
+    assert largest_crop(result, FRAME) > 0.999
 
 
 def test_a_pan_with_shake_becomes_a_pan() -> None:
@@ -103,17 +103,17 @@ def test_the_crop_never_leaves_a_frame(
 ) -> None:
     motions = motions_of(size * shake(count, seed), turn * shake(count, seed + 1).real)
     frame = Frame.of((48, 64), share)
-    for found in (plan_path(motions, frame, tripod), plan_online(motions, frame, 4)):
-        assert len(found.turns) == count and corners_inside(found, frame)
-        assert largest_crop(found, frame) >= share
+    for result in (plan_path(motions, frame, tripod), plan_online(motions, frame, 4)):
+        assert len(result.turns) == count and corners_inside(result, frame)
+        assert largest_crop(result, frame) >= share
 
 
 @pytest.mark.parametrize("share", [0.9997, 0.99985, 0.9999, 0.99999, 1.0])
 def test_where_the_crop_leaves_no_room_frames_stay_as_they_are(share: float) -> None:
     motions, frame = motions_of(shake(12)), Frame.of((48, 64), share)
-    for found in (plan_path(motions, frame), plan_path(motions, frame, tripod=True), plan_online(motions, frame, 3)):
-        assert corners_inside(found, frame) and np.abs(found.turns).min() > MIN_SCALE - 1e-9
-        assert (share < 0.9998) == bool(found.shifts.any())
+    for result in (plan_path(motions, frame), plan_path(motions, frame, tripod=True), plan_online(motions, frame, 3)):
+        assert corners_inside(result, frame) and np.abs(result.turns).min() > MIN_SCALE - 1e-9
+        assert (share < 0.9998) == bool(result.shifts.any())
 
 
 def test_a_chain_that_begins_beyond_its_bounds_is_refused() -> None:
@@ -143,9 +143,9 @@ def test_an_online_path_is_smoother_than_the_shake() -> None:
 
 def test_thousands_of_frames_are_planned_at_once() -> None:
     motions = motions_of(np.arange(3000) * 1.5 + shake(3000))
-    found = plan_path(motions, FRAME)
-    assert corners_inside(found, FRAME)
-    assert np.abs(np.diff(path_of(stabilized_motions(motions, found))) - 1.5).max() < 0.5
+    result = plan_path(motions, FRAME)
+    assert corners_inside(result, FRAME)
+    assert np.abs(np.diff(path_of(stabilized_motions(motions, result))) - 1.5).max() < 0.5
 
 
 def test_camera_motion_is_estimated_despite_independent_motion() -> None:
@@ -153,9 +153,9 @@ def test_camera_motion_is_estimated_despite_independent_motion() -> None:
     turn, shift = 1.01 * np.exp(0.02j), 3 - 2j
     shifts = turn * places + shift - places
     shifts[:60] += 9 + 5j
-    found = fit_motion(places, shifts, np.ones(len(places)))
-    assert found.turn == pytest.approx(turn, abs=1e-6) and found.shift == pytest.approx(shift, abs=1e-4)
-    assert 0.6 < found.trust < 0.7
+    result = fit_motion(places, shifts, np.ones(len(places)))
+    assert result.turn == pytest.approx(turn, abs=1e-6) and result.shift == pytest.approx(shift, abs=1e-4)
+    assert 0.6 < result.inlier_fraction < 0.7
 
 
 def test_a_motion_is_shared_among_steps_that_make_it_up() -> None:

@@ -39,11 +39,11 @@ def clip() -> Clip:
 
     def frames(places: np.ndarray, seed: int = 0) -> list[np.ndarray]:
         ground = wide if not seed else np.ascontiguousarray(255 - wide[::-1, ::-1] // 3)
-        found = []
+        output = []
         for place in places:
             move = np.float32([[1, 0, -60 - place.real], [0, 1, -50 - place.imag]])
-            found.append(cv2.warpAffine(ground, move, SIZE[::-1], flags=cv2.INTER_CUBIC))
-        return found
+            output.append(cv2.warpAffine(ground, move, SIZE[::-1], flags=cv2.INTER_CUBIC))
+        return output
 
     return frames
 
@@ -70,7 +70,7 @@ def test_a_steady_clip_is_hardly_touched(model: pf.StabilizationPredictor, clip:
     result = model.stabilize(clip(np.zeros(8, complex)))
     across, down = sample_field(result.view(4), SIZE)
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
-    assert np.hypot(across - x, down - y).mean() < 0.5 and result.share > 0.99
+    assert np.hypot(across - x, down - y).mean() < 0.5 and result.crop_fraction > 0.99
 
 
 def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizationPredictor, clip: Clip) -> None:
@@ -79,15 +79,15 @@ def test_the_auto_crop_shows_nothing_beyond_a_frame(model: pf.StabilizationPredi
         across, down = sample_field(result.view(place), SIZE)
         assert across.min() > -0.01 and across.max() < SIZE[1] - 0.99
         assert down.min() > -0.01 and down.max() < SIZE[0] - 0.99
-    assert 0.88 <= result.share < 0.96
+    assert 0.88 <= result.crop_fraction < 0.96
     assert result.acceleration[1] < 0.7 * model.stabilize(clip(3 * shaky(8)), crop=0.96).acceleration[1]
 
 
 def test_the_auto_crop_is_no_smaller_than_a_clip_needs(model: pf.StabilizationPredictor, clip: Clip) -> None:
     result = model.stabilize(clip(0.1 * shaky(8)))
-    assert 0.96 <= result.share < 1 and result.acceleration[1] <= MAX_ACCELERATION * SIZE[1]
+    assert 0.96 <= result.crop_fraction < 1 and result.acceleration[1] <= MAX_ACCELERATION * SIZE[1]
     middling, free = (model.stabilize(clip(shaky(8)), crop=crop) for crop in ("auto", 0.7))
-    assert 0.88 < middling.share < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
+    assert 0.88 < middling.crop_fraction < 0.96 and middling.acceleration[1] < 1.05 * free.acceleration[1]
 
 
 def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizationPredictor, clip: Clip) -> None:
@@ -96,7 +96,7 @@ def test_without_a_crop_what_is_not_there_is_black(model: pf.StabilizationPredic
     assert min(steady.min() for _, _, steady in model.frames(frames, result)) == 0 and result.border
     assert model.stabilize(frames[:2], strength=1e-3).cropping == 1
     kept = model.stabilize(frames, strength=0)
-    assert kept.cropping == 1 and kept.share == 1
+    assert kept.cropping == 1 and kept.crop_fraction == 1
     assert all(np.array_equal(before, after) for _, before, after in model.frames(frames, kept))
 
 
@@ -181,9 +181,9 @@ def test_homographies_of_pictures_are_found(clip: Clip) -> None:
     true = np.array([[1.02, -0.03, 4.0], [0.03, 1.02, -6.0], [1e-5, -2e-5, 1.0]])
     moved = cv2.warpPerspective(wide, true, (384, 288), flags=cv2.INTER_CUBIC)
     finder = FeatureFinder()
-    found = homography(finder.find(wide), finder.find(moved))
+    output = homography(finder.find(wide), finder.find(moved))
     corners = np.array([[20, 20, 1], [350, 20, 1], [20, 260, 1], [350, 260, 1.0]]).T
-    places = [matrix @ corners / (matrix @ corners)[2] for matrix in (found, true)]
+    places = [matrix @ corners / (matrix @ corners)[2] for matrix in (output, true)]
     assert np.abs(places[0] - places[1]).max() < 0.5
     assert np.isnan(homography(finder.find(np.zeros_like(wide)), finder.find(moved))).all()
 
@@ -200,13 +200,13 @@ def test_the_meter_scores_what_was_done_to_a_clip(clip: Clip) -> None:
 def test_a_long_shot_forgets_the_flows_that_no_window_needs(clip: Clip, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cpu", task="stabilize", stabilization={"field_window": 1})
-    found, kept = [], []
+    output, kept = [], []
 
     def watched(analyzer: MotionAnalyzer, before: FrameView, after: FrameView) -> FramePair | None:
-        kept.append([place for place, flows in enumerate(found) if flows() is not None])
+        kept.append([place for place, flows in enumerate(output) if flows() is not None])
         link = link_of(analyzer, before, after)
         assert link is not None
-        found.append(weakref.ref(link.flows))
+        output.append(weakref.ref(link.flows))
         return link
 
     link_of = MotionAnalyzer.match_frames

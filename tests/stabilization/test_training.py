@@ -60,10 +60,10 @@ def test_the_loss_is_a_mean_over_cells(recipe: Recipe) -> None:
     network = task.build().train()
     tensors = task.tensors(next(task.source(0, 1, CPU, pytest.fail).batches(0)))
     weight = task.weight(tensors)
-    found, half = task.loss(network, tensors, weight), task.loss(network, tensors, 2 * weight)
-    assert weight == 2 * 2 * 6 * 8 and torch.allclose(half.total, found.total / 2)
-    named = dict(zip(task.metrics, found.metrics, strict=True))
-    assert torch.allclose(named["share"], named["error"] / named["shake"])
+    result, half = task.loss(network, tensors, weight), task.loss(network, tensors, 2 * weight)
+    assert weight == 2 * 2 * 6 * 8 and torch.allclose(half.total, result.total / 2)
+    named = dict(zip(task.metrics, result.metrics, strict=True))
+    assert torch.allclose(named["relative_error"], named["error"] / named["shake"])
 
 
 def test_frames_that_are_held_out_stay_the_same_and_can_be_drawn(recipe: Recipe) -> None:
@@ -71,7 +71,7 @@ def test_frames_that_are_held_out_stay_the_same_and_can_be_drawn(recipe: Recipe)
     network = task.build().eval()
     held_out = task.validation_set(CPU)
     one, other = held_out.validate(network), held_out.validate(network)
-    assert one == other and set(one.scores) == {"error", "shake", "share"}
+    assert one == other and set(one.scores) == {"error", "shake", "relative_error"}
     (example,) = held_out.examples(network)
     assert example.predicted.shape == (2, 2, 6, 8)
     assert draw_window(example.sample, example.predicted).shape == (96, 128, 3)
@@ -116,7 +116,7 @@ def test_the_smallest_network_takes_most_of_a_few_shakes_away(recipe: Recipe) ->
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * min(1, (step + 1) / 10) * (1 - step / steps)
         loss = task.loss(network, tensors, task.weight(tensors))
-        shares.append(float(dict(zip(task.metrics, loss.metrics, strict=True))["share"].detach()))
+        shares.append(float(dict(zip(task.metrics, loss.metrics, strict=True))["relative_error"].detach()))
         optimizer.zero_grad()
         loss.total.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -215,7 +215,7 @@ def test_leaving_out_what_cannot_shadow_a_tile_changes_nothing(family: str, bank
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_seen_lies_on_its_thing(family: str, bank: TextureBank) -> None:
     _, view = some_views(family, bank)
-    x, y, z = view.hits.own
+    x, y, z = view.hits.local
     ends = torch.tensor(view.frame.counts).cumsum(0)
     kind = torch.bucketize(view.hits.index, ends, right=True)
     flat, solid = kind < KINDS.index("box"), (kind == KINDS.index("box")) | (kind == KINDS.index("room"))

@@ -10,7 +10,7 @@ from torch import Tensor
 from protoformer.geometry.warps import pixel_grid
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
-from protoformer.synthetic.ground_truth import FARTHEST
+from protoformer.synthetic.ground_truth import MAX_DEPTH
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 
@@ -85,7 +85,7 @@ def test_objects_move_by_less_than_half_a_pixel_and_by_more_than_a_hundred(bank:
         renderer = SyntheticScenes("objects", SEED, bank=bank).renderer(range(start, start + 10))
         first, second = renderer.scenes.frame(0.0), renderer.scenes.frame(1 / renderer.scenes.fps)
         some = pixel_grid(*renderer.scenes.size)[:, 4::8, 4::8].flatten(1)[None]
-        flow, _, _ = renderer.moved(renderer.meet(first, some), some, second)
+        flow, _, _ = renderer.moved(renderer.cast(first, some), some, second)
         speeds.append(flow.norm(dim=1))
     speed = torch.cat(speeds)
     assert (speed < 0.5).float().mean() > 0.002
@@ -116,7 +116,7 @@ def test_a_chase_hides_its_target_at_times(bank: TextureBank) -> None:
     for time in (0.0, 1.0, 2.0, 4.0):
         view = renderer.view(time)
         seen = (renderer.instances(view) == 1).flatten(1).sum(dim=1)
-        share.append(seen / renderer.whole(view.frame, 1).flatten(1).sum(dim=1).clamp_min(1))
+        share.append(seen / renderer.amodal_mask(view.frame, 1).flatten(1).sum(dim=1).clamp_min(1))
     visible = torch.stack(share)
     assert (visible < 0.8).float().mean() > 0.1
     assert (visible > 0.95).float().mean() > 0.3
@@ -128,7 +128,7 @@ def test_the_road_lies_below_the_horizon_and_widens_as_one_drives() -> None:
     depth, flow = scenes.first.depth[:, 0], scenes.motion.flow
     height, width = depth.shape[1:]
     assert depth[:, -1].median() < 0.3 * depth[:, height // 2].median()  # near below, far at the middle
-    sky = depth > FARTHEST
+    sky = depth > MAX_DEPTH
     assert sky[:, : height // 4].float().mean() > 3 * sky[:, height // 2 :].float().mean()
     world = scenes.first.map(scenes.first.hits.points).flatten(2).double()
     down = (scenes.first.frame.to_world @ world + scenes.first.frame.eye[..., None])[:, 1]

@@ -65,8 +65,8 @@ def test_a_flying_chair_shows_what_is_behind_it(bank: TextureBank) -> None:
     renderer = SyntheticScenes("objects", 5, (88, 160), bank=bank).renderer(range(12))
     frame, share = renderer.scenes.frame(0.0), []
     for chair in range(FLYING + 1, FLYING + CHAIRS + 1):
-        mask = renderer.whole(frame, chair)
-        _, _, wide, tall = renderer.box_of_whole(mask).unbind(-1)
+        mask = renderer.amodal_mask(frame, chair)
+        _, _, wide, tall = renderer.mask_box(mask).unbind(-1)
         share.append(mask.flatten(1).sum(dim=1) / (wide * tall))
     filled = torch.cat(share)
     filled = filled[filled.isfinite()]

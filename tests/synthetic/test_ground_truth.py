@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from protoformer.geometry.motion_fields import CELL, chain_flows
-from protoformer.synthetic import ground_truth as trails_module
+from protoformer.synthetic import ground_truth as ground_truth_module
 from protoformer.synthetic.generator import SyntheticScenes
-from protoformer.synthetic.ground_truth import outward, true_trajectories, true_warp
+from protoformer.synthetic.ground_truth import propagate_confidence, true_trajectories, true_warp
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.scene import Frame
 from protoformer.synthetic.texture_bank import TextureBank
@@ -48,7 +48,7 @@ def test_frames_are_taken_in_groups_that_nobody_sees(
     renderer: Renderer, frames: list[Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = true_trajectories(renderer, frames, 3)
-    monkeypatch.setattr(trails_module, "TOGETHER", 4)
+    monkeypatch.setattr(ground_truth_module, "FRAMES_PER_BATCH", 4)
     parts = true_trajectories(renderer, frames, 3)
     assert torch.equal(parts.displacements, whole.displacements) and torch.equal(parts.confidence, whole.confidence)
 
@@ -84,4 +84,4 @@ def test_without_shake_there_is_no_warp(bank: TextureBank) -> None:
 
 def test_trust_is_lost_for_good_on_both_sides() -> None:
     seen = torch.tensor([[1.0, 0, 1, 0, 1, 1, 0.5, 1]])
-    assert outward(seen, 4).tolist() == [[0, 0, 0, 0, 1, 1, 0.5, 0.5]]
+    assert propagate_confidence(seen, 4).tolist() == [[0, 0, 0, 0, 1, 1, 0.5, 0.5]]

@@ -151,7 +151,7 @@ def test_flow_there_and_back_returns_to_the_start(family: str, bank: TextureBank
     for view, other in ((first, second), (second, first)):
         forward, valid, occluded = renderer.moved(view.hits, pixel_grid(*SIZE).flatten(1)[None], other.frame)
         target = pixel_grid(*SIZE).flatten(1)[None] + forward
-        landed = renderer.meet(other.frame, target)  # between pixels, where the flow ends
+        landed = renderer.cast(other.frame, target)  # between pixels, where the flow ends
         back, _, _ = renderer.moved(landed, target, view.frame)
         gap = (forward + back).norm(dim=1)
         # At the very edge of a thing a ray may just miss it; and behind a limb the other side is hardly deeper.
@@ -179,7 +179,7 @@ def test_frame_two_seen_along_the_flow_is_frame_one(family: str, bank: TextureBa
     means = [float(GRAY * warped[scene][counts[scene]].mean()) for scene in range(3)]
     assert sum(means) / 3 < 2, means
     # Without interpolation, nothing is left but the change of the textures' level of detail.
-    landed = renderer.meet(second.frame, (pixel_grid(*size) + motion.flow).flatten(2))
+    landed = renderer.cast(second.frame, (pixel_grid(*size) + motion.flow).flatten(2))
     exact = first.map(renderer._constant_color(landed) - renderer._constant_color(first.hits))
     for scene in range(3):
         assert GRAY * exact[scene].abs().mean(dim=0)[counts[scene, 0]].mean() < 1.5
@@ -303,23 +303,23 @@ def test_boxes_are_the_extents_of_masks(family: str, bank: TextureBank) -> None:
     seen = 0
     for number in range(1, boxes.shape[1] + 1):
         masks = instances[:, 0] == number
-        whole, whole_box = renderer.whole(view.frame, number)[:, 0], renderer.whole_box(view.frame, number)
+        whole, amodal_box = renderer.amodal_mask(view.frame, number)[:, 0], renderer.amodal_box(view.frame, number)
         inner = whole[:, height // 2 : height // 2 + height, width // 2 : width // 2 + width]
         assert not (masks & ~inner).any()
         for scene in range(4):
             box = boxes[scene, number - 1]
             if not masks[scene].any():
                 assert box.isnan().all()
-                assert whole_box[scene].isnan().all() == (not whole[scene].any())
+                assert amodal_box[scene].isnan().all() == (not whole[scene].any())
                 continue
             seen += 1
             assert box.tolist() == extent(masks[scene])
             large = extent(whole[scene])
-            assert whole_box[scene].tolist() == [large[0] - width // 2, large[1] - height // 2, *large[2:]]
-            assert (whole_box[scene][:2] <= box[:2]).all()
-            assert (whole_box[scene][:2] + whole_box[scene][2:] >= box[:2] + box[2:]).all()
+            assert amodal_box[scene].tolist() == [large[0] - width // 2, large[1] - height // 2, *large[2:]]
+            assert (amodal_box[scene][:2] <= box[:2]).all()
+            assert (amodal_box[scene][:2] + amodal_box[scene][2:] >= box[:2] + box[2:]).all()
             if int(masks[scene].sum()) == int(whole[scene].sum()):
-                assert whole_box[scene].tolist() == box.tolist()
+                assert amodal_box[scene].tolist() == box.tolist()
     assert seen >= 4
 
 
@@ -333,7 +333,7 @@ def test_the_whole_box_goes_on_behind_others_and_beyond_the_border(compose: Comp
     }
     post = {"kind": "box", "position": (-1.0, 0, 3.0), "extent": (0.75, 2.0, 0.1)}
     renderer = Renderer(compose(patch, post, WALL), bank)
-    boxes = [renderer.whole_box(renderer.scenes.frame(time), 1)[0].tolist() for time in (0.0, 1.0, 3.0, 8.0)]
+    boxes = [renderer.amodal_box(renderer.scenes.frame(time), 1)[0].tolist() for time in (0.0, 1.0, 3.0, 8.0)]
     assert boxes[0] == [20, 18, 24, 12]
     assert boxes[1] == [8, 18, 24, 12]
     assert boxes[2] == [-16, 18, 24, 12]

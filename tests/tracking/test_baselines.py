@@ -60,11 +60,11 @@ def test_targets_do_not_know_of_one_another(moving_pattern: Clip) -> None:
 
 def test_any_kind_of_image_gives_the_same(moving_pattern: Clip) -> None:
     first, second = moving_pattern(2)
-    found = []
+    output = []
     for kind in (np.asarray, Image.fromarray, lambda image: torch.from_numpy(image).permute(2, 0, 1) / 255):
         tracker = BaselineTracker("correlation", kind(first), torch.tensor([[20.0, 30.0, 24.0, 24.0]]))
-        found.append(tracker.update(kind(second)))
-    assert found[0] == found[1] == found[2]
+        output.append(tracker.update(kind(second)))
+    assert output[0] == output[1] == output[2]
 
 
 def test_a_tracker_can_begin_anew(moving_pattern: Clip) -> None:

@@ -14,7 +14,7 @@ from protoformer.datasets.tracking import Otb
 from protoformer.errors import InputError
 from protoformer.models.config import preset
 from protoformer.synthetic.generator import SyntheticScenes
-from protoformer.synthetic.ground_truth import FEWEST, LARGE, any_targets
+from protoformer.synthetic.ground_truth import LARGE, MIN_TARGET_PIXELS, sample_targets
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackPairs, join
 from protoformer.tracking.data import ClipPairs, SyntheticPairs
@@ -66,15 +66,15 @@ def test_most_targets_of_a_world_can_be_judged(rendered: list[TrackPairs]) -> No
 def test_any_target_of_a_fitting_size_may_be_the_one_and_a_scene_alone_decides() -> None:
     renderer = SyntheticScenes("objects", seed=2, size=(72, 96)).renderer(range(8), "cpu")
     view = renderer.view(0.5)
-    chosen = torch.stack([any_targets(renderer, view, SceneRandom(seed, range(8))) for seed in range(6)])
+    chosen = torch.stack([sample_targets(renderer, view, SceneRandom(seed, range(8))) for seed in range(6)])
     instances = renderer.instances(view).flatten(1)
     sizes = torch.stack([(instances == row[:, None]).sum(dim=1) for row in chosen])
-    fitting = (sizes >= FEWEST) & (sizes <= LARGE * 72 * 96)
+    fitting = (sizes >= MIN_TARGET_PIXELS) & (sizes <= LARGE * 72 * 96)
     assert fitting.float().mean() > 0.8 and (chosen != chosen[:1]).any(dim=0).float().mean() > 0.5
     alone = SyntheticScenes("objects", seed=2, size=(72, 96)).renderer([5], "cpu")
-    assert any_targets(alone, alone.view(0.5), SceneRandom(0, [5])).tolist() == chosen[0, 5:6].tolist()
+    assert sample_targets(alone, alone.view(0.5), SceneRandom(0, [5])).tolist() == chosen[0, 5:6].tolist()
     chase = SyntheticScenes("chase", seed=2, size=(72, 96)).renderer(range(2), "cpu")
-    assert any_targets(chase, chase.view(0.5), SceneRandom(0, range(2))).tolist() == [1, 1]
+    assert sample_targets(chase, chase.view(0.5), SceneRandom(0, range(2))).tolist() == [1, 1]
 
 
 def write_clip(folder: Path, frames: int, seed: int, gone: tuple[int, ...] = ()) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
@@ -79,27 +79,27 @@ def trackingnet(tmp_path: Path, moving_pattern: Clip) -> Path:
 
 
 def test_every_method_is_scored_on_every_sequence(otb: Path) -> None:
-    told: list[tuple[int, int]] = []
-    found = evaluate_track(
+    calls: list[tuple[int, int]] = []
+    output = evaluate_track(
         open_dataset("otb", otb),
         {"right": PERFECT, "still": STILL},
         name="otb",
         root=otb,
-        progress=lambda *each: told.append(each),
+        progress=lambda *each: calls.append(each),
     )
-    assert [(each.name, each.method) for each in found.sequences] == [
+    assert [(each.name, each.method) for each in output.sequences] == [
         *(("Moving", "right"), ("Moving", "still")),
         *(("Still", "right"), ("Still", "still")),
     ]
     truth = torch.tensor([[20.0 + 3 * n, 30, 24, 24] for n in range(FRAMES)])
     stays, seen = truth[:1].expand(FRAMES, 4), torch.ones(FRAMES, dtype=torch.bool)
     off = track_scores(stays, truth, seen)
-    assert found.sequences[0].scores.success == pytest.approx(20 / 21)
-    assert found.sequences[1].scores == off and off.success < 20 / 21
-    assert found.methods["still"].scores.success == pytest.approx((off.success + 20 / 21) / 2)
-    assert found.methods["right"].scores.frames == 2 * FRAMES and found.methods["right"].frames_a_second > 0
-    assert (found.others, found.without_truth) == ((), 0)
-    assert told == [(n + 1, 4 * FRAMES) for n in range(4 * FRAMES)]
+    assert output.sequences[0].scores.success == pytest.approx(20 / 21)
+    assert output.sequences[1].scores == off and off.success < 20 / 21
+    assert output.methods["still"].scores.success == pytest.approx((off.success + 20 / 21) / 2)
+    assert output.methods["right"].scores.frames == 2 * FRAMES and output.methods["right"].fps > 0
+    assert (output.others, output.without_truth) == ((), 0)
+    assert calls == [(n + 1, 4 * FRAMES) for n in range(4 * FRAMES)]
 
 
 def test_the_tracks_are_handed_on(otb: Path) -> None:
@@ -115,10 +115,10 @@ def test_the_tracks_are_handed_on(otb: Path) -> None:
 
 
 def test_a_real_tracker_follows_real_pixels(otb: Path) -> None:
-    found = evaluate_track(
+    output = evaluate_track(
         open_dataset("otb", otb), {"filter": partial(BaselineTracker, "correlation")}, name="otb", root=otb
     )
-    assert found.methods["filter"].scores.success > 0.8
+    assert output.methods["filter"].scores.success > 0.8
 
 
 def test_peers_stand_beside_with_ours_over_what_they_know(otb: Path) -> None:
@@ -129,19 +129,19 @@ def test_peers_stand_beside_with_ours_over_what_they_know(otb: Path) -> None:
         evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
     peers = {"Peer": {"Moving": {"success": 0.5, "precision": 0.75}, "Other": {"success": 0, "precision": 0}}}
     (otb.parent / "peers.json").write_text(json.dumps({"tracking": peers}))
-    found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
-    own, peer = found.others
-    assert (own.label, own.measured_on, own.success) == ("right", "1 of these", pytest.approx(20 / 21))
-    assert peer == PublishedTracking("Peer", "1 of these", 0.5, 0.75)
+    output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
+    own, peer = output.others
+    assert (own.label, own.measured_on, own.scores["success"]) == ("right", "1 of these", pytest.approx(20 / 21))
+    assert peer == PublishedResult("Peer", "1 of these", {"success": 0.5, "precision": 0.75})
 
 
 def test_the_paper_s_rows_are_those_of_the_paper(otb: Path) -> None:
-    assert [PUBLISHED_TRACKING[name][0].success for name in ("lasot", "trackingnet")] == [0.648, 0.8]
-    assert [PUBLISHED_TRACKING[name][0].precision for name in ("lasot", "trackingnet")] == [0.674, 0.772]
-    found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb)
-    assert found.others == PUBLISHED_TRACKING["lasot"]
-    found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb, compare=False)
-    assert found.others == ()
+    assert [PUBLISHED_TRACKING[name][0].scores["success"] for name in ("lasot", "trackingnet")] == [0.648, 0.8]
+    assert [PUBLISHED_TRACKING[name][0].scores["precision"] for name in ("lasot", "trackingnet")] == [0.674, 0.772]
+    output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb)
+    assert output.others == PUBLISHED_TRACKING["lasot"]
+    output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb, compare=False)
+    assert output.others == ()
 
 
 def test_frames_without_the_object_are_left_out(otb: Path) -> None:
@@ -149,27 +149,27 @@ def test_frames_without_the_object_are_left_out(otb: Path) -> None:
     lines = path.read_text().splitlines()
     lines[4] = "0,0,0,0"
     path.write_text("\n".join(lines))
-    found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
-    assert found.sequences[0].scores.frames == FRAMES - 1
+    output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
+    assert output.sequences[0].scores.frames == FRAMES - 1
 
 
 def test_a_sequence_that_fails_is_named(otb: Path) -> None:
     broken = otb / "Moving/img/0003.png"
     broken.write_bytes(broken.read_bytes()[:100])
-    told: list[tuple[int, int]] = []
-    found = evaluate_track(
+    calls: list[tuple[int, int]] = []
+    output = evaluate_track(
         open_dataset("otb", otb),
         {"right": PERFECT},
         name="otb",
         root=otb,
-        progress=lambda *each: told.append(each),
+        progress=lambda *each: calls.append(each),
     )
-    (passed,) = found.unusable
+    (passed,) = output.unusable
     assert passed.name == "Moving" and "0003.png" in passed.problem
-    assert [each.name for each in found.sequences] == ["Still"] and found.methods["right"].scores.sequences == 1
-    assert told[-1] == (2 * FRAMES, 2 * FRAMES) and told == sorted(told)
-    assert tracks_csv(found).splitlines()[-1].startswith("Moving,,,,,,,,") and "0003.png" in tracks_csv(found)
-    assert "0003.png" in track_page(found).html()
+    assert [each.name for each in output.sequences] == ["Still"] and output.methods["right"].scores.sequences == 1
+    assert calls[-1] == (2 * FRAMES, 2 * FRAMES) and calls == sorted(calls)
+    assert tracks_csv(output).splitlines()[-1].startswith("Moving,,,,,,,,") and "0003.png" in tracks_csv(output)
+    assert "0003.png" in track_page(output).html()
     broken = otb / "Still/img/0002.png"
     broken.write_bytes(b"")
     with pytest.raises(InputError, match=r"no sequence of otb can be used; of the first, Moving cannot .*0003\.png"):
@@ -180,9 +180,9 @@ def test_what_one_method_cannot_follow_counts_for_none(otb: Path) -> None:
     path = otb / "Moving/groundtruth_rect.txt"
     path.write_text(path.read_text().replace("21,31,24,24", "21,31,3,3"))
     methods = {"right": PERFECT, "mil": partial(BaselineTracker, "mil")}
-    found = evaluate_track(open_dataset("otb", otb), methods, name="otb", root=otb)
-    assert [each.name for each in found.sequences] == ["Still", "Still"]
-    assert [each.name for each in found.unusable] == ["Moving"] and "5 pixels" in found.unusable[0].problem
+    output = evaluate_track(open_dataset("otb", otb), methods, name="otb", root=otb)
+    assert [each.name for each in output.sequences] == ["Still", "Still"]
+    assert [each.name for each in output.unusable] == ["Moving"] and "5 pixels" in output.unusable[0].problem
 
 
 def test_a_track_begins_where_the_object_is_seen() -> None:
@@ -231,18 +231,18 @@ def test_not_every_benchmark_takes_a_submission() -> None:
 
 
 def test_the_table_the_page_and_the_csv_say_the_same(otb: Path) -> None:
-    found = evaluate_track(open_dataset("otb", otb), {"right": PERFECT, "still": STILL}, name="lasot", root=otb)
-    table = track_table(found)
+    output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT, "still": STILL}, name="lasot", root=otb)
+    table = track_table(output)
     assert [column.header for column in table.columns][:4] == ["method", "measured on", "success", "precision"]
     shown = [str(cell) for cell in table.columns[2].cells]
     assert shown[2] == "64.8" and len(shown) == 3
-    html = track_page(found).html()
+    html = track_page(output).html()
     assert html.count("<svg") == 2 and html.count('class="plot-curve"') == 4
     for cell in (*shown, "ProtoFormer, published (with UTT)"):
         assert cell in html
-    rows = tracks_csv(found).splitlines()
+    rows = tracks_csv(output).splitlines()
     assert rows[0].startswith("name,method,success,precision,normalized_precision,normalized_precision_auc,frames,")
-    assert [row.split(",")[:2] for row in rows[1:]] == [[each.name, each.method] for each in found.sequences]
+    assert [row.split(",")[:2] for row in rows[1:]] == [[each.name, each.method] for each in output.sequences]
 
 
 @pytest.fixture(scope="session")
@@ -264,10 +264,10 @@ def only(real: Path, root: Path, *names: str) -> Path:
 
 def test_the_filter_follows_a_walker_of_otb(real_otb: Path, tmp_path: Path) -> None:
     root = only(real_otb, tmp_path / "OTB", "Crossing")
-    found = evaluate_track(
+    output = evaluate_track(
         open_dataset("otb", root), {"filter": partial(BaselineTracker, "correlation")}, name="otb", root=root
     )
-    scores = found.methods["filter"].scores
+    scores = output.methods["filter"].scores
     assert scores.precision == 1.0 and scores.success > 0.7
 
 
@@ -278,9 +278,9 @@ def test_csrt_reproduces_its_reference_scores(real_otb: Path, tmp_path: Path) ->
     except InputError as error:
         pytest.skip(str(error))
     root = only(real_otb, tmp_path / "OTB", "Crossing", "Football1")
-    found = evaluate_track(
+    output = evaluate_track(
         open_dataset("otb", root), {"csrt": partial(BaselineTracker, "csrt")}, name="otb", root=real_otb
     )
     known = json.loads((real_otb.parent / "peers.json").read_text())["tracking"]["CSRT"]
-    for each in found.sequences:
+    for each in output.sequences:
         assert each.scores.success == pytest.approx(known[each.name]["success"], abs=0.05)

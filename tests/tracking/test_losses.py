@@ -34,7 +34,7 @@ def test_a_box_beside_the_truth_by_hand() -> None:
     loss = track_loss(predicted([[30.0, 0, 10, 10]], logits=[0.0]), pairs([[0.0, 0, 10, 10]], [True]))
     assert loss.distance.item() == pytest.approx(0.6)
     assert loss.overlap.item() == pytest.approx(1.5)
-    assert loss.doubt.item() == pytest.approx(math.log(2))
+    assert loss.score.item() == pytest.approx(math.log(2))
     assert loss.total.item() == pytest.approx(5 * 0.6 + 2 * 1.5 + math.log(2))
     assert loss.iou.item() == 0
 
@@ -45,15 +45,15 @@ def test_stages_and_targets_are_averaged() -> None:
         predicted([right, wrong], [right, right], logits=[30.0, 30.0]), pairs([right, right], [True, True])
     )
     assert loss.distance.item() == pytest.approx(0.2 / 4) and loss.overlap.item() == pytest.approx(1 / 4)
-    assert loss.iou.item() == 1 and loss.right.item() == 1
-    assert loss.doubt.item() == pytest.approx(0, abs=1e-6)
+    assert loss.iou.item() == 1 and loss.accuracy.item() == 1
+    assert loss.score.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_target_that_is_not_located_has_no_box_to_learn_and_still_a_score() -> None:
     prediction = predicted([[5.0, 5, 9, 9], [1.0, 1, 1, 1]], logits=[2.0, 2.0])
     loss = track_loss(prediction, pairs([[5.0, 5, 9, 9], [math.nan] * 4], [True, False]))
     loss.total.backward()
-    assert loss.total.isfinite() and loss.right.item() == 0.5
+    assert loss.total.isfinite() and loss.accuracy.item() == 0.5
     assert prediction.boxes[0].grad is not None and prediction.boxes[0].grad[1].abs().max() == 0
     assert prediction.score_logits.grad is not None
     assert (prediction.score_logits.grad[0] < 0, prediction.score_logits.grad[1] > 0) == (True, True)
@@ -70,20 +70,20 @@ def test_what_nobody_can_judge_counts_for_nothing() -> None:
 def test_a_box_beside_the_target_is_not_to_be_trusted() -> None:
     """Overlaps of 1, 0.3 and 0: the score is to be 1, 0.5 and 0, and what is not judged does not count."""
     truth = [[0.0, 0, 10, 10]] * 4
-    found = [[0.0, 0, 10, 10], [0.0, 0, 3, 10], [50.0, 0, 10, 10], [0.0, 0, 10, 10]]
-    prediction = predicted(found, logits=[1.0, 1.0, 1.0, 1.0])
+    result = [[0.0, 0, 10, 10], [0.0, 0, 3, 10], [50.0, 0, 10, 10], [0.0, 0, 10, 10]]
+    prediction = predicted(result, logits=[1.0, 1.0, 1.0, 1.0])
     loss = track_loss(prediction, pairs(truth, [True, True, True, False], [True, True, True, False]))
     unlike, alike = math.log(1 + math.e), math.log(1 + 1 / math.e)
-    assert loss.doubt.item() == pytest.approx((alike + (alike + unlike) / 2 + unlike) / 3)
+    assert loss.score.item() == pytest.approx((alike + (alike + unlike) / 2 + unlike) / 3)
 
 
 def test_the_score_is_a_mean_over_what_is_judged() -> None:
     right = [0.0, 0, 10, 10]
     prediction = predicted([right] * 4, logits=[0.0] * 4)
     batch = pairs([right] * 4, [True, False, False, False], [True, True, True, False])
-    assert track_loss(prediction, batch).doubt.item() == pytest.approx(math.log(2))
+    assert track_loss(prediction, batch).score.item() == pytest.approx(math.log(2))
     shared = track_loss(prediction, batch, torch.tensor([1.0, 6.0]))
-    assert shared.doubt.item() == pytest.approx(math.log(2) / 2)
+    assert shared.score.item() == pytest.approx(math.log(2) / 2)
 
 
 def test_heat_belongs_at_the_true_corners() -> None:

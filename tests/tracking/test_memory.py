@@ -6,7 +6,7 @@ import torch
 import protoformer as pf
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.engine import TrackingEngine
-from protoformer.tracking.target import EVERY, LATEST_WEIGHT, MIN_UPDATE_SCORE, Target, TemplateMemory
+from protoformer.tracking.tracker import LATEST_WEIGHT, MIN_UPDATE_SCORE, UPDATE_INTERVAL, Target, TemplateMemory
 
 TARGETS = (Target((20.0, 12.0, 16.0, 14.0)), Target((50.0, 30.0, 10.0, 18.0)))
 
@@ -26,7 +26,7 @@ def frames() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def seen_often(memory: TemplateMemory, frame: torch.Tensor, targets: tuple[Target, ...], score: float) -> None:
-    for _ in range(EVERY):
+    for _ in range(UPDATE_INTERVAL):
         memory.update(frame, targets, [score] * len(targets))
 
 
@@ -52,7 +52,7 @@ def test_only_what_is_surely_there_is_looked_at_again(
     before = memory.template
     seen_often(memory, frames[1], TARGETS, MIN_UPDATE_SCORE - 0.01)
     assert memory.template is before
-    gone = Target(TARGETS[0].box, lost_for=1)
+    gone = Target(TARGETS[0].box, frames_lost=1)
     seen_often(memory, frames[1], (gone, TARGETS[1]), 1.0)
     changed = [(now != then).flatten(1).any(dim=1).tolist() for now, then in zip(memory.template, before, strict=True)]
     assert changed == [[False, True]] * 3
@@ -61,7 +61,7 @@ def test_only_what_is_surely_there_is_looked_at_again(
 def test_a_look_is_taken_every_few_frames(engine: TrackingEngine, frames: tuple[torch.Tensor, torch.Tensor]) -> None:
     memory = TemplateMemory(engine, frames[0], TARGETS)
     before = memory.template
-    for _ in range(EVERY - 1):
+    for _ in range(UPDATE_INTERVAL - 1):
         memory.update(frames[1], TARGETS, [1.0, 1.0])
     assert memory.template is before
     memory.update(frames[1], TARGETS, [1.0, 1.0])

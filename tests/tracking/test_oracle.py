@@ -8,7 +8,7 @@ from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
 from protoformer.models.heads.tracking import Template, TrackingPrediction
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.tracking.target import PATIENCE
+from protoformer.tracking.tracker import PATIENCE
 
 HEIGHT, WIDTH = 160, 240
 RED, GREEN = (1.0, 0.5, 0.5), (0.5, 1.0, 0.5)
@@ -24,9 +24,7 @@ class Oracle(nn.Module):
         color = roi_align(reference, enlarge_boxes(boxes, 0.5), 1).flatten(1)
         return Template(color[:, None], color[:, None], color)
 
-    def locate_target(
-        self, template: Template, search: Tensor, prior: Tensor, prior_weight: Tensor
-    ) -> TrackingPrediction:
+    def locate(self, template: Template, search: Tensor, expected: Tensor, prior_strength: Tensor) -> TrackPrediction:
         color = template.summary[:, :, None, None]
         share = (search * color).sum(dim=1) / color.square().sum(dim=1)
         share = torch.where(share > 0.05, share.clamp_max(1), 0.0)
@@ -58,8 +56,8 @@ def picture(*things: tuple[tuple[float, ...], Box]) -> Tensor:
 def test_two_targets_are_followed_to_the_pixel(model: TrackingPredictor) -> None:
     truth = [((20 + 4 * n, 30 + 2 * n, 32, 32), (180 - 3 * n, 90 - n, 24, 40)) for n in range(16)]
     clip = [picture((RED, first), (GREEN, second)) for first, second in truth]
-    found = model.track(clip, truth[0], precision="full")
-    for place, result in enumerate(found):
+    output = model.track(clip, truth[0], precision="full")
+    for place, result in enumerate(output):
         expected = torch.tensor([boxes[place] for boxes in truth]).float()
         assert (result.boxes - expected).abs().max() < (0.02, 0.5)[place]  # a pixel of the first crop is one of ours
         assert result.scores[1:].min() > 0.99 and not result.lost.any()
@@ -68,15 +66,15 @@ def test_two_targets_are_followed_to_the_pixel(model: TrackingPredictor) -> None
 def test_a_target_that_leaves_is_followed_to_the_border_and_taken_up_when_it_returns(model: TrackingPredictor) -> None:
     places = [*range(170, 242, 4), *range(242, 168, -4)]
     clip = [picture((RED, (x, 60, 32, 32))) for x in places]
-    (found,) = model.track(clip, (170, 60, 32, 32), precision="full")
+    (output,) = model.track(clip, (170, 60, 32, 32), precision="full")
     shown = torch.tensor([(x, 60, min(32, WIDTH - x), 32) for x in places]).float()
     for place, x in enumerate(places):
         if x <= WIDTH - 8:
-            assert box_iou(found.boxes[place], shown[place]) > 0.6, x
-        assert found.boxes[place, 0] + found.boxes[place, 2] <= WIDTH + 1e-3
+            assert box_iou(output.boxes[place], shown[place]) > 0.6, x
+        assert output.boxes[place, 0] + output.boxes[place, 2] <= WIDTH + 1e-3
         if x >= WIDTH:
-            assert found.lost[place]
-    assert not found.lost[-5:].any() and (found.boxes[-1] - shown[-1]).abs().max() < 1
+            assert output.lost[place]
+    assert not output.lost[-5:].any() and (output.boxes[-1] - shown[-1]).abs().max() < 1
 
 
 def test_an_occluded_target_keeps_its_box_and_is_detected_again_near_and_far(model: TrackingPredictor) -> None:

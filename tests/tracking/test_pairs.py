@@ -68,11 +68,11 @@ def test_most_searches_have_the_target_near_their_middle() -> None:
 @pytest.mark.parametrize("box", [BOX, (4.0, 6.0, 12.0, 14.0), (100.0, 70.0, 20.0, 20.0)])
 def test_searches_beside_the_target_show_the_frame(box: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track_pairs, "ELSEWHERE", 1.0)
-    found = sights(256, box)
+    result = sights(256, box)
     crops = track_pairs._sample_search_crops(
-        found.on_image(), found.on_image(), (96, 128), SceneRandom(0, range(256)), CONFIG
+        result.on_image(), result.on_image(), (96, 128), SceneRandom(0, range(256)), CONFIG
     )
-    apart = crops.corners + crops.sides[:, None] / 2 - box_centers(found.boxes)
+    apart = crops.corners + crops.sides[:, None] / 2 - box_centers(result.boxes)
     moved = apart.abs().amax(dim=1) > 0.6 * crops.sides
     assert moved.float().mean() > 0.4  # where the frame is large enough for it
     middles = (crops.corners + crops.sides[:, None] / 2)[moved]

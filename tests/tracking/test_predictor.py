@@ -23,9 +23,9 @@ BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
 def model() -> pf.TrackingPredictor:
     """The smallest network, with its random weights, but sure of whatever it finds, so that boxes move."""
     with pytest.warns(pf.UntrainedWarning):
-        found = pf.load("tiny", device="cpu", task="track", tracking={"search_size": 64, "template_size": 48})
-    torch.nn.init.constant_(found.network.tracking_head.score_head.roi_head.out_proj.bias, 5.0)
-    return found
+        output = pf.load("tiny", device="cpu", task="track", tracking={"search_size": 64, "template_size": 48})
+    torch.nn.init.constant_(output.network.score.inside.say.bias, 5.0)
+    return output
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def frames() -> list[np.ndarray]:
     return [np.ascontiguousarray(wide[:, 2 * number : 2 * number + 90]) for number in range(6)]
 
 
-def boxes_of(found: tuple[pf.TrackedBox, ...]) -> torch.Tensor:
-    return torch.tensor([each.box for each in found])
+def boxes_of(output: tuple[pf.TrackedBox, ...]) -> torch.Tensor:
+    return torch.tensor([each.box for each in output])
 
 
 def test_a_clip_is_what_the_tracker_finds_frame_by_frame(model: pf.TrackingPredictor, frames: list[np.ndarray]) -> None:
@@ -46,9 +46,9 @@ def test_a_clip_is_what_the_tracker_finds_frame_by_frame(model: pf.TrackingPredi
     results = model.track(frames, BOXES)
     assert len(results) == 2
     for place, result in enumerate(results):
-        assert torch.allclose(result.boxes, torch.tensor([found[place].box for found in online]), atol=0.02)
-        assert torch.allclose(result.scores, torch.tensor([found[place].score for found in online]), atol=1e-3)
-        assert result.lost.tolist() == [found[place].lost for found in online] == [False] * 6
+        assert torch.allclose(result.boxes, torch.tensor([output[place].box for output in online]), atol=0.02)
+        assert torch.allclose(result.scores, torch.tensor([output[place].score for output in online]), atol=1e-3)
+        assert result.lost.tolist() == [output[place].lost for output in online] == [False] * 6
         assert (result.boxes[1:] != result.boxes[:-1]).any(dim=1).all()
         assert result.boxes[0].tolist() == list(BOXES[place]) and result.scores[0] == 1
         assert result.numbers == tuple(range(6)) and result.times[2] == Fraction(2, 25)
@@ -60,14 +60,14 @@ def test_a_folder_is_a_clip_and_one_frame_in_several_may_be_taken(
 ) -> None:
     for number, frame in enumerate(frames):
         Image.fromarray(frame).save(tmp_path / f"{number}.png")
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     (result,) = model.track(
-        tmp_path, BOXES[0], frame_step=2, fps=10, start=0.1, progress=lambda *figures: told.append(figures)
+        tmp_path, BOXES[0], frame_step=2, fps=10, start=0.1, progress=lambda *figures: calls.append(figures)
     )
     assert result.numbers == (1, 3, 5) and result.times == (Fraction(1, 10), Fraction(3, 10), Fraction(5, 10))
     tracker = model.tracker(frames[1], BOXES[0])
     assert torch.equal(result.boxes[1], boxes_of(tracker.update(frames[3]))[0])
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert calls == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_several_targets_are_followed_as_each_alone(model: pf.TrackingPredictor, frames: list[np.ndarray]) -> None:
@@ -101,8 +101,8 @@ def test_bytes_and_floats_and_pictures_are_one_frame(model: pf.TrackingPredictor
         lambda frame: torch.from_numpy(frame).permute(2, 0, 1),
         lambda frame: torch.from_numpy(frame).permute(2, 0, 1).float() / 255,
     )
-    found = [boxes_of(model.tracker(kind(frames[0]), BOXES).update(kind(frames[1]))) for kind in kinds]
-    assert all(torch.allclose(each, found[0], atol=0.02) for each in found)
+    output = [boxes_of(model.tracker(kind(frames[0]), BOXES).update(kind(frames[1]))) for kind in kinds]
+    assert all(torch.allclose(each, output[0], atol=0.02) for each in output)
 
 
 @pytest.mark.filterwarnings("error")
@@ -133,8 +133,8 @@ def test_trackers_share_what_a_model_prepared_and_are_forgotten_at_once(
 
 def test_threads_may_share_a_model(model: pf.TrackingPredictor, frames: list[np.ndarray]) -> None:
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda box: model.track(frames, box, precision="full")[0].boxes, 3 * BOXES[:1]))
-    assert all(torch.equal(boxes, found[0]) for boxes in found)
+        output = list(pool.map(lambda box: model.track(frames, box, precision="full")[0].boxes, 3 * BOXES[:1]))
+    assert all(torch.equal(boxes, output[0]) for boxes in output)
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_a_recipe_of_tracking_trains_tracking(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize(("name", "side"), [("track-synthetic", 192), ("track-lasot", 352)])
 def test_the_packages_recipes_can_be_built(name: str, side: int) -> None:
-    found = read_recipe(name)
-    assert (found.task, found.model.config().tracking.search_size) == ("track", side)
-    assert isinstance(task_of(found), TrackTask)
+    result = read_recipe(name)
+    assert (result.task, result.model.config().tracking.search_size) == ("track", side)
+    assert isinstance(task_of(result), TrackTask)
 
 
 def test_the_loss_is_a_mean_over_located_targets(recipe: Recipe) -> None:
@@ -59,14 +59,14 @@ def test_the_loss_is_a_mean_over_located_targets(recipe: Recipe) -> None:
     batch = next(task.source(0, 1, CPU, pytest.fail).batches(0))
     tensors = task.tensors(batch)
     weight = task.weight(tensors).clamp_min(1)
-    found = task.loss(network, tensors, weight)
+    result = task.loss(network, tensors, weight)
     expected = track_loss(
         network(2 * batch.reference - 1, batch.reference_boxes, 2 * batch.search - 1), batch, corners=0.2
     )
-    assert torch.allclose(found.total, expected.total, atol=1e-6)
+    assert torch.allclose(result.total, expected.total, atol=1e-6)
     assert torch.allclose(task.loss(network, tensors, 2 * weight).total, expected.total / 2, atol=1e-6)
-    named = dict(zip(task.metrics, found.metrics, strict=True))
-    assert torch.allclose(named["iou"], expected.iou, atol=1e-6) and 0 <= named["right"] <= 1
+    named = dict(zip(task.metrics, result.metrics, strict=True))
+    assert torch.allclose(named["iou"], expected.iou, atol=1e-6) and 0 <= named["accuracy"] <= 1
 
 
 def test_pairs_that_are_held_out_are_not_trained_on_and_stay_the_same(recipe: Recipe) -> None:
@@ -127,5 +127,5 @@ def test_the_smallest_network_learns_a_few_targets_by_heart(recipe: Recipe) -> N
         loss.total.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
-    found = dict(zip(task.metrics, task.loss(network.eval(), tensors, weight).metrics, strict=True))
-    assert found["iou"] > 0.8 and found["right"] == 1
+    result = dict(zip(task.metrics, task.loss(network.eval(), tensors, weight).metrics, strict=True))
+    assert result["iou"] > 0.8 and result["accuracy"] == 1

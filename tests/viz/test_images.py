@@ -107,7 +107,7 @@ def test_the_assignment_that_was_made_goes_before_memberships() -> None:
 
 def test_groups_of_an_image_that_was_seen_enlarged_lie_where_they_are_in_it() -> None:
     enlarged = cell_of_pixel((16, 24), (2, 3)).view(16, 24)
-    shown = draw_assignment(belonging(enlarged, 6), torch.zeros(3, 32, 48), 4, strength=1.0, seen=(64, 96))
+    shown = draw_assignment(belonging(enlarged, 6), torch.zeros(3, 32, 48), 4, strength=1.0, input_size=(64, 96))
     assert shown.shape == (32, 48, 3)
     cell = cell_of_pixel((32, 48), (2, 3)).view(32, 48)
     near_a_rim = (torch.arange(32) % 16 - 15).abs().lt(3)[:, None] | (torch.arange(48) % 16 - 15).abs().lt(3)

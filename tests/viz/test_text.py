@@ -25,11 +25,11 @@ def test_flow_tells_its_size_and_its_motion() -> None:
 
 def test_depth_tells_its_meters_and_whose_camera_they_are_of() -> None:
     depth = torch.linspace(1, 3, 601)[:-1].view(1, 20, 30)
-    told = "30x20 pixels, 1.00 to 3.00 m, median 2.00 m, metric, camera"
+    calls = "30x20 pixels, 1.00 to 3.00 m, median 2.00 m, metric, camera"
     result = pf.DepthResult(depth, SURE, (0.1, 10.0), torch.eye(3), trained=False)
-    assert repr(result) == f"DepthResult({told} assumed, not trained)"
+    assert repr(result) == f"DepthResult({calls} assumed, not trained)"
     step = pf.DepthFrame(depth, SURE, (0.1, 10.0), torch.eye(3), camera="exif", number=2, time=Fraction(1, 2))
-    assert repr(step) == f"DepthFrame(frame 2 at 0.500 s, {told} by exif, trained)"
+    assert repr(step) == f"DepthFrame(frame 2 at 0.500 s, {calls} by exif, trained)"
 
 
 def test_tracking_tells_how_long_and_how_well_it_followed() -> None:
@@ -51,15 +51,15 @@ def test_stabilizing_tells_what_is_shown_and_how_much_steadier() -> None:
     result = pf.StabilizationResult(
         (20, 30), still, (), 0.9, False, path, np.zeros((3, 4)), (), (), times, (0, 1, 2), trained=False
     )
-    told = "3 frames of 30x20 pixels, 90.0% of each side is shown, velocity changes by 0.00 px a frame, 4.00 before"
-    assert repr(result) == f"StabilizationResult({told}, not trained)"
+    calls = "3 frames of 30x20 pixels, 90.0% of each side is shown, velocity changes by 0.00 px a frame, 4.00 before"
+    assert repr(result) == f"StabilizationResult({calls}, not trained)"
 
 
 def test_prototypes_tell_how_many_they_are() -> None:
     owners = torch.arange(600).view(20, 30) % 7
     step = PrototypeFrame(4, Fraction(4, 25), torch.zeros(3, 20, 30), owners, owners, 0.5)
-    told = "frame 4 at 0.160 s, 30x20 pixels, 7 prototypes, 50.0% of the pixels kept theirs"
-    assert repr(step) == f"PrototypeFrame({told})"
+    calls = "frame 4 at 0.160 s, 30x20 pixels, 7 prototypes, 50.0% of the pixels kept theirs"
+    assert repr(step) == f"PrototypeFrame({calls})"
 
 
 def test_an_explanation_tells_whose_it_is_and_how_much_there_is_of_it(tiny: pf.FlowPredictor) -> None:
@@ -78,5 +78,5 @@ def test_an_explanation_tells_whose_it_is_and_how_much_there_is_of_it(tiny: pf.F
 def test_a_model_tells_what_it_does_how_large_it_is_and_where_it_runs(task: str) -> None:
     model = pf.load("tiny", "cpu", task=task)
     millions = sum(each.numel() for each in model.network.parameters()) / 1e6
-    told = f"{task}, not trained, {millions:.2f} M parameters, on cpu"
-    assert repr(model) == f"{type(model).__name__}({told})"
+    calls = f"{task}, not trained, {millions:.2f} M parameters, on cpu"
+    assert repr(model) == f"{type(model).__name__}({calls})"

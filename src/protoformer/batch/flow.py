@@ -14,7 +14,7 @@ from protoformer.batch.workers import TimeLimit
 from protoformer.errors import InputError
 from protoformer.flow.drawing import draw_flow_frame
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.flow.tiling import SHARE, TileSize
+from protoformer.flow.tiling import MEMORY_FRACTION, TileSize
 from protoformer.flow.video import FlowVideoOptions
 from protoformer.io.files import make_folder, open_input
 from protoformer.io.memory import free_bytes
@@ -71,7 +71,7 @@ class FlowWork:
         memory = self.options.memory
         if memory is None and sharing > 1:
             free = free_bytes(model.device)
-            memory = None if free is None else int(SHARE * free / sharing)
+            memory = None if free is None else int(MEMORY_FRACTION * free / sharing)
         return lambda video, targets: _motion(model, video, targets, self.options, memory)
 
 

@@ -20,7 +20,7 @@ from protoformer.errors import InputError
 from protoformer.io.files import (
     UnfitFileError,
     check_input,
-    leads_out,
+    is_outside,
     make_folder,
     name_key,
     natural_key,
@@ -224,7 +224,7 @@ class Ledger:
             *((self.folder, self.folder / name) for name in job.outputs),
             (self.records, self._path(job.name)),
         ]:
-            if leads_out(root, path) or (root == self.folder and not leads_out(self.private, path)):
+            if is_outside(root, path) or (root == self.folder and not is_outside(self.private, path)):
                 raise InputError(f"{path.parent} leads out of {root}; remove the link, or choose another folder.")
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class Ledger:
         """The record of a job, or None where there is none or none that can be used, which `note` then says."""
         path = self._path(job)
         try:
-            if leads_out(self.records, path):
+            if is_outside(self.records, path):
                 raise DamagedRecordError("it lies elsewhere")
             return read_record(path, job)
         except DamagedRecordError as error:

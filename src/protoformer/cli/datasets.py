@@ -26,7 +26,7 @@ def list_datasets() -> None:
     for column in ("name", "task", "splits", "what"):
         table.add_column(column)
     for entry in DATASETS.values():
-        table.add_row(entry.name, entry.task, ", ".join(entry.splits), entry.what)
+        table.add_row(entry.name, entry.task, ", ".join(entry.splits), entry.description)
     Console().print(table)
 
 
@@ -44,7 +44,7 @@ def check(
     """
     splits = open_splits(name, root, split, **parse_key_values(option))
     reports = {}
-    for each, dataset in splits.there.items():
+    for each, dataset in splits.opened.items():
         with progress_bar(f"reading {name}, {each}", len(dataset)) as told:
             reports[each] = check_dataset(dataset, told)
     if as_json:
@@ -52,7 +52,7 @@ def check(
         print(json.dumps({"splits": there, "missing": splits.missing}, indent=1))
     else:
         for each, report in reports.items():
-            print(f"{name}, {each}: {report.found} samples found, {report.read} read, {len(report.broken)} broken")
+            print(f"{name}, {each}: {report.total} samples found, {report.read} read, {len(report.broken)} broken")
             for broken, why in report.broken:
                 print(f"  {broken}: {why}")
         for each, why in splits.missing.items():

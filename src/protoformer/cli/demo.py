@@ -114,7 +114,7 @@ def prototypes_section(shown: ShownFlow) -> Section:
     figures = [Figure(part, caption) for part, caption in zip(shown.parts, captions, strict=True)]
     figures += [
         Figure(
-            draw_assignment(found, shown.first, stride, seen=shown.result.input_size),
+            draw_assignment(found, shown.first, stride, input_size=shown.result.input_size),
             f"{found.centers.shape[1]} prototypes at 1/{stride} of the image as the network sees it",
         )
         for stride, stage in zip(STRIDES, shown.result.prototypes, strict=True)
@@ -289,7 +289,7 @@ def _world() -> Section:
         motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.fps))
         nearness = 1 / view.depth[0, 0]
         figures += [
-            Figure(to_uint8(renderer.clean(view)[0]), f"{family}: {what.what}"),
+            Figure(to_uint8(renderer.clean(view)[0]), f"{family}: {what.description}"),
             Figure(to_uint8(renderer.final(view)[0]), "as a camera would take it"),
             Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "its motion, on a scale of its own"),
             Figure(draw_gray(nearness / nearness.max()), "its depth: white is near"),

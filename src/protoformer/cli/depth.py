@@ -38,7 +38,7 @@ from protoformer.depth.video import DepthVideo
 from protoformer.errors import InputError
 from protoformer.io.files import check_input, check_output, make_folder, write_atomically
 from protoformer.io.image import image_size
-from protoformer.io.kitti import FARTHEST_KITTI, FARTHEST_MM
+from protoformer.io.kitti import MAX_KITTI_DEPTH, MAX_MM_DEPTH
 from protoformer.io.png import encode_png
 from protoformer.loading import load
 from protoformer.models.runtime import Precision
@@ -187,7 +187,7 @@ def _tell(
 
 
 _PNG_FORMATS = ("picture", "mm", "kitti")
-_FARTHEST = {"mm": FARTHEST_MM, "kitti": FARTHEST_KITTI}
+_FARTHEST = {"mm": MAX_MM_DEPTH, "kitti": MAX_KITTI_DEPTH}
 """Meters that the largest number of a 16-bit png stands for."""
 
 

@@ -60,7 +60,7 @@ from protoformer.flow.evaluation import (
     scores_csv,
     write_submission,
 )
-from protoformer.flow.tiling import LEAST_OVERLAP, PAPER_TILE
+from protoformer.flow.tiling import MIN_OVERLAP, PAPER_TILE
 from protoformer.io.files import check_output, make_folder, short_name, write_atomically
 from protoformer.loading import (
     STABILIZATION_MODEL,
@@ -186,7 +186,7 @@ def _tile(text: str | None) -> tuple[int, int] | None:
     sides = parse_tile_sides(text)
     if sides is None:
         raise InputError(
-            f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
+            f"a tile is 'paper' or HEIGHTxWIDTH with sides over {MIN_OVERLAP} pixels, such as 432x960, not {text!r}; "
             "give one of these."
         )
     return sides

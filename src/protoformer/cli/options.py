@@ -9,7 +9,7 @@ import typer
 from protoformer.datasets.registry import DATASETS
 from protoformer.depth.result import DepthRange
 from protoformer.errors import InputError
-from protoformer.flow.tiling import LEAST_OVERLAP, LEAST_ZOOM, MOST_ZOOM, TileSize, check_zoom
+from protoformer.flow.tiling import MAX_ZOOM, MIN_OVERLAP, MIN_ZOOM, TileSize, check_zoom
 from protoformer.io.files import MAX_PIXELS
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -94,7 +94,7 @@ def parse_bytes(text: str | None) -> int | None:
 def parse_tile_sides(text: str) -> tuple[int, int] | None:
     """HEIGHTxWIDTH as two numbers, each over the overlap of windows; None where it is something else."""
     sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
+    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > MIN_OVERLAP for side in sides):
         return None
     return int(sides[0]), int(sides[1])
 
@@ -106,7 +106,7 @@ def parse_tile(text: str) -> TileSize:
     sides = parse_tile_sides(text)
     if sides is None:
         raise InputError(
-            f"a tile is auto, none or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not "
+            f"a tile is auto, none or HEIGHTxWIDTH with sides over {MIN_OVERLAP} pixels, such as 432x960, not "
             f"{text!r}; give one of these."
         )
     return sides
@@ -143,7 +143,7 @@ def parse_zoom(text: str) -> float | None:
         zoom = float(text)
     except ValueError:
         raise InputError(
-            f"a zoom is auto or a number from {LEAST_ZOOM:g} to {MOST_ZOOM:g}, not {text!r}; give one of these."
+            f"a zoom is auto or a number from {MIN_ZOOM:g} to {MAX_ZOOM:g}, not {text!r}; give one of these."
         ) from None
     check_zoom(zoom)
     return zoom

@@ -130,13 +130,13 @@ def _tell(
             "frames": frames,
             "width": width,
             "height": height,
-            "crop": round(result.share, 4),
+            "crop": round(result.crop_fraction, 4),
             "cropping": round(result.cropping, 4),
             "acceleration_px": {"before": round(before, 4), "after": round(after, 4)},
             "scores": None if measured is None else asdict(measured),
             "stability_is_telling": None
             if measured is None
-            else {"before": measured.before.is_telling, "after": measured.after.is_telling},
+            else {"before": measured.before.is_reliable, "after": measured.after.is_reliable},
             "cuts": [result.numbers[place] for place in result.cuts],
             "bridged": [result.numbers[place] for place in result.bridged],
             "trained": result.trained,
@@ -168,11 +168,11 @@ def _moments(result: StabilizationResult) -> str:
 def describe_scores(scores: StabilityScores) -> str:
     """Scores in a line; what was not found is a dash, and what a short clip cannot tell is not told."""
     shown = {"cropping": scores.cropping, "distortion": scores.distortion}
-    if scores.is_telling:
+    if scores.is_reliable:
         shown["stability"] = scores.stability_usual
         shown |= {"of translation": scores.stability_translation, "of rotation": scores.stability_rotation}
     told = ", ".join(f"{name} {'-' if value != value else f'{value:.3f}'}" for name, value in shown.items())
-    if not scores.is_telling:
+    if not scores.is_reliable:
         told += f", stability {describe_too_short(scores)}"
     skipped = scores.skipped_frames + scores.skipped_motions
     many = "1 homography was" if skipped == 1 else f"{skipped} homographies were"

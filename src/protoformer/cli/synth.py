@@ -11,7 +11,7 @@ import typer
 
 from protoformer.cli.options import parse_size
 from protoformer.cli.terminal import progress_bar, stoppable
-from protoformer.datasets.clips import LAYOUTS, LEAST_FRAMES, ClipFolder, clip_names, default_layout, write_clips
+from protoformer.datasets.clips import LAYOUTS, MIN_FRAMES, ClipFolder, clip_names, default_layout, write_clips
 from protoformer.datasets.tree import choose
 from protoformer.errors import InputError
 from protoformer.io.files import check_output
@@ -54,11 +54,11 @@ def synth(
         raise InputError(f"--seed is {seed}; give a whole number from 0 on.")
     kind = choose("--layout", layout or default_layout(family), tuple(LAYOUTS))
     length = LAYOUTS[kind].frames if frames is None else frames
-    if length < LEAST_FRAMES:
-        raise InputError(f"--frames is {length}, which shows no motion; ask for at least {LEAST_FRAMES}.")
+    if length < MIN_FRAMES:
+        raise InputError(f"--frames is {length}, which shows no motion; ask for at least {MIN_FRAMES}.")
     sides, on = None if size is None else parse_size(size), _device(device)
-    start, pictures = time.perf_counter(), count * length * LAYOUTS[kind].pictures
-    with stoppable(_tell_stopped), progress_bar(f"{family}, {count} clips", pictures) as told:
+    start, images_per_frame = time.perf_counter(), count * length * LAYOUTS[kind].images_per_frame
+    with stoppable(_tell_stopped), progress_bar(f"{family}, {count} clips", images_per_frame) as told:
         bank = None if textures is None else bank_from_folder(textures)
         scenes = SyntheticScenes(family, seed, sides, bank=bank)
         called = "procedural" if textures is None else textures.resolve().name
@@ -84,7 +84,12 @@ def _sheet(scenes: SyntheticScenes, found: ClipFolder) -> Path | None:
 
 def _report(scenes: SyntheticScenes, found: ClipFolder, sheet: Path | None, seconds: float, as_json: bool) -> None:
     names = {
-        part: list(clip_names(scenes, getattr(found, part), found.layout)) for part in ("written", "there", "left_out")
+        key: list(clip_names(scenes, indices, found.layout))
+        for key, indices in (
+            ("written", found.written),
+            ("there", found.existing),
+            ("left_out", found.without_target),
+        )
     }
     if as_json:
         summary = {
@@ -99,10 +104,10 @@ def _report(scenes: SyntheticScenes, found: ClipFolder, sheet: Path | None, seco
         }
         print(json.dumps(summary))
         return
-    before = f" ({len(found.there)} were there before)" if found.there else ""
+    before = f" ({len(found.existing)} were there before)" if found.existing else ""
     clips = format_count(len(found.written), "clip")
     print(f"wrote {clips} to {found.root} in {seconds:.1f} s{before}, in the layout of {found.layout}")
-    if found.left_out:
+    if found.without_target:
         print(f"left out, since nothing in them can be followed: {', '.join(names['left_out'])}")
     if sheet is not None:
         print(f"see {sheet}")

@@ -25,7 +25,7 @@ from protoformer.io.files import TableWriter
 from protoformer.loading import TRACKING_METHODS, TRACKING_MODEL, NamedMethod, load_method
 from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.result import HEAD, Box, check_boxes, describe_targets, table_rows
-from protoformer.tracking.target import clip_to_frame
+from protoformer.tracking.tracker import clip_to_frame
 from protoformer.tracking.video import TrackFrame, track_frames
 from protoformer.video.types import Video
 from protoformer.video.writer import VideoWriter

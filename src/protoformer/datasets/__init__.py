@@ -2,9 +2,4 @@
 
 from protoformer.datasets.registry import DATASETS, CheckReport, check_dataset, open_dataset
 
-__all__ = [
-    "DATASETS",
-    "CheckReport",
-    "check_dataset",
-    "open_dataset",
-]
+__all__ = ["DATASETS", "CheckReport", "check_dataset", "open_dataset"]

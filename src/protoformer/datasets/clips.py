@@ -3,7 +3,6 @@
 Every file is written atomically. Clips are rendered frame by frame, so memory use does not depend on their length.
 """
 
-import io
 import itertools
 import json
 import zlib
@@ -23,11 +22,11 @@ from protoformer import __version__
 from protoformer.datasets.tree import choose, read_text
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.io.files import check_output, make_folder, write_atomically
+from protoformer.io.files import check_output, csv_text, make_folder, write_atomically
 from protoformer.io.float_formats import Camera, write_cam, write_dpt, write_flo
 from protoformer.io.image import write_image
 from protoformer.synthetic.generator import SyntheticScenes
-from protoformer.synthetic.ground_truth import FARTHEST
+from protoformer.synthetic.ground_truth import MAX_DEPTH
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.texture_bank import TextureBank
 from protoformer.video.writer import write_video
@@ -35,7 +34,7 @@ from protoformer.video.writer import write_video
 ClipCallback = Callable[[], object]
 """Called after each rendered image."""
 
-LEAST_FRAMES = 2
+MIN_FRAMES = 2
 """Minimum number of frames of a clip."""
 MIN_TARGET_AREA = 0.0005
 """Minimum visible area of the target in the first frame of a clip, as a fraction of the image."""
@@ -55,14 +54,14 @@ class Layout:
 
     Attributes:
         frames: Default number of frames of a clip.
-        pictures: Number of images that are rendered for each frame.
+        images_per_frame: Number of images that are rendered for each frame.
         files: Maps (root, clip name, number of frames) to all files of the clip.
         write: Writes a clip from (renderer, root, clip name, number of frames, callback); returns False if the scene
             has no target.
     """
 
     frames: int
-    pictures: int
+    images_per_frame: int
     files: Callable[[Path, str, int], list[Path]]
     write: Callable[[Renderer, Path, str, int, ClipCallback], bool]
 
@@ -114,19 +113,16 @@ def write_clip(
         index: Index of the scene.
         root: Folder to write to.
         layout: A key of `LAYOUTS`.
-        frames: Number of frames, at least `LEAST_FRAMES`.
+        frames: Number of frames, at least `MIN_FRAMES`.
         device: Device to render on.
         on_frame: Called after each rendered image.
 
     Returns:
         Whether the clip was written; False if the scene has no target, in which case no file is written.
-
-    Raises:
-        InputError: If the layout is unknown or there are too few frames.
     """
     choose("the layout", layout, tuple(LAYOUTS))
-    if frames < LEAST_FRAMES:
-        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
+    if frames < MIN_FRAMES:
+        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {MIN_FRAMES}.")
     if layout == "deepstab" and not scenes.shake:
         scenes = SyntheticScenes(scenes.family, scenes.seed, scenes.size, shake=DEFAULT_SHAKE, bank=scenes.bank)
     with torch.no_grad():
@@ -182,7 +178,7 @@ def _write_sintel_frame(renderer: Renderer, view: View, file_path: Callable[[str
     write_image(file_path("clean"), image_to_uint8(renderer.clean(view)))
     write_image(file_path("final"), image_to_uint8(renderer.final(view)))
     depth = view.depth[0, 0]
-    write_dpt(file_path("depth"), depth.where(depth < FARTHEST, torch.inf).cpu().numpy())
+    write_dpt(file_path("depth"), depth.where(depth < MAX_DEPTH, torch.inf).cpu().numpy())
     write_cam(file_path("camdata_left"), sintel_camera(renderer, view))
     write_image(file_path("instances"), renderer.instances(view)[0, 0].cpu().numpy().astype(np.uint16))
 
@@ -243,15 +239,9 @@ def _write_otb(renderer: Renderer, root: Path, name: str, frames: int, on_frame:
 
 
 def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int, int] | None:
-    """Find the instance to track and the first frame in which enough of it is visible.
+    """Find the instance to track and the first of `frames` frames that shows enough of it; None if none does.
 
-    Args:
-        renderer: Renderer of a single scene.
-        frames: Number of frames to search.
-        instance: Required instance; 0 selects the instance with the largest visible area.
-
-    Returns:
-        (instance, frame index), or None if no frame shows enough of it.
+    `instance` 0 selects the instance with the largest visible area.
     """
     num_instances = int(renderer.looks.instance.max())
     for number in range(frames if num_instances else 0):
@@ -259,7 +249,7 @@ def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int
         instance_map = renderer.instances(view)
         visible_pixels = torch.bincount(instance_map.flatten(), minlength=num_instances + 1)[1:]
         best = instance or int(visible_pixels.argmax()) + 1
-        target_pixels = int(renderer.whole(view.frame, best).sum())
+        target_pixels = int(renderer.amodal_mask(view.frame, best).sum())
         if int(visible_pixels[best - 1]) >= max(
             MIN_TARGET_AREA * instance_map.numel(), MIN_VISIBLE_FRACTION * target_pixels
         ):
@@ -269,7 +259,7 @@ def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int
 
 def target_box(renderer: Renderer, view: View, instance: int) -> tuple[float, float, float, float] | None:
     """Return the box (x, y, w, h), in pixels, of an instance clipped to the image; None if it is out of view."""
-    x, y, width, height = renderer.whole_box(view.frame, instance)[0].tolist()
+    x, y, width, height = renderer.amodal_box(view.frame, instance)[0].tolist()
     left, top = max(x, 0.0), max(y, 0.0)
     right, bottom = min(x + width, float(view.frame.size[1])), min(y + height, float(view.frame.size[0]))
     # The box of an instance behind the camera is NaN, and comparisons with NaN are false.
@@ -298,17 +288,16 @@ def _write_deepstab(renderer: Renderer, root: Path, name: str, frames: int, on_f
 
 def _camera_paths_csv(renderer: Renderer, frames: int) -> str:
     """Format the poses of the shaky and the steady camera at every frame as csv."""
-    text = io.StringIO()
     columns = [f"{camera}_{axis}" for camera in ("shaky", "steady") for axis in ("x", "y", "z", "rx", "ry", "rz")]
-    text.write(",".join(("frame", "time", *columns)) + "\n")
+    rows: list[list[object]] = [["frame", "time", *columns]]
     for number in range(frames):
         time = torch.tensor([number / renderer.scenes.fps], dtype=torch.float64)
         values = [float(time)]
         for steady in (False, True):
             rotation, position = renderer.scenes.camera.pose(time, steady)
             values += [*position[0].tolist(), *cv2.Rodrigues(rotation[0].numpy())[0][:, 0].tolist()]
-        text.write(f"{number}," + ",".join(f"{value:.9g}" for value in values) + "\n")
-    return text.getvalue()
+        rows.append([number, *(f"{value:.9g}" for value in values)])
+    return csv_text(rows)
 
 
 LAYOUTS = {
@@ -319,32 +308,30 @@ LAYOUTS = {
 """Layouts by name."""
 
 
-SETTINGS = "world.json"
+SETTINGS = "scenes.json"
 _WITHOUT_TARGET = "without_target"
 
 
 @dataclass(frozen=True)
 class ClipFolder:
-    """Result of `write_clips`.
+    """Result of `write_clips`: indices of scenes.
 
     Attributes:
-        root: The output folder.
-        layout: Name of the layout.
-        written: Indices of the scenes that this run wrote.
-        there: Indices of the scenes that an earlier run had written.
-        left_out: Indices of the scenes without a target.
+        written: Those that this run wrote.
+        existing: Those that an earlier run had written.
+        without_target: Those that were left out because they have no target.
     """
 
     root: Path
     layout: str
     written: tuple[int, ...]
-    there: tuple[int, ...]
-    left_out: tuple[int, ...]
+    existing: tuple[int, ...]
+    without_target: tuple[int, ...]
 
     @property
     def clips(self) -> tuple[int, ...]:
         """Indices of all scenes whose clips are complete."""
-        return tuple(sorted(self.written + self.there))
+        return tuple(sorted(self.written + self.existing))
 
 
 def write_clips(
@@ -360,50 +347,34 @@ def write_clips(
 ) -> ClipFolder:
     """Write scenes 0 .. count - 1 as clips to a folder, skipping those whose files all exist.
 
-    The settings are saved to `world.json` in the folder.
-
-    Args:
-        scenes: The synthetic scenes.
-        count: Number of scenes.
-        root: Folder to write to; created if necessary.
-        layout: A key of `LAYOUTS`.
-        frames: Number of frames of each clip.
-        textures: Name of the texture bank in the saved settings.
-        device: Device to render on.
-        progress: Called with (done, total), counted in rendered images.
-
-    Returns:
-        The scenes that were written, skipped and left out.
-
-    Raises:
-        InputError: If an argument is invalid or the folder was written with different settings.
+    The settings are saved to `scenes.json` in the folder, and must be the same in later runs. `textures` is the name of
+    the texture bank in them; `progress` is called with (done, total), counted in rendered images.
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if count < 1:
         raise InputError(f"{count} clips cannot be written; ask for at least 1.")
-    if frames < LEAST_FRAMES:
-        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {LEAST_FRAMES}.")
+    if frames < MIN_FRAMES:
+        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {MIN_FRAMES}.")
     settings = clip_settings(scenes, layout, frames, textures)
     without_target = set(_check_settings(make_folder(root) / SETTINGS, settings))
     scenes = scenes.on(device)
-    num_renders = frames * LAYOUTS[layout].pictures
-    written, there, left_out = [], [], []
+    num_renders = frames * LAYOUTS[layout].images_per_frame
+    total = count * num_renders
+    written, existing, skipped = [], [], []
     for index in range(count):
         counter = itertools.count(index * num_renders + 1)
         if index in without_target:
-            left_out.append(index)
+            skipped.append(index)
         elif all(path.is_file() for path in clip_files(scenes, index, root, layout, frames)):
-            there.append(index)
-        elif write_clip(
-            scenes, index, root, layout, frames, device, partial(_report_frame, progress, counter, count * num_renders)
-        ):
+            existing.append(index)
+        elif write_clip(scenes, index, root, layout, frames, device, partial(_report_frame, progress, counter, total)):
             written.append(index)
         else:
-            left_out.append(index)
+            skipped.append(index)
             without_target.add(index)
             _save_settings(root / SETTINGS, settings, without_target)
-        progress((index + 1) * num_renders, count * num_renders)
-    return ClipFolder(root, layout, tuple(written), tuple(there), tuple(left_out))
+        progress((index + 1) * num_renders, total)
+    return ClipFolder(root, layout, tuple(written), tuple(existing), tuple(skipped))
 
 
 def _report_frame(progress: Callable[[int, int], object], counter: Iterator[int], total: int) -> None:
@@ -419,7 +390,7 @@ def clip_settings(scenes: SyntheticScenes, layout: str, frames: int, textures: s
         "shake": scenes.shake,
         "layout": layout,
         "frames": frames,
-        "rate": scenes.scenes([0]).fps,
+        "fps": scenes.scenes([0]).fps,
         "textures": f"{textures} {_fingerprint(scenes.bank)}",
         "version": __version__,
     }
@@ -440,9 +411,6 @@ def _check_settings(path: Path, settings: dict[str, Any]) -> list[int]:
 
     Returns:
         Indices of the scenes that the earlier run left out because they have no target.
-
-    Raises:
-        InputError: If the settings differ or the file cannot be parsed.
     """
     check_output(path)
     if not path.exists():

@@ -1,7 +1,6 @@
 """Depth datasets: KITTI (Eigen split), Sintel and Virtual KITTI 2; re-exports NYUv2 and RGB-D folders."""
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -24,7 +23,7 @@ from protoformer.datasets.tree import (
     variant_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.io.float_formats import read_cam, read_dpt
 from protoformer.io.image import read_image
 from protoformer.io.kitti import read_kitti_depth, read_vkitti2_depth
@@ -35,15 +34,7 @@ __all__ = ["KittiEigen", "NyuV2", "Rgbd", "SintelDepth", "Vkitti2Depth"]
 
 @dataclass(frozen=True)
 class _EigenFrame:
-    """One line of an Eigen list.
-
-    Attributes:
-        name: Name of the sample.
-        line: The line and the file, for error messages.
-        image: Path of the image.
-        truths: Possible paths of the depth map.
-        focal: Focal length, in pixels.
-    """
+    """One line of an Eigen list, with the two possible paths of the depth map and the focal length in pixels."""
 
     name: str
     line: str
@@ -72,18 +63,18 @@ class KittiEigen(Dataset[DepthSample]):
     """
 
     name = "kitti-eigen"
+    splits = ("train", "val", "test")
     without_truth: int
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "test",
         *,
-        list_file: str | os.PathLike[str] | None = None,
-        truth_root: str | os.PathLike[str] | None = None,
+        list_file: PathLike | None = None,
+        truth_root: PathLike | None = None,
     ) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("train", "val", "test"))
         expect_folder(self.root, "KITTI", self.root)
         source = self.root / f"eigen_{split}_files_with_gt.txt" if list_file is None else Path(list_file)
         expect_file(source, "the Eigen list of lines `rgb truth focal`", self.root)
@@ -145,10 +136,10 @@ class SintelDepth(Dataset[DepthSample]):
     """
 
     name = "sintel-depth"
+    splits = ("train",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train", *, render_pass: str = "final") -> None:
+    def __init__(self, root: PathLike, split: str = "train", *, render_pass: str = "final") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("train",))
         choose("render_pass", render_pass, ("clean", "final", "both"))
         self._training = expect_folder(self.root / "training", "the training part of Sintel", self.root)
         self._cameras = (self._training / "camdata_left").is_dir()
@@ -191,6 +182,7 @@ class Vkitti2Depth(Dataset[DepthSample]):
     """
 
     name = "vkitti2-depth"
+    splits = ("all",)
 
     _INTRINSICS = (725.0087, 725.0087, 620.5, 187.0)
     # Half a step of 1 cm under the largest value that a 16-bit png of centimeters holds.
@@ -198,7 +190,7 @@ class Vkitti2Depth(Dataset[DepthSample]):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "all",
         *,
         scenes: Names = None,
@@ -206,7 +198,6 @@ class Vkitti2Depth(Dataset[DepthSample]):
         camera: int = 0,
     ) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         choose("camera", str(camera), ("0", "1"))
         self._files: list[tuple[Path, Path]] = []
         names = []

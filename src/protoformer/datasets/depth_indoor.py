@@ -1,7 +1,6 @@
 """Indoor depth datasets: NYU Depth V2 (official file or image folders) and folders of RGB-D scenes."""
 
 import importlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from protoformer.datasets.pairs import depth_record, pair_names, pinhole
 from protoformer.datasets.tree import (
     Dataset,
     Names,
-    choose,
     expect_file,
     expect_files,
     expect_folder,
@@ -25,14 +22,14 @@ from protoformer.datasets.tree import (
     select_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import read_image_bytes
+from protoformer.io.arrays import FloatArray
+from protoformer.io.files import PathLike, read_image_bytes
 from protoformer.io.image import read_image
-from protoformer.io.kitti import FARTHEST_MM, read_mm_depth
+from protoformer.io.kitti import MAX_MM_DEPTH, read_mm_depth
 from protoformer.io.png import GRAY, check_png
 from protoformer.synthetic.samples import DepthSample
 
 OFFICIAL_FILE = "nyu_depth_v2_labeled.mat"
-SPLITS = ("train", "val", "test")
 
 # Width, height, then the color camera's fx, fy, cx, cy as the dataset's toolbox gives them.
 _KINECT_CAMERA = (640, 480, 518.8579, 519.4696, 325.5824, 253.7362)
@@ -65,10 +62,10 @@ class NyuV2(Dataset[DepthSample]):
     """
 
     name = "nyuv2"
+    splits = ("train", "val", "test")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
+    def __init__(self, root: PathLike, split: str = "test") -> None:
         super().__init__(root, split)
-        choose("the split", split, SPLITS)
         official = self.root if self.root.is_file() else self.root / OFFICIAL_FILE
         self._official: Path | None = None
         self._indices: list[int] = []
@@ -84,7 +81,7 @@ class NyuV2(Dataset[DepthSample]):
 
     def _missing_message(self) -> str:
         """Return the error message for a split without files."""
-        others = [split for split in SPLITS if (self.root / split).is_dir()]
+        others = [split for split in self.splits if (self.root / split).is_dir()]
         if others:
             choices = " or ".join(f"--split {split}" for split in others)
             return f"{self.root} has no split {self.split!r}, but {' and '.join(others)}; choose {choices}."
@@ -113,7 +110,7 @@ def kinect(width: int, height: int) -> Tensor:
     return pinhole(fx * scale_x, fy * scale_y, (cx + 0.5) * scale_x - 0.5, (cy + 0.5) * scale_y - 0.5)
 
 
-def _read_meters(path: Path) -> npt.NDArray[np.float32]:
+def _read_meters(path: Path) -> FloatArray:
     """Read an 8-bit gray png, H x W, as meters."""
     header = check_png(read_image_bytes(path), path)
     if (header.bit_depth, header.color_type) != (8, GRAY):
@@ -122,7 +119,7 @@ def _read_meters(path: Path) -> npt.NDArray[np.float32]:
     return (steps / _STEPS_PER_METER).astype(np.float32)
 
 
-def _read_official(path: Path, index: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+def _read_official(path: Path, index: int) -> tuple[FloatArray, FloatArray]:
     """Read an image, H x W x 3 in [0, 1], and its depth, H x W in meters.
 
     MATLAB stores columns first, so that the file reads as images x 3 x width x height.
@@ -222,10 +219,10 @@ class Rgbd(Dataset[DepthSample]):
     """
 
     name = "rgbd"
+    splits = ("all",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, scenes: Names = None) -> None:
+    def __init__(self, root: PathLike, split: str = "all", *, scenes: Names = None) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         folders = folders_in(expect_folder(self.root, "the folder of scenes"))
         scene_folders = [folder for folder in folders if (folder / "rgb").is_dir() or (folder / "depth").is_dir()]
         expect_files(len(scene_folders), "folders <scene>/rgb and <scene>/depth", self.root)
@@ -243,7 +240,7 @@ class Rgbd(Dataset[DepthSample]):
         image = read_image(expect_file(image_path, f"the image of {name}", self.root))
         depth = read_mm_depth(expect_file(depth_path, f"the depth of {name}", self.root))
         # Some cameras store the maximum value for pixels without a measurement.
-        return depth_record(name, image, depth.values, self._cameras[scene], farthest=FARTHEST_MM)
+        return depth_record(name, image, depth.values, self._cameras[scene], farthest=MAX_MM_DEPTH)
 
 
 def _read_intrinsics(path: Path, root: Path) -> Tensor:

@@ -1,7 +1,6 @@
 """Optical flow datasets: FlyingChairs, FlyingThings3D, Sintel, Middlebury, KITTI, HD1K and Virtual KITTI 2."""
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from protoformer.datasets.tree import (
     variant_folders,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.io.kitti import read_kitti_flow, read_vkitti2_flow
 
 _PASSES = ("clean", "final", "both")
@@ -34,16 +33,16 @@ class FlyingChairs(FlowDataset):
     if pair n belongs to the training split and 2 if it belongs to the validation split. "all" needs no such file.
     """
 
-    name: ClassVar[str] = "flyingchairs"
+    name = "flyingchairs"
+    splits = ("train", "val", "all")
     read_flow = staticmethod(read_dense_flo)
 
     split_files: ClassVar[tuple[str, ...]] = ("FlyingChairs_train_val.txt", "chairs_split.txt")
     _suffixes: ClassVar[tuple[str, ...]] = ("img1.ppm", "img2.ppm", "flow.flo")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
-        base = Path(root)
-        choose("the split", split, ("train", "val", "all"))
-        data = expect_folder(base / "data", "the folder of images and flows", base)
+    def __init__(self, root: PathLike, split: str = "all") -> None:
+        super().__init__(root, split)
+        data = expect_folder(self.root / "data", "the folder of images and flows", self.root)
         stems_by_suffix = {
             suffix: [path.name.removesuffix(f"_{suffix}") for path in files_in(data, f"*_{suffix}")]
             for suffix in self._suffixes
@@ -52,8 +51,8 @@ class FlyingChairs(FlowDataset):
         stems = stems_by_suffix["flow.flo"]
         expect_files(len(stems), "files *_flow.flo", data)
         if split != "all":
-            stems = self._filter_split(stems, base, "1" if split == "train" else "2")
-        super().__init__(root, split, [self._pair(data, stem) for stem in stems])
+            stems = self._filter_split(stems, self.root, "1" if split == "train" else "2")
+        self._set_pairs(self._pair(data, stem) for stem in stems)
 
     @classmethod
     def _pair(cls, data: Path, stem: str) -> PairFiles:
@@ -97,34 +96,37 @@ class FlyingThings3D(FlowDataset):
             i + 1, "both" yields both.
     """
 
-    name: ClassVar[str] = "flyingthings3d"
+    name = "flyingthings3d"
+    splits = ("train", "test")
     read_flow = staticmethod(read_dense_pfm)
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "train",
         *,
         render_pass: str = "clean",
         camera: str = "left",
         direction: str = "both",
     ) -> None:
-        base = Path(root)
-        folder = choose("the split", split, ("train", "test")).upper()
+        super().__init__(root, split)
+        folder = split.upper()
         choose("camera", camera, ("left", "right"))
         choose("direction", direction, ("future", "past", "both"))
-        flows = expect_folder(base / "optical_flow" / folder, "the folder of flows", base)
+        flows = expect_folder(self.root / "optical_flow" / folder, "the folder of flows", self.root)
         pairs: list[PairFiles] = []
         for pass_name in _passes(render_pass):
-            frames = expect_folder(base / f"frames_{pass_name}pass" / folder, f"the folder of {pass_name} frames", base)
+            frames = expect_folder(
+                self.root / f"frames_{pass_name}pass" / folder, f"the folder of {pass_name} frames", self.root
+            )
             for letter in folders_in(frames):
                 for sequence in folders_in(letter):
-                    expect_folder(sequence / camera, f"the folder of {camera} frames", base)
+                    expect_folder(sequence / camera, f"the folder of {camera} frames", self.root)
                     flow_folder = flows / letter.name / sequence.name
                     for flow_direction in ("future", "past") if direction == "both" else (direction,):
                         pairs += _things_pairs(sequence / camera, flow_folder, pass_name, flow_direction)
-        expect_files(len(pairs), f"pairs of {camera} frames", base)
-        super().__init__(root, split, pairs)
+        expect_files(len(pairs), f"pairs of {camera} frames", self.root)
+        self._set_pairs(pairs)
 
 
 def _things_pairs(folder: Path, flow_folder: Path, render_pass: str, direction: str) -> Iterator[PairFiles]:
@@ -159,21 +161,22 @@ class Sintel(FlowDataset):
         render_pass: "clean", "final" or "both".
     """
 
-    name: ClassVar[str] = "sintel"
+    name = "sintel"
+    splits = ("train", "test")
     read_flow = staticmethod(read_dense_flo)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train", *, render_pass: str = "both") -> None:
-        base = Path(root)
-        folder = base / ("training" if choose("the split", split, ("train", "test")) == "train" else "test")
+    def __init__(self, root: PathLike, split: str = "train", *, render_pass: str = "both") -> None:
+        super().__init__(root, split)
+        folder = self.root / ("training" if split == "train" else "test")
         pairs: list[PairFiles] = []
         for pass_name in _passes(render_pass):
-            frames = expect_folder(folder / pass_name, f"the folder of {pass_name} frames", base)
+            frames = expect_folder(folder / pass_name, f"the folder of {pass_name} frames", self.root)
             for scene in folders_in(frames):
                 pairs += _sintel_pairs(scene, folder, split == "train")
         if split == "train":
-            expect_folder(folder / "flow", "the folder of flows", base)
+            expect_folder(folder / "flow", "the folder of flows", self.root)
         expect_files(len(pairs), "two frames that follow one another", folder)
-        super().__init__(root, split, pairs)
+        self._set_pairs(pairs)
 
 
 def _sintel_pairs(scene: Path, folder: Path, has_flow: bool) -> Iterator[PairFiles]:
@@ -201,14 +204,14 @@ class Middlebury(FlowDataset):
     Scenes without public ground truth are skipped; values over 1e9 are invalid.
     """
 
-    name: ClassVar[str] = "middlebury"
+    name = "middlebury"
+    splits = ("all",)
     read_flow = staticmethod(read_dense_flo)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
-        base = Path(root)
-        choose("the split", split, ("all",))
-        images = expect_folder(base / "other-data", "the folder of images", base)
-        truth = expect_folder(base / "other-gt-flow", "the folder of flows", base)
+    def __init__(self, root: PathLike, split: str = "all") -> None:
+        super().__init__(root, split)
+        images = expect_folder(self.root / "other-data", "the folder of images", self.root)
+        truth = expect_folder(self.root / "other-gt-flow", "the folder of flows", self.root)
         scenes = folders_in(truth)
         expect_files(len(scenes), "folders of scenes", truth)
         pairs = [
@@ -220,7 +223,7 @@ class Middlebury(FlowDataset):
             )
             for scene in scenes
         ]
-        super().__init__(root, split, pairs)
+        self._set_pairs(pairs)
 
 
 def _passes(render_pass: str) -> tuple[str, ...]:
@@ -243,30 +246,30 @@ class KittiFlow(FlowDataset):
         images: Folder of the images; None uses the first of `image_folders` that holds the pair.
     """
 
+    splits = ("train", "test")
     read_flow = staticmethod(read_kitti_flow)
     image_folders: ClassVar[tuple[str, ...]]
 
-    def __init__(
-        self, root: str | os.PathLike[str], split: str = "train", *, truth: str = "occ", images: str | None = None
-    ) -> None:
-        base = Path(root)
-        choose("the split", split, ("train", "test"))
+    def __init__(self, root: PathLike, split: str = "train", *, truth: str = "occ", images: str | None = None) -> None:
+        super().__init__(root, split)
         choose("truth", truth, ("occ", "noc"))
         if images is not None:
             choose("images", images, self.image_folders)
-        folder = expect_folder(base / ("training" if split == "train" else "testing"), f"the split {split}", base)
+        folder = expect_folder(
+            self.root / ("training" if split == "train" else "testing"), f"the split {split}", self.root
+        )
         names = self.image_folders if images is None else (images,)
         folders = [folder / name for name in names if (folder / name).is_dir()]
         if not folders:
-            expect_folder(folder / names[0], "the folder of images", base)
+            expect_folder(folder / names[0], "the folder of images", self.root)
         if split == "train":
-            flows = expect_folder(folder / f"flow_{truth}", "the folder of flows", base)
+            flows = expect_folder(folder / f"flow_{truth}", "the folder of flows", self.root)
             flow_files = files_in(flows, "*_10.png")
             expect_files(len(flow_files), "flows *_10.png", flows)
             pairs = [_kitti_pair(folders, flow.name, flow) for flow in flow_files]
         else:
             pairs = [_kitti_pair(folders, name, None) for name in _kitti_test_names(folders)]
-        super().__init__(root, split, pairs)
+        self._set_pairs(pairs)
 
 
 def _kitti_test_names(folders: Sequence[Path]) -> list[str]:
@@ -291,14 +294,14 @@ def _kitti_pair(folders: Sequence[Path], name: str, flow: Path | None) -> PairFi
 class Kitti2012(KittiFlow):
     """KITTI 2012: images in `colored_0` or `image_0`, about 375x1242; see `KittiFlow` for the layout and options."""
 
-    name: ClassVar[str] = "kitti-2012"
+    name = "kitti-2012"
     image_folders = ("colored_0", "image_0")
 
 
 class Kitti2015(KittiFlow):
     """KITTI 2015: images in `image_2`, about 375x1242; see `KittiFlow` for the layout and options."""
 
-    name: ClassVar[str] = "kitti-2015"
+    name = "kitti-2015"
     image_folders = ("image_2",)
 
 
@@ -309,17 +312,17 @@ class Hd1k(FlowDataset):
     has no pair. The split "test" is `hd1k_challenge/image_2`, without ground truth.
     """
 
-    name: ClassVar[str] = "hd1k"
+    name = "hd1k"
+    splits = ("train", "test")
     read_flow = staticmethod(read_kitti_flow)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "train") -> None:
-        base = Path(root)
-        train = choose("the split", split, ("train", "test")) == "train"
-        top = "hd1k_input" if train else "hd1k_challenge"
-        images = expect_folder(base / top / "image_2", "the folder of images", base)
+    def __init__(self, root: PathLike, split: str = "train") -> None:
+        super().__init__(root, split)
+        top = "hd1k_input" if split == "train" else "hd1k_challenge"
+        images = expect_folder(self.root / top / "image_2", "the folder of images", self.root)
         flows = None
-        if train:
-            flows = expect_folder(base / "hd1k_flow_gt" / "flow_occ", "the folder of flows", base)
+        if split == "train":
+            flows = expect_folder(self.root / "hd1k_flow_gt" / "flow_occ", "the folder of flows", self.root)
         folders = [images] if flows is None else [images, flows]
         pairs = [
             PairFiles(
@@ -332,7 +335,7 @@ class Hd1k(FlowDataset):
             for first, second in itertools.pairwise(sequence)
         ]
         expect_files(len(pairs), "pairs of images that follow one another", images)
-        super().__init__(root, split, pairs)
+        self._set_pairs(pairs)
 
 
 def _group_by_sequence(folders: Sequence[Path]) -> list[list[str]]:
@@ -358,12 +361,13 @@ class Vkitti2(FlowDataset):
             "both" yields both.
     """
 
-    name: ClassVar[str] = "vkitti2"
+    name = "vkitti2"
+    splits = ("all",)
     read_flow = staticmethod(read_vkitti2_flow)
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "all",
         *,
         scenes: Names = None,
@@ -371,15 +375,15 @@ class Vkitti2(FlowDataset):
         camera: int = 0,
         direction: str = "forward",
     ) -> None:
-        choose("the split", split, ("all",))
+        super().__init__(root, split)
         choose("camera", str(camera), ("0", "1"))
         choose("direction", direction, ("forward", "backward", "both"))
         pairs: list[PairFiles] = []
         for variant in variant_folders(root, scenes, variants):
             for flow_direction in ("forward", "backward") if direction == "both" else (direction,):
-                pairs += _vkitti2_pairs(variant, f"Camera_{camera}", flow_direction, Path(root))
-        expect_files(len(pairs), "pairs of images with flow", Path(root))
-        super().__init__(root, split, pairs)
+                pairs += _vkitti2_pairs(variant, f"Camera_{camera}", flow_direction, self.root)
+        expect_files(len(pairs), "pairs of images with flow", self.root)
+        self._set_pairs(pairs)
 
 
 def _vkitti2_pairs(variant: Path, camera: str, direction: str, base: Path) -> Iterator[PairFiles]:

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,18 +21,16 @@ from protoformer.datasets.tree import (
     IMAGES,
     Dataset,
     S,
-    choose,
     expect_equal_counts,
     expect_file,
     expect_files,
     expect_folder,
     files_in,
-    is_folder,
     read_text,
 )
 from protoformer.errors import InputError, shorten
-from protoformer.io.arrays import SparseFlow, as_float32
-from protoformer.io.files import check_input, check_pixel_count
+from protoformer.io.arrays import FloatArray, SparseFlow, as_float32
+from protoformer.io.files import PathLike, check_input, check_pixel_count, is_folder
 from protoformer.io.float_formats import read_dpt, read_pfm
 from protoformer.io.image import read_image
 from protoformer.io.kitti import read_kitti_flow
@@ -48,13 +44,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a manifest.
-
-    Attributes:
-        location: The line or object and the file, for error messages.
-        folder: Folder that paths are relative to.
-        cells: Non-empty cells by column.
-    """
+    """One row of a manifest: its location for error messages, the folder of its paths, and its non-empty cells."""
 
     location: str
     folder: Path
@@ -79,18 +69,13 @@ class Row:
         return value
 
 
-def read_manifest(
-    root: str | os.PathLike[str], required: Sequence[str], optional: Sequence[str] = ()
-) -> tuple[Row, ...]:
+def read_manifest(root: PathLike, required: Sequence[str], optional: Sequence[str] = ()) -> tuple[Row, ...]:
     """Read a manifest.
 
     Args:
         root: The manifest, or a folder with manifest.csv or manifest.json.
         required: Columns that every row must have.
         optional: Other allowed columns.
-
-    Raises:
-        InputError: If the file cannot be parsed, a column is unknown or a required cell is missing.
     """
     path = _manifest_file(Path(root))
     text = read_text(path)
@@ -130,13 +115,14 @@ class ManifestFlow(FlowDataset):
     image are added to the occlusion. A row without flow yields a `FlowPair`.
     """
 
-    name: ClassVar[str] = "own"
+    name = "own"
+    splits = ("all",)
     read_flow = staticmethod(read_flow_by_suffix)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
-        choose("the split", split, ("all",))
+    def __init__(self, root: PathLike, split: str = "all") -> None:
+        super().__init__(root, split)
         rows = read_manifest(root, ("first", "second"), ("flow", "valid", "occlusion"))
-        super().__init__(root, split, [_pair_files(row) for row in rows])
+        self._set_pairs(_pair_files(row) for row in rows)
 
 
 def _pair_files(row: Row) -> PairFiles:
@@ -164,13 +150,13 @@ class _ManifestDataset(Dataset[S]):
         rows: Rows of the manifest.
     """
 
+    splits = ("all",)
     columns: ClassVar[tuple[str, ...]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
     rows: tuple[Row, ...]
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         self.rows = read_manifest(root, self.columns, self.optional_columns)
         self.names = tuple(row.cells[self.columns[0]] for row in self.rows)
 
@@ -182,7 +168,7 @@ class ManifestDepth(_ManifestDataset[DepthSample]):
     values that are not positive and finite are invalid. fx .. cy: intrinsics, in pixels.
     """
 
-    name: ClassVar[str] = "own-depth"
+    name = "own-depth"
     columns = ("image", "depth")
     optional_columns = ("scale", "fx", "fy", "cx", "cy")
 
@@ -203,7 +189,7 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
     A box that is not finite, or has no positive width and height, means that the object is not visible.
     """
 
-    name: ClassVar[str] = "own-track"
+    name = "own-track"
     columns = ("frames", "boxes")
 
     def _read(self, index: int) -> TrackSequence:
@@ -219,7 +205,7 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
 class ManifestStabilization(_ManifestDataset[StabilityPair]):
     """Custom stabilization dataset with columns unstable and, optionally, stable: videos of one scene."""
 
-    name: ClassVar[str] = "own-stabilize"
+    name = "own-stabilize"
     columns = ("unstable",)
     optional_columns = ("stable",)
 
@@ -281,7 +267,7 @@ def _expect_suffix(path: Path, suffixes: tuple[str, ...], row: Row) -> Path:
     return path
 
 
-def _read_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
+def _read_depth(path: Path, row: Row) -> FloatArray:
     """Read a depth as float32 HxW in meters, by the suffix of its file."""
     suffix = path.suffix.lower()
     if suffix == ".pfm":
@@ -294,7 +280,7 @@ def _read_depth(path: Path, row: Row) -> npt.NDArray[np.float32]:
     return _read_npy_depth(path)
 
 
-def _read_npy_depth(path: Path) -> npt.NDArray[np.float32]:
+def _read_npy_depth(path: Path) -> FloatArray:
     """Read a `.npy` file; it is memory-mapped first, since only that compares the header with the file length."""
     try:
         stored = np.load(check_input(path), mmap_mode="r", allow_pickle=False)

@@ -1,20 +1,18 @@
 """Base class of optical flow datasets, and helpers to build flow and depth samples from files."""
 
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from protoformer.datasets.tree import Dataset, expect_file, expect_files, expect_folder, files_in
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.io.arrays import SparseFlow, valid_flow
+from protoformer.io.arrays import FloatArray, SparseFlow, valid_flow
 from protoformer.io.files import natural_key
 from protoformer.io.float_formats import read_flo, read_pfm_flow
 from protoformer.io.image import read_image
@@ -53,6 +51,8 @@ class PairFiles:
 class FlowDataset(Dataset[FlowPair]):
     """Image pairs with flow (`FlowSample`), or without (`FlowPair`) where the ground truth is not public.
 
+    The constructor of a subclass calls `_set_pairs`.
+
     Attributes:
         read_flow: Reader of the flow files.
         pairs: Files of each pair.
@@ -61,10 +61,9 @@ class FlowDataset(Dataset[FlowPair]):
     read_flow: ClassVar[FlowReader]
     pairs: tuple[PairFiles, ...]
 
-    def __init__(self, root: str | os.PathLike[str], split: str, pairs: Sequence[PairFiles]) -> None:
-        super().__init__(root, split)
+    def _set_pairs(self, pairs: Iterable[PairFiles]) -> None:
         self.pairs = tuple(pairs)
-        self.names = tuple(pair.name for pair in pairs)
+        self.names = tuple(pair.name for pair in self.pairs)
 
     def _read(self, index: int) -> FlowPair:
         pair = self.pairs[index]
@@ -82,18 +81,7 @@ class FlowDataset(Dataset[FlowPair]):
 
 
 def read_pair(pair: PairFiles, read_flow: FlowReader) -> FlowPair:
-    """Read a pair with its flow and masks, as far as they exist.
-
-    Args:
-        pair: The files.
-        read_flow: Reader of the flow file.
-
-    Returns:
-        A `FlowSample`, or a `FlowPair` if there is no flow.
-
-    Raises:
-        InputError: If a file cannot be read or the sizes differ.
-    """
+    """Read a pair with its flow and masks, as far as they exist: a `FlowSample`, or a `FlowPair` without flow."""
     first = image_tensor(pair.first)
     size = (first.shape[2], first.shape[3])
     second = image_tensor(pair.second)
@@ -144,7 +132,7 @@ def read_dense_pfm(path: Path) -> SparseFlow:
     return _split_valid(read_pfm_flow(path))
 
 
-def _split_valid(flow: npt.NDArray[np.float32]) -> SparseFlow:
+def _split_valid(flow: FloatArray) -> SparseFlow:
     """Split an HxWx2 flow, unknown where it is not finite or beyond 1e9, into flow and valid mask."""
     valid = valid_flow(flow)
     return SparseFlow(np.where(valid[..., None], flow, np.float32(0)), valid)
@@ -167,8 +155,8 @@ def _expect_size(tensor: Tensor, size: tuple[int, int], path: Path, image: Path)
 
 def depth_record(
     name: str,
-    image: npt.NDArray[np.float32],
-    depth: npt.NDArray[np.float32],
+    image: FloatArray,
+    depth: FloatArray,
     intrinsics: Tensor | None,
     farthest: float = float("inf"),
 ) -> DepthSample:
@@ -180,9 +168,6 @@ def depth_record(
         depth: H x W, in meters.
         intrinsics: 3 x 3, in pixels, or None.
         farthest: Depths from this value on are invalid, in meters.
-
-    Raises:
-        InputError: If image and depth differ in size.
     """
     if image.shape[:2] != depth.shape:
         raise InputError(

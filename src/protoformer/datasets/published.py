@@ -1,6 +1,8 @@
-"""Published results of other methods, for comparison in evaluation tables."""
+"""Results of other methods, for comparison in evaluation tables."""
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,37 +10,33 @@ from protoformer.errors import InputError
 
 
 @dataclass(frozen=True)
-class PublishedFlow:
-    """Published optical flow result; None where a metric was not reported.
+class PublishedResult:
+    """Scores of another method.
 
     Attributes:
         label: Name of the method.
         measured_on: What it was evaluated on.
-        epe: End-point error averaged over pixels, in pixels.
-        epe_per_image: End-point error averaged per image first, in pixels.
-        fl: Outliers over all pixels, in percent.
-        fl_per_image: Outliers averaged per image first, in percent.
+        scores: Value of each reported metric, by its name in the scores of the task.
+        alignment: For depth, "metric", or "not stated" if the source does not say whether depths were aligned first.
     """
 
     label: str
     measured_on: str
-    epe: float | None = None
-    epe_per_image: float | None = None
-    fl: float | None = None
-    fl_per_image: float | None = None
+    scores: Mapping[str, float]
+    alignment: str = "metric"
 
 
-def _sintel(*rows: tuple[str, float]) -> tuple[PublishedFlow, ...]:
+def _sintel(*rows: tuple[str, float]) -> tuple[PublishedResult, ...]:
     """Build rows for Sintel, where the end-point error is averaged over pixels."""
-    return tuple(PublishedFlow(label, "whole set", epe=epe) for label, epe in rows)
+    return tuple(PublishedResult(label, "whole set", {"epe": epe}) for label, epe in rows)
 
 
-def _kitti(*rows: tuple[str, float, float]) -> tuple[PublishedFlow, ...]:
+def _kitti(*rows: tuple[str, float, float]) -> tuple[PublishedResult, ...]:
     """Build rows for KITTI, where the end-point error is averaged per image and Fl over pixels."""
-    return tuple(PublishedFlow(label, "whole set", epe_per_image=epe, fl=fl) for label, epe, fl in rows)
+    return tuple(PublishedResult(label, "whole set", {"epe_per_image": epe, "fl": fl}) for label, epe, fl in rows)
 
 
-PUBLISHED: dict[tuple[str, str], tuple[PublishedFlow, ...]] = {
+PUBLISHED: dict[tuple[str, str], tuple[PublishedResult, ...]] = {
     ("sintel", "clean"): _sintel(
         ("ProtoFormer, published (C+T)", 1.04),
         ("ProtoFormer, published (mix, trained on these)", 0.48),
@@ -61,94 +59,40 @@ PUBLISHED: dict[tuple[str, str], tuple[PublishedFlow, ...]] = {
 """Results on the training set by (dataset, group), over all valid pixels including occluded ones."""
 
 
-@dataclass(frozen=True)
-class PublishedDepth:
-    """Published depth result; None where a metric was not reported.
-
-    Attributes:
-        label: Name of the method.
-        measured_on: What it was evaluated on.
-        abs_rel: Absolute relative error.
-        sq_rel: Squared relative error, in meters.
-        rmse: Root mean square error, in meters.
-        delta1: Fraction of pixels within a factor of 1.25.
-        row: "metric", or "not stated" if the source does not say whether depths were aligned first.
-    """
-
-    label: str
-    measured_on: str
-    abs_rel: float | None = None
-    sq_rel: float | None = None
-    rmse: float | None = None
-    delta1: float | None = None
-    row: str = "metric"
-
-
-PUBLISHED_DEPTH: dict[str, tuple[PublishedDepth, ...]] = {
-    "kitti-eigen": (PublishedDepth("ProtoFormer, published", "Eigen split", abs_rel=0.062, rmse=2.716, delta1=0.949),),
+PUBLISHED_DEPTH: dict[str, tuple[PublishedResult, ...]] = {
+    "kitti-eigen": (
+        PublishedResult("ProtoFormer, published", "Eigen split", {"abs_rel": 0.062, "rmse": 2.716, "delta1": 0.949}),
+    ),
     "sintel-depth": (
-        PublishedDepth(
-            *("ProtoFormer, published (alignment not stated)", "training set"),
-            abs_rel=0.594,
-            sq_rel=0.538,
-            rmse=0.486,
-            row="not stated",
+        PublishedResult(
+            "ProtoFormer, published (alignment not stated)",
+            "training set",
+            {"abs_rel": 0.594, "sq_rel": 0.538, "rmse": 0.486},
+            "not stated",
         ),
     ),
     "nyuv2": (
-        PublishedDepth("Eigen 2014, published", "654 images", abs_rel=0.215, rmse=0.907, delta1=0.611),
-        PublishedDepth("FastDepth, published", "654 images", rmse=0.604, delta1=0.771),
-        PublishedDepth("P3Depth, published", "654 images", abs_rel=0.104, rmse=0.356, delta1=0.898),
-        PublishedDepth("AdaBins, published", "654 images", abs_rel=0.103, rmse=0.364, delta1=0.903),
+        PublishedResult("Eigen 2014, published", "654 images", {"abs_rel": 0.215, "rmse": 0.907, "delta1": 0.611}),
+        PublishedResult("FastDepth, published", "654 images", {"rmse": 0.604, "delta1": 0.771}),
+        PublishedResult("P3Depth, published", "654 images", {"abs_rel": 0.104, "rmse": 0.356, "delta1": 0.898}),
+        PublishedResult("AdaBins, published", "654 images", {"abs_rel": 0.103, "rmse": 0.364, "delta1": 0.903}),
     ),
 }
 """Results on the test split by dataset, with the evaluation protocol of the dataset."""
 
-
-@dataclass(frozen=True)
-class PublishedTracking:
-    """Published tracking result; None where a metric was not reported.
-
-    Attributes:
-        label: Name of the method.
-        measured_on: What it was evaluated on.
-        success: Area under the success curve, 0 to 1.
-        precision: Precision at 20 pixels, 0 to 1.
-    """
-
-    label: str
-    measured_on: str
-    success: float | None = None
-    precision: float | None = None
-
-
-PUBLISHED_TRACKING: dict[str, tuple[PublishedTracking, ...]] = {
-    "lasot": (PublishedTracking("ProtoFormer, published (with UTT)", "whole test split", 0.648, 0.674),),
-    "trackingnet": (PublishedTracking("ProtoFormer, published (with UTT)", "whole test split", 0.800, 0.772),),
+_WITH_UTT = ("ProtoFormer, published (with UTT)", "whole test split")
+PUBLISHED_TRACKING: dict[str, tuple[PublishedResult, ...]] = {
+    "lasot": (PublishedResult(*_WITH_UTT, {"success": 0.648, "precision": 0.674}),),
+    "trackingnet": (PublishedResult(*_WITH_UTT, {"success": 0.800, "precision": 0.772}),),
 }
 """Results on the test split by dataset."""
 
-
-@dataclass(frozen=True)
-class PublishedStabilization:
-    """Published stabilization result.
-
-    Attributes:
-        label: Name of the method.
-        measured_on: What it was evaluated on.
-        distortion: Distortion score, 0 to 1.
-        stability: Stability score, 0 to 1.
-    """
-
-    label: str
-    measured_on: str
-    distortion: float
-    stability: float
-
-
-PUBLISHED_STABILITY = (
-    PublishedStabilization("ProtoFormer, published (with StabNet)", "the paper's clips", 0.85, 0.80),
-    PublishedStabilization("ProtoFormer, published (with PWStableNet)", "the paper's clips", 0.82, 0.83),
+PUBLISHED_STABILITY = tuple(
+    PublishedResult(f"ProtoFormer, published (with {method})", "the paper's clips", scores)
+    for method, scores in (
+        ("StabNet", {"distortion": 0.85, "stability": 0.80}),
+        ("PWStableNet", {"distortion": 0.82, "stability": 0.83}),
+    )
 )
 """Results of the paper, which does not state its clips or its cropping ratio."""
 
@@ -166,9 +110,6 @@ def peer_results(
     Returns:
         Method -> sample -> metric -> value. Samples are named "<folder of the dataset>/<sample>" (for tracking
         "<sample>"). Empty if there is no such file.
-
-    Raises:
-        InputError: If the file cannot be parsed.
     """
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():
@@ -183,3 +124,31 @@ def peer_results(
             except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 raise InputError(f"{path} is not a table of peers; correct or remove it.") from None
     return {}
+
+
+def peer_rows(
+    root: Path, task: str, own: Mapping[str, Mapping[str, Mapping[str, float]]], columns: Mapping[str, str]
+) -> tuple[PublishedResult, ...]:
+    """Return the mean scores of the methods in `peers.json` over the samples that they cover.
+
+    If the peers cover only some of the samples, the means of the evaluated methods over these samples come first.
+
+    Args:
+        root: Folder of the dataset.
+        task: Key of the task in the file.
+        own: Scores of the evaluated methods: method -> sample -> metric of the file -> value.
+        columns: Metrics of the file, and the score that holds the mean of each.
+    """
+
+    def mean_row(label: str, scores: list[Mapping[str, float]]) -> PublishedResult:
+        means = {score: math.fsum(each[name] for each in scores) / len(scores) for name, score in columns.items()}
+        return PublishedResult(label, f"{len(scores)} of these", means)
+
+    peers = peer_results(root.resolve(), task, tuple(columns))
+    names = {name for samples in own.values() for name in samples}
+    covered = {name for name in names if any(name in samples for samples in peers.values())}
+    rows = [(label, samples) for label, samples in own.items()] if 0 < len(covered) < len(names) else []
+    selected = (
+        (label, [samples[name] for name in covered & samples.keys()]) for label, samples in (*rows, *peers.items())
+    )
+    return tuple(mean_row(label, scores) for label, scores in selected if scores)

@@ -2,13 +2,13 @@
 
 import importlib
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError, closest_name
+from protoformer.io.files import PathLike
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import StabilityPair, TrackSequence
 
@@ -23,7 +23,7 @@ class DatasetEntry:
         splits: Names of the splits.
         default_split: Split that evaluation uses.
         open: Opens the dataset from the root, the split and the options of the dataset.
-        what: One-line description.
+        description: One-line description.
     """
 
     name: str
@@ -31,10 +31,10 @@ class DatasetEntry:
     splits: tuple[str, ...]
     default_split: str
     open: Callable[..., Dataset[Any]]
-    what: str
+    description: str
 
 
-def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> Dataset[Any]:
+def open_dataset(name: str, root: PathLike, split: str | None = None, /, **options: Any) -> Dataset[Any]:
     """Open a dataset by name.
 
     Args:
@@ -42,9 +42,6 @@ def open_dataset(name: str, root: str | os.PathLike[str], split: str | None = No
         root: Folder of the dataset.
         split: Name of the split; None selects the default split.
         **options: Options of the dataset, such as `render_pass`.
-
-    Raises:
-        InputError: If the name, the split or an option is unknown, or files are missing.
     """
     if name not in DATASETS:
         matches = [known for known in DATASETS if name and known.startswith(name)]
@@ -64,7 +61,7 @@ def lazy_dataset(target: str) -> Callable[..., Dataset[Any]]:
     """Return a function that imports the dataset class "package.module:Class" when called, and instantiates it."""
     module, class_name = target.split(":")
 
-    def open_lazily(root: str | os.PathLike[str], split: str, /, **options: Any) -> Dataset[Any]:
+    def open_lazily(root: PathLike, split: str, /, **options: Any) -> Dataset[Any]:
         dataset_class: Callable[..., Dataset[Any]] = getattr(importlib.import_module(module), class_name)
         known_options = [
             option for option in inspect.signature(dataset_class).parameters if option not in ("root", "split")
@@ -117,33 +114,22 @@ DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of `check_dataset`.
+    """Result of `check_dataset`: numbers of samples, and (name, error message) of each broken one."""
 
-    Attributes:
-        found: Number of samples.
-        read: Number of samples that could be read.
-        broken: (name, error message) of each sample with a missing or damaged file.
-    """
-
-    found: int
+    total: int
     read: int
     broken: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class OpenedSplits:
-    """Result of `open_splits`.
+    """Result of `open_splits`: the opened splits, and the error message of each missing one, by name."""
 
-    Attributes:
-        there: Opened splits by name.
-        missing: Error message of each split that could not be opened, by name.
-    """
-
-    there: dict[str, Dataset[Any]]
+    opened: dict[str, Dataset[Any]]
     missing: dict[str, str]
 
 
-def open_splits(name: str, root: str | os.PathLike[str], split: str | None = None, /, **options: Any) -> OpenedSplits:
+def open_splits(name: str, root: PathLike, split: str | None = None, /, **options: Any) -> OpenedSplits:
     """Open one split of a dataset, or all of its splits.
 
     Args:
@@ -151,9 +137,6 @@ def open_splits(name: str, root: str | os.PathLike[str], split: str | None = Non
         root: Folder of the dataset.
         split: Name of the split; None opens "all" if the dataset has it, otherwise every split.
         **options: Options of the dataset.
-
-    Raises:
-        InputError: If no split can be opened.
     """
     if split is None and name in DATASETS:
         splits = DATASETS[name].splits
@@ -174,12 +157,7 @@ def open_splits(name: str, root: str | os.PathLike[str], split: str | None = Non
 
 
 def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Read every sample with all its frames, continuing after errors.
-
-    Args:
-        dataset: The dataset.
-        progress: Called with (done, total) after each sample.
-    """
+    """Read every sample with all its frames, continuing after errors; progress gets (done, total) after each."""
     broken = []
     for index, name in enumerate(dataset.names):
         try:

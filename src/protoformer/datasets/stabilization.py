@@ -1,10 +1,10 @@
 """Video stabilization dataset: DeepStab, pairs of shaky and stable videos of the same scene."""
 
-import os
 from pathlib import Path
 
-from protoformer.datasets.tree import Dataset, choose, expect_files, expect_folder, files_in, parse_bool
+from protoformer.datasets.tree import Dataset, expect_files, expect_folder, files_in, parse_bool
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.synthetic.samples import StabilityPair
 from protoformer.video.reader import VideoFile
 
@@ -18,11 +18,11 @@ class DeepStab(Dataset[StabilityPair]):
     """
 
     name = "deepstab"
+    splits = ("all",)
     trust_headers: bool
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all", *, trust_headers: bool | str = False) -> None:
+    def __init__(self, root: PathLike, split: str = "all", *, trust_headers: bool | str = False) -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         self.trust_headers = parse_bool("trust_headers", trust_headers)
         self._lengths: dict[int, int] = {}
         self._stable = _videos_by_number(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
@@ -55,15 +55,7 @@ class DeepStab(Dataset[StabilityPair]):
 
 
 def count_frames(path: Path, trust_header: bool = False) -> int:
-    """Count the frames of a video by decoding them, or take the number that its header declares, where it does.
-
-    Args:
-        path: The video file.
-        trust_header: Whether to take the declared number.
-
-    Raises:
-        InputError: The file is no video that can be read.
-    """
+    """Count the frames of a video by decoding them, or take the number that its header declares, where it does."""
     video = VideoFile(path)
     return (trust_header and video.info.num_frames) or video.count_frames()
 

@@ -7,7 +7,6 @@ with `present` False, so `boxes[present]` never holds NaN. A valid box of an obj
 """
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch import Tensor
 from protoformer.datasets.tree import (
     IMAGES,
     Dataset,
-    choose,
     expect_equal_counts,
     expect_file,
     expect_files,
@@ -30,7 +28,7 @@ from protoformer.datasets.tree import (
     read_text,
 )
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key
+from protoformer.io.files import PathLike, natural_key
 from protoformer.synthetic.samples import TrackSequence
 
 
@@ -44,8 +42,9 @@ class Lasot(Dataset[TrackSequence]):
     """
 
     name = "lasot"
+    splits = ("train", "test")
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "test") -> None:
+    def __init__(self, root: PathLike, split: str = "test") -> None:
         super().__init__(root, split)
         expect_folder(self.root, "LaSOT", self.root)
         self.names = tuple(self._split_names(split))
@@ -71,7 +70,6 @@ class Lasot(Dataset[TrackSequence]):
         return flat if flat.is_dir() else self.root / name.rpartition("-")[0] / name
 
     def _split_names(self, split: str) -> list[str]:
-        choose("the split", split, ("train", "test"))
         if split == "test":
             return self._read_names("testing_set.txt")
         if (self.root / "training_set.txt").is_file():
@@ -94,10 +92,11 @@ class TrackingNet(Dataset[TrackSequence]):
     """
 
     name = "trackingnet"
+    splits = ("train", "test")
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: PathLike,
         split: str = "test",
         *,
         chunks: str | int | Sequence[str | int] | None = None,
@@ -122,7 +121,6 @@ class TrackingNet(Dataset[TrackSequence]):
         return track_sequence(path.stem, frames, boxes)
 
     def _parts(self, split: str, chunks: str | int | Sequence[str | int] | None) -> list[Path]:
-        choose("the split", split, ("train", "test"))
         if split == "test":
             return [expect_folder(self.root / "TEST", "the test part of TrackingNet", self.root)]
         if chunks is not None:
@@ -143,12 +141,12 @@ class Otb(Dataset[TrackSequence]):
     """
 
     name = "otb"
+    splits = ("all",)
     FIRST_FRAMES: ClassVar[dict[str, int]] = {"BlurCar1": 247, "BlurCar3": 3, "BlurCar4": 18, "David": 300}
     """Number of the frame that the first box belongs to, for clips that the benchmark does not start at frame 1."""
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         clips = folders_in(expect_folder(self.root, "OTB", self.root))
         self._boxes = [path for clip in clips for path in files_in(clip, "groundtruth_rect*.txt")]
         expect_files(len(self._boxes), "clip with a groundtruth_rect.txt", self.root)
@@ -176,10 +174,10 @@ class Vot(Dataset[TrackSequence]):
     """
 
     name = "vot"
+    splits = ("all",)
 
-    def __init__(self, root: str | os.PathLike[str], split: str = "all") -> None:
+    def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        choose("the split", split, ("all",))
         expect_folder(self.root, "VOT", self.root)
         listing = self.root / "list.txt"
         if listing.is_file():
@@ -201,13 +199,9 @@ class Vot(Dataset[TrackSequence]):
 
 
 def track_sequence(name: str, frames: Sequence[Path], boxes: Tensor, occluded: Tensor | None = None) -> TrackSequence:
-    """Build a sample from T frames and their boxes.
+    """Build a sample from T frames and their boxes, T x 4, (x, y, w, h) in pixels; invalid boxes become NaN.
 
-    Args:
-        name: Name of the sequence.
-        frames: T image paths.
-        boxes: T x 4, (x, y, w, h) in pixels; invalid boxes become NaN.
-        occluded: T, bool; where the object is not visible.
+    `occluded`: T, bool; where the object is not visible.
     """
     valid = boxes.isfinite().all(dim=1) & (boxes[:, 2:] > 0).all(dim=1)
     present = valid if occluded is None else valid & ~occluded
@@ -225,9 +219,6 @@ def read_boxes(path: Path, polygons: bool = False) -> Tensor:
 
     Returns:
         T x 4, float32, as stored.
-
-    Raises:
-        InputError: If a line is not a box, or there are none.
     """
     boxes = []
     for number, line in enumerate(read_text(path).rstrip().splitlines(), start=1):

@@ -5,7 +5,6 @@ when the dataset is opened; a missing or damaged file does so when its sample is
 """
 
 import dataclasses
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import natural_key, open_input, system_reason
+from protoformer.io.files import PathLike, is_file, is_folder, natural_key, open_input, system_reason
 
 S = TypeVar("S", covariant=True)
 
@@ -30,20 +29,22 @@ class Dataset(ABC, Generic[S]):
 
     Attributes:
         name: Name of the dataset.
+        splits: Names of its splits; empty: any.
         root: Folder (or file) of the dataset.
         split: Name of the split.
         names: Name of each sample.
     """
 
     name: ClassVar[str]
+    splits: ClassVar[tuple[str, ...]] = ()
     root: Path
     split: str
     names: tuple[str, ...]
 
-    def __init__(self, root: str | os.PathLike[str], split: str) -> None:
-        self.root = Path(root)
-        self.split = split
-        self.names = ()
+    def __init__(self, root: PathLike, split: str) -> None:
+        self.root, self.split, self.names = Path(root), split, ()
+        if self.splits:
+            choose("the split", split, self.splits)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -85,16 +86,7 @@ def numbered_files(folder: Path, suffixes: Collection[str] = IMAGES) -> dict[int
 
 
 def select_folders(folders: list[Path], names: str | Sequence[str] | None, parent: Path) -> list[Path]:
-    """Select folders by name.
-
-    Args:
-        folders: Folders to select from.
-        names: Names, or one comma-separated string; None selects all folders.
-        parent: Parent folder, named in the error message.
-
-    Raises:
-        InputError: If a name is not among the folders.
-    """
+    """Select folders of `parent` by their names, a sequence or one comma-separated string; None selects all."""
     if names is None:
         return folders
     requested = _split_commas(names)
@@ -131,23 +123,7 @@ def parse_bool(option: str, value: str | bool) -> bool:
     return choose(option, str(value).strip().lower(), ("true", "false", "1", "0")) in ("true", "1")
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder; False if the system rejects the path."""
-    try:
-        return path.is_dir()
-    except OSError:  # for example a name that is too long
-        return False
-
-
-def is_file(path: Path) -> bool:
-    """Return whether a path is a regular file; False if the system rejects the path."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
-def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
+def expect_folder(path: PathLike, what: str, root: Path | None = None) -> Path:
     """Return the path of an existing folder, or raise `InputError`.
 
     Args:
@@ -165,7 +141,7 @@ def expect_folder(path: str | os.PathLike[str], what: str, root: Path | None = N
     return folder
 
 
-def expect_file(path: str | os.PathLike[str], what: str, root: Path | None = None) -> Path:
+def expect_file(path: PathLike, what: str, root: Path | None = None) -> Path:
     """Return the path of an existing file, or raise `InputError`; arguments as in `expect_folder`."""
     file = Path(path)
     if not is_file(file):
@@ -244,7 +220,7 @@ Names = str | Sequence[str] | None
 """Names to select, or one comma-separated string; None selects all."""
 
 
-def variant_folders(root: str | os.PathLike[str], scenes: Names, variants: Names) -> list[Path]:
+def variant_folders(root: PathLike, scenes: Names, variants: Names) -> list[Path]:
     """List the folders `Scene01/<variant>` of Virtual KITTI 2, scene by scene."""
     base = expect_folder(root, "the folder of Scene01, Scene02 and others")
     folders = [folder for folder in folders_in(base) if re.fullmatch(r"Scene[0-9]+", folder.name)]

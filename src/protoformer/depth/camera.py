@@ -18,8 +18,8 @@ from protoformer.io.image_input import ImageLike
 
 ASSUMED_FOV = 60.0
 """Field of view along the longer image side of an unknown camera, degrees: about that of a phone."""
-FILM_DIAGONAL = math.hypot(36.0, 24.0)
-"""Diagonal of 35 mm film, millimeters."""
+FULL_FRAME_DIAGONAL = math.hypot(36.0, 24.0)
+"""Diagonal of a full-frame (35 mm) sensor, millimeters."""
 FOV_BOUNDS = (0.01, 179.0)
 """Accepted fields of view, degrees: beyond the longest telephoto lens to nearly the limit of a pinhole camera."""
 FOCAL_BOUNDS = (1e-3, 1e8)
@@ -60,9 +60,6 @@ class CameraHint:
         focal: focal length, pixels of the image.
         intrinsics: 3 x 3, pixels of the image.
         fov: horizontal field of view, degrees.
-
-    Raises:
-        InputError: if more than one is given, or a value is not possible.
     """
 
     focal: float | None = None
@@ -90,15 +87,9 @@ class CameraHint:
 
 
 def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | None = None) -> Camera:
-    """Determine the camera of an image: from the hint, else from EXIF, else by a default field of view.
+    """Determine the camera of an image of (height, width): from the hint, else from EXIF, else by a default view angle.
 
-    Args:
-        size: (height, width) of the image.
-        hint: camera parameters given by the user.
-        image: image as the user passed it; files and PIL images may contain EXIF data.
-
-    Raises:
-        InputError: if the focal length that follows from the hint is not possible.
+    Files and PIL images, as the user passed them, may contain EXIF data.
     """
     height, width = size
     if hint.intrinsics is not None:
@@ -114,7 +105,7 @@ def resolve_camera(size: tuple[int, int], hint: CameraHint, image: ImageLike | N
     if isinstance(image, DecodedImage):
         exif_focal = image.focal_in_35mm
     if exif_focal is not None:
-        focal = exif_focal / FILM_DIAGONAL * math.hypot(height, width)
+        focal = exif_focal / FULL_FRAME_DIAGONAL * math.hypot(height, width)
         if _in_bounds(focal, FOCAL_BOUNDS):  # an invalid EXIF value must not make the image unreadable
             return Camera(_make_intrinsics(focal, size), "exif")
     return Camera(_make_intrinsics(focal_from_fov(ASSUMED_FOV, max(height, width)), size), "assumed")

@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.depth.result import DepthResult
 from protoformer.depth.video import DepthFrame
 from protoformer.viz.colormaps import depth_to_color
-from protoformer.viz.html import MOST_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
+from protoformer.viz.html import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 from protoformer.viz.images import Pixels, frame_pixels
 
 
@@ -44,7 +44,7 @@ _LEVELS = 2**16 - 1
 
 
 def depth_viewer_data(
-    result: DepthResult, image: Pixels, colors: tuple[float, float], most_cells: int = MOST_CELLS
+    result: DepthResult, image: Pixels, colors: tuple[float, float], max_cells: int = MAX_CELLS
 ) -> dict[str, Any]:
     """Serialize a depth result for the interactive viewer.
 
@@ -52,7 +52,7 @@ def depth_viewer_data(
         result: depth to show.
         image: uint8 H x W x 3.
         colors: depths of the first and the last color, meters.
-        most_cells: largest number of depths to include.
+        max_cells: largest number of depths to include.
 
     Returns:
         A JSON-serializable dict. `image`, `depth`: images as data URIs. `width`, `height`: pixels. `step`: sampling
@@ -60,7 +60,7 @@ def depth_viewer_data(
         from `low` (0) to `high` (65535). `confidence`: base64 of uint8, 255 is 1. `near`, `far`: the colors' depths.
     """
     _, height, width = result.depth.shape
-    step = cell_step(height, width, most_cells)
+    step = cell_step(height, width, max_cells)
     logs = result.depth[0, ::step, ::step].float().cpu().log().numpy()
     low, high = float(logs.min()), float(logs.max())
     levels = (logs - low) / max(high - low, 1e-9) * _LEVELS

@@ -63,9 +63,6 @@ class DepthEngine:
         working: (height, width) at which the network runs.
         focal: focal length, pixels of the working size.
         batch_size: batch size.
-
-    Raises:
-        InputError: if an option is invalid or memory is not sufficient.
     """
 
     def __init__(
@@ -158,22 +155,14 @@ class DepthEngine:
 
 
 def choose_batch_size(batch_size: int | None, device: torch.device) -> int:
-    """Return a valid batch size; None chooses it by device.
-
-    Raises:
-        InputError: if it is below 1.
-    """
+    """Return a valid batch size; None chooses it by device."""
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")
     return batch_size or (MAX_BATCH_SIZE if device.type == "cuda" else 1)
 
 
 def depth_confidence(log_scale: Tensor) -> Tensor:
-    """Return the probability, in [0, 1], that the depth error is below 10 %.
-
-    Args:
-        log_scale: logarithm of the Laplace scale of the log depth's error, any shape.
-    """
+    """Return the probability that the depth error is below 10 %, given the log of the log depth's Laplace scale."""
     return flow_confidence(log_scale - math.log(math.log1p(CONFIDENCE_TOLERANCE)))
 
 
@@ -185,17 +174,7 @@ def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch_size: int = 1) -> None:
-    """Check that depth inference fits into the free memory.
-
-    Args:
-        size: (height, width) of the images.
-        working: (height, width) at which the network runs.
-        device: device of the network.
-        batch_size: batch size.
-
-    Raises:
-        InputError: if memory is not sufficient.
-    """
+    """Check that inference on a batch of images of (height, width) at a working size fits into the free memory."""
     height, width = size
     padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)

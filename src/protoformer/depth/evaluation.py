@@ -1,7 +1,5 @@
 """Evaluation of depth methods on benchmark datasets."""
 
-import csv
-import io
 import math
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
@@ -12,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_DEPTH, PublishedDepth
+from protoformer.datasets.published import PUBLISHED_DEPTH, PublishedResult
 from protoformer.datasets.tree import Dataset
 from protoformer.depth.metrics import (
     COLUMNS,
@@ -27,12 +25,13 @@ from protoformer.depth.metrics import (
 from protoformer.depth.metrics import ROWS as METRIC_ROWS
 from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
+from protoformer.io.files import csv_text
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.metrics import Averages
 from protoformer.viz.colormaps import default_depth_range, depth_to_color
-from protoformer.viz.images import Pixels, draw_gray, to_uint8
-from protoformer.viz.text import WorstSamples, score_table
+from protoformer.viz.images import Pixels, draw_gray, stack_2x2, to_uint8
+from protoformer.viz.text import WorstSamples, format_score, score_table
 
 
 class DepthMetric(Averages):
@@ -65,35 +64,30 @@ class DepthRules:
 
     Attributes:
         crop: evaluated image region; None for the whole image.
-        nearest: lower bound of the true depth, meters, exclusive.
-        farthest: upper bound of the true depth, meters, exclusive.
+        min_depth: lower bound of the true depth, meters, exclusive.
+        max_depth: upper bound of the true depth, meters, exclusive.
     """
 
     crop: Crop | None = None
-    nearest: float = 1e-3
-    farthest: float = 80.0
+    min_depth: float = 1e-3
+    max_depth: float = 80.0
 
     def __str__(self) -> str:
         region = {None: "whole image", "garg": "Garg's crop", "eigen": "Eigen's crop"}[self.crop]
-        return f"{region}, true depth from {self.nearest:g} to {self.farthest:g} m"
+        return f"{region}, true depth from {self.min_depth:g} to {self.max_depth:g} m"
 
 
 RULES: dict[str, DepthRules] = {
     "kitti-eigen": DepthRules("garg"),
-    "nyuv2": DepthRules("eigen", farthest=10.0),
-    "rgbd": DepthRules(farthest=10.0),
+    "nyuv2": DepthRules("eigen", max_depth=10.0),
+    "rgbd": DepthRules(max_depth=10.0),
 }
 """Rules of the benchmarks; other datasets are evaluated over the whole image, up to 80 m."""
 
 
 @dataclass(frozen=True)
 class DepthSampleScore:
-    """Scores of one sample.
-
-    Attributes:
-        name: name of the sample.
-        table: its scores.
-    """
+    """Scores of one sample."""
 
     name: str
     table: DepthTable
@@ -104,12 +98,9 @@ class DepthEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: name of the dataset.
-        method: name of the method.
         rules: selection of the evaluated pixels.
         table: means over images.
-        samples: scores of each image.
-        others: published results to compare with.
+        others: results of other methods to compare with.
         without_truth: number of images that were skipped because they have no evaluated ground truth.
     """
 
@@ -118,7 +109,7 @@ class DepthEvaluation:
     rules: DepthRules
     table: DepthTable
     samples: tuple[DepthSampleScore, ...]
-    others: tuple[PublishedDepth, ...]
+    others: tuple[PublishedResult, ...]
     without_truth: int
 
 
@@ -148,7 +139,7 @@ def constant_method(
     means = []
     for index in range(len(dataset)):
         sample = dataset[index]
-        mask = sample.valid & (sample.depth > rules.nearest) & (sample.depth < rules.farthest)
+        mask = sample.valid & (sample.depth > rules.min_depth) & (sample.depth < rules.max_depth)
         if mask.any():
             means.append(float(sample.depth[mask].double().mean()))
         if progress:
@@ -182,7 +173,7 @@ def evaluate_depth(
     """
     rules = RULES.get(names[0], DepthRules()) if rules is None else rules
 
-    metric = DepthMetric(minimum=rules.nearest, maximum=rules.farthest, crop=rules.crop)
+    metric = DepthMetric(minimum=rules.min_depth, maximum=rules.max_depth, crop=rules.crop)
     scored: list[DepthSampleScore] = []
     for index in range(len(dataset)):
         sample = dataset[index]
@@ -207,7 +198,7 @@ def evaluate_depth(
     )
 
 
-def _score_sample(metric: "DepthMetric", depth: Tensor, sample: DepthSample) -> DepthTable:
+def _score_sample(metric: DepthMetric, depth: Tensor, sample: DepthSample) -> DepthTable:
     """Return the scores of one sample and add it to the metric."""
     height, width = sample.depth.shape[2:]
     if metric.crop == "eigen" and (height, width) != EIGEN_SIZE:
@@ -224,13 +215,12 @@ def _score_sample(metric: "DepthMetric", depth: Tensor, sample: DepthSample) -> 
 
 def depth_csv(evaluation: DepthEvaluation) -> str:
     """Format all scores as CSV, three rows per sample."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "row", *(field.name for field in fields(DepthScores))])
-    for sample in evaluation.samples:
-        for label, row in ROWS.items():
-            writer.writerow([sample.name, label, *astuple(getattr(sample.table, row))])
-    return text.getvalue()
+    rows = (
+        [sample.name, label, *astuple(getattr(sample.table, row))]
+        for sample in evaluation.samples
+        for label, row in ROWS.items()
+    )
+    return csv_text((["name", "row", *(field.name for field in fields(DepthScores))], *rows))
 
 
 TABLE_COLUMNS = {"AbsRel": "abs_rel", "SqRel": "sq_rel", "RMSE": "rmse", "d<1.25": "delta1"}
@@ -252,17 +242,13 @@ def depth_tables(evaluation: DepthEvaluation) -> tuple[Table, Table]:
     details = score_table(f"{name}, in detail", "", ("row",), OWN_TABLE_COLUMNS)
     for label, row in ROWS.items():
         scores = getattr(evaluation.table, row)
-        own = (_format_score(getattr(scores, field)) for field in TABLE_COLUMNS.values())
+        own = (format_score(getattr(scores, field), 3) for field in TABLE_COLUMNS.values())
         comparison.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
-        details.add_row(label, *(_format_score(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
+        details.add_row(label, *(format_score(getattr(scores, field), 3) for field in OWN_TABLE_COLUMNS.values()))
     for other in evaluation.others:
-        cells = (_format_score(getattr(other, field, None)) for field in TABLE_COLUMNS.values())
-        comparison.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
+        cells = (format_score(other.scores.get(field), 3) for field in TABLE_COLUMNS.values())
+        comparison.add_row(other.alignment, Text(other.label), other.measured_on, *cells, style="dim")
     return comparison, details
-
-
-def _format_score(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 class WorstDepths(WorstSamples):
@@ -290,6 +276,5 @@ def draw_depth_comparison(sample: DepthSample, depth: Tensor) -> Pixels:
     true_colors = depth_to_color(truth.where(valid, 0.0).numpy(), *colors)
     error = (depth[0].cpu() - truth).abs() / truth.where(valid, 1.0) * valid
     error_image = np.repeat(draw_gray(error / WHITE_ERROR)[..., None], 3, axis=2)
-    top = np.concatenate((to_uint8(sample.image[0]), true_colors), axis=1)
-    bottom = np.concatenate((depth_to_color(depth[0].cpu().numpy(), *colors), error_image), axis=1)
-    return np.concatenate((top, bottom))
+    predicted_colors = depth_to_color(depth[0].cpu().numpy(), *colors)
+    return stack_2x2(to_uint8(sample.image[0]), true_colors, predicted_colors, error_image)

@@ -41,30 +41,18 @@ class DepthLoss:
 
 
 def valid_depth_mask(depth: Tensor, valid: Tensor, nearest: float, farthest: float) -> Tensor:
-    """Return the mask of pixels that enter the loss: valid ones between two depths.
+    """Return the pixels that enter the loss, N x 1 x H x W: valid ones with a depth between two bounds, exclusive.
 
-    Args:
-        depth: true depth, N x 1 x H x W, meters.
-        valid: N x 1 x H x W, bool.
-        nearest: lower bound, meters, exclusive.
-        farthest: upper bound, meters, exclusive.
-
-    Returns:
-        N x 1 x H x W, bool.
+    `depth` is the true depth, N x 1 x H x W, and the bounds are in meters; `valid` is N x 1 x H x W, bool.
     """
     mask: Tensor = valid & (depth > nearest) & (depth < farthest)
     return mask
 
 
 def silog(error: Tensor, mask: Tensor) -> Tensor:
-    """Scale-invariant log loss, 10 sqrt(mean d^2 - 0.85 (mean d)^2), over the masked pixels of the batch.
+    """Scale-invariant log loss, 10 sqrt(mean d^2 - 0.85 (mean d)^2), over the masked pixels of the batch: scalar.
 
-    Args:
-        error: error d of the log depth, N x 1 x H x W, 0 outside the mask.
-        mask: N x 1 x H x W, bool.
-
-    Returns:
-        Scalar; close to 0 if the mask is empty.
+    `error` is the error d of the log depth, N x 1 x H x W, 0 outside the mask. Close to 0 if the mask is empty.
     """
     pixels = mask.sum().clamp_min(1)
     mean, square = error.sum() / pixels, error.square().sum() / pixels

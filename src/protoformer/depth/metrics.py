@@ -63,9 +63,6 @@ def crop_window(crop: Crop | None, height: int, width: int) -> tuple[slice, slic
     garg: rows .40810811 to .99189189 and columns .03594771 to .96405229 of any size, both ends rounded down, the end
     exclusive (375 x 1242: rows 153:371, columns 44:1197). eigen: rows 45:471, columns 41:601 of 480 x 640; there is no
     agreed way to scale it.
-
-    Raises:
-        ValueError: if the crop is "eigen" and the size is not 480 x 640.
     """
     if crop is None:
         return slice(0, height), slice(0, width)
@@ -107,15 +104,7 @@ def depth_scores(
 
 
 def scale_and_shift(depth: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit s and t that minimize sum (s depth + t - truth)^2.
-
-    Args:
-        depth: predicted depth, N values, meters, at least one.
-        truth: true depth, N values, meters.
-
-    Returns:
-        Scale s and shift t; 0 and the mean of the truth if the prediction is constant.
-    """
+    """Fit s and t that minimize sum (s depth + t - truth)^2 over N values, N > 0; s is 0 if the depth is constant."""
     mean = depth.mean()
     centered = depth - mean
     variance = centered.square().sum()
@@ -187,11 +176,7 @@ def mean_depth_table(total: Tally) -> DepthTable:
 
 
 def check_depth_options(minimum: float, maximum: float, crop: Crop | None) -> None:
-    """Validate the options of `depth_scores`.
-
-    Raises:
-        ValueError: if the bounds are not positive and increasing, or the crop is unknown.
-    """
+    """Validate the options of `depth_scores`."""
     if not 0 < minimum < maximum:
         raise ValueError(f"the depth bounds must satisfy 0 < minimum < maximum, not {minimum:g} .. {maximum:g}")
     if crop is not None and crop not in get_args(Crop):
@@ -210,9 +195,6 @@ def depth_flicker(depths: Tensor, flows: Tensor, visible: Tensor) -> float:
 
     Returns:
         The flicker; 0.01 is a change of 1 % per frame. NaN if no pixel is visible.
-
-    Raises:
-        ValueError: if the shapes do not match.
     """
     frames, _, height, width = depths.shape
     shapes = {"flows": (frames - 1, 2, height, width), "visible": (frames - 1, 1, height, width)}

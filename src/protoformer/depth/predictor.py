@@ -132,9 +132,6 @@ class DepthPredictor(SummaryRepr):
 
         Returns:
             One result per image, in order.
-
-        Raises:
-            InputError: as in `depth`.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
         half = use_half_precision(self.device, precision)
@@ -244,13 +241,8 @@ class DepthPredictor(SummaryRepr):
         return explain_image(self.network.encoder_of("depth"), pixels, resized, depth_padding(resized), result.depth)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically.
-
-        Args:
-            path: output path.
-            half: store float16.
-        """
-        save_weights(self.network, path, trained=self.trained, half=half)
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
+        save_weights(self.network, path, trained=self.trained, task="depth", half=half)
 
     def _result(
         self,

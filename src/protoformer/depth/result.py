@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from protoformer.depth.metrics import scale_and_shift
 from protoformer.errors import InputError, closest_name
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.geometry.warps import pixel_grid
-from protoformer.io.files import check_output, short_repr, write_atomically
+from protoformer.io.files import PathLike, check_output, short_repr, write_atomically
 from protoformer.io.image_input import ImageLike, as_image
 from protoformer.io.kitti import write_kitti_depth, write_mm_depth
 from protoformer.io.png import encode_png
@@ -40,11 +39,7 @@ DepthRange = str | tuple[float, float] | None
 
 
 def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
-    """Convert a depth range option to (nearest, farthest) in meters; None stays None.
-
-    Raises:
-        InputError: if the name is unknown or the numbers are not a valid range.
-    """
+    """Convert a depth range option to (nearest, farthest) in meters; None stays None."""
     if isinstance(depth_range, str):
         if depth_range not in RANGES:
             close = closest_name(depth_range, list(RANGES))
@@ -70,12 +65,7 @@ def check_depth_range(depth_range: DepthRange) -> tuple[float, float] | None:
 
 
 def network_range(config: ModelConfig, focal: float) -> tuple[float, float]:
-    """Return the range of depths, meters, that a network can predict.
-
-    Args:
-        config: configuration of the network.
-        focal: focal length, pixels of the working size.
-    """
+    """Return the range of depths, meters, that a network predicts at a focal length, pixels of the working size."""
     return config.depth.min_depth * focal / CANONICAL_FOCAL, config.depth.max_depth * focal / CANONICAL_FOCAL
 
 
@@ -84,19 +74,8 @@ _COLOR_FIELDS = [("red", "u1"), ("green", "u1"), ("blue", "u1")]
 _PLY_TYPES = {"<f4": "float", "u1": "uchar"}
 
 
-def write_ply(
-    path: str | os.PathLike[str], points: npt.NDArray[np.float32], colors: npt.NDArray[np.uint8] | None = None
-) -> None:
-    """Write a binary .ply file, atomically.
-
-    Args:
-        path: output path.
-        points: N x 3 (x, y, z).
-        colors: uint8 N x 3 RGB, or None.
-
-    Raises:
-        InputError: if a shape or type is wrong.
-    """
+def write_ply(path: PathLike, points: npt.NDArray[np.float32], colors: npt.NDArray[np.uint8] | None = None) -> None:
+    """Write points, N x 3 (x, y, z), with optional colors, uint8 N x 3 RGB, as a binary .ply file, atomically."""
     if points.ndim != 2 or points.shape[1] != 3:
         raise InputError(f"points are N x 3, not of shape {points.shape}; reshape them first.")
     if colors is not None and (colors.shape != points.shape or colors.dtype != np.uint8):
@@ -132,7 +111,7 @@ class PointCloud:
     def __len__(self) -> int:
         return len(self.points)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write a binary .ply file, atomically."""
         if Path(path).suffix.lower() != ".ply":
             raise InputError(f"points cannot be written to {path} by that suffix; give one ending in .ply.")
@@ -182,15 +161,12 @@ MIN_ALIGNED_DEPTH = 1e-3
 _FORMAT_BY_SUFFIX = {".npy": "npy", ".png": "picture", ".ply": "ply"}
 
 
-def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
+def depth_format(path: PathLike, named: str | None = None) -> str:
     """Return the output format for a path.
 
     Args:
         path: output path.
         named: requested format, one of `DEPTH_FORMATS`; None chooses by suffix, .npy, .png (color image) or .ply.
-
-    Raises:
-        InputError: if the format is unknown or does not match the suffix.
     """
     if named is not None and named not in DEPTH_FORMATS:
         raise InputError(f"there is no depth format {named!r}; choose one of {', '.join(DEPTH_FORMATS)}.")
@@ -238,7 +214,7 @@ class DepthResult(SummaryRepr):
             raise InputError(UNKNOWN_IMAGES)
         return self.explainer(self)
 
-    def save(self, path: str | os.PathLike[str], format: str | None = None, image: ImageLike | None = None) -> None:
+    def save(self, path: PathLike, format: str | None = None, image: ImageLike | None = None) -> None:
         """Write the depth to a file, atomically.
 
         Args:
@@ -277,9 +253,6 @@ class DepthResult(SummaryRepr):
         Args:
             image: colors of the points, an image of the same size.
             jump: drop points next to a relative depth edge of more than this fraction, such as 0.1; None keeps all.
-
-        Raises:
-            InputError: if the image has another size.
         """
         pixels = None if image is None else as_image(image)[0]
         if pixels is not None and pixels.shape[1:] != self.depth.shape[1:]:
@@ -298,9 +271,6 @@ class DepthResult(SummaryRepr):
         Args:
             reference: 1 x H x W or H x W, meters.
             valid: mask of valid reference pixels, bool, same shape; None: where the reference is finite and positive.
-
-        Raises:
-            InputError: if a shape or type is wrong, or no pixel is valid.
         """
         truth, mask = _check_reference(reference, valid, self.depth)
         depth = self.depth.double().cpu()

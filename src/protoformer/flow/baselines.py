@@ -47,19 +47,7 @@ BASELINES: dict[str, Callable[[GrayPair], Flow]] = {
 
 
 def baseline_flow(method: str, first: Tensor, second: Tensor) -> Tensor:
-    """Compute optical flow with a classical method.
-
-    Args:
-        method: a key of `BASELINES`.
-        first: first image, 3 x H x W in [0, 1].
-        second: second image, 3 x H x W in [0, 1].
-
-    Returns:
-        Flow from the first to the second image, 2 x H x W, pixels.
-
-    Raises:
-        InputError: if the images are too small for the method.
-    """
+    """Compute the flow between two images, 3 x H x W in [0, 1], with one of `BASELINES`: 2 x H x W, pixels."""
     try:
         flow = BASELINES[method]((_to_gray(first), _to_gray(second)))
     except cv2.error:

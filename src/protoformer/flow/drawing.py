@@ -9,7 +9,7 @@ from torch import Tensor
 from protoformer.flow.result import FlowResult
 from protoformer.flow.video import FlowFrame
 from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.html import MOST_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
+from protoformer.viz.html import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 from protoformer.viz.images import Pixels, frame_pixels
 
 ROWS_PER_BAND = 128
@@ -110,14 +110,14 @@ def _arrow_spacing(size: tuple[int, ...]) -> int:
 _LEVELS = 2**15 - 1
 
 
-def flow_viewer_data(result: FlowResult, image: Pixels, scale: float, most_cells: int = MOST_CELLS) -> dict[str, Any]:
+def flow_viewer_data(result: FlowResult, image: Pixels, scale: float, max_cells: int = MAX_CELLS) -> dict[str, Any]:
     """Serialize a flow result for the interactive viewer.
 
     Args:
         result: flow to show.
         image: first image, uint8 H x W x 3.
         scale: motion of fully saturated colors, pixels.
-        most_cells: largest number of vectors to include.
+        max_cells: largest number of vectors to include.
 
     Returns:
         A JSON-serializable dict. `image`, `flow`: images as data URIs. `width`, `height`: pixels. `step`: sampling
@@ -125,7 +125,7 @@ def flow_viewer_data(result: FlowResult, image: Pixels, scale: float, most_cells
         then all rows of v, in multiples of `unit` pixels. `confidence`: base64 of uint8, 255 is 1. `scale`: as given.
     """
     height, width = result.flow.shape[1:]
-    step = cell_step(height, width, most_cells)
+    step = cell_step(height, width, max_cells)
     vectors = result.flow[:, ::step, ::step].float().cpu().numpy()
     unit = float(np.abs(vectors).max()) / _LEVELS or 1.0
     return {

@@ -64,14 +64,7 @@ class FlowEngine:
             self._encode, self._decode = CudaGraph(self._run_encoder), CudaGraph(self._run_decoder)
 
     def encode(self, frames: Sequence[Tensor]) -> list[EncodedFrame]:
-        """Encode frames.
-
-        Args:
-            frames: 3 x H x W each, uint8 or float in [0, 1].
-
-        Returns:
-            One encoded frame per input.
-        """
+        """Encode frames, 3 x H x W each, uint8 or float in [0, 1]."""
         frames = [self._to_working_size(frame.to(self._device)) for frame in frames]
         crops = [(frame, tile) for frame in frames for tile in self._tiles]
         features = torch.cat(
@@ -153,37 +146,21 @@ class FlowEngine:
 
 
 def predict_flow(prediction: FlowPrediction, zoom: float = 1.0) -> Tensor:
-    """Concatenate the last flow of a prediction and its confidence.
+    """Concatenate the last flow, pixels at the working size, and its confidence in [0, 1]: B x 3 x h x w.
 
-    Args:
-        prediction: network output at the working size.
-        zoom: working size divided by image size; the confidence refers to pixels of the image.
-
-    Returns:
-        B x 3 x h x w: flow in pixels at the working size, and confidence in [0, 1].
+    `zoom` is the working size divided by the image size; the confidence refers to pixels of the image.
     """
     flow, log_scale = prediction.flows[-1].float(), prediction.log_scales[-1].float()
     return torch.cat((flow, flow_confidence(log_scale - math.log(zoom))), dim=1)
 
 
 def flow_confidence(log_scale: Tensor) -> Tensor:
-    """Return the probability that a Laplace-distributed error is below one pixel.
-
-    Args:
-        log_scale: natural logarithm of the Laplace scale, any shape.
-
-    Returns:
-        Probability in [0, 1], same shape.
-    """
+    """Return the probability that a Laplace-distributed error is below one pixel, given the logarithm of its scale."""
     return -torch.expm1(-torch.exp(-log_scale))
 
 
 def check_num_updates(num_updates: int | None) -> None:
-    """Validate a number of refinement updates; None means the network's default.
-
-    Raises:
-        InputError: if it is not a positive integer.
-    """
+    """Validate a number of refinement updates; None means the network's default."""
     if num_updates is not None and (not isinstance(num_updates, int) or num_updates < 1):
         raise InputError(f"{num_updates!r} updates cannot be run; give a whole number, 1 or more.")
 

@@ -1,8 +1,5 @@
 """Evaluation of optical flow methods on benchmark datasets."""
 
-import csv
-import io
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,22 +10,22 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED, PublishedFlow, peer_results
+from protoformer.datasets.published import PUBLISHED, PublishedResult, peer_rows
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.flow.metrics import COLUMNS, FlowScores, flow_scores, flow_tally, mean_flow_scores
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import Tile, predict_tiled, working_size
 from protoformer.geometry.resizing import resize, resize_flow
-from protoformer.io.files import leads_out, make_folder
+from protoformer.io.files import csv_text, is_outside, make_folder
 from protoformer.io.float_formats import write_flo
 from protoformer.io.kitti import write_kitti_flow
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import FlowPair, FlowSample
 from protoformer.training.metrics import Averages
 from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.images import Pixels, draw_gray, to_uint8
-from protoformer.viz.text import WorstSamples, score_table
+from protoformer.viz.images import Pixels, draw_gray, stack_2x2, to_uint8
+from protoformer.viz.text import WorstSamples, format_score, score_table
 
 
 class FlowMetric(Averages):
@@ -58,13 +55,7 @@ SUBMISSIONS = ("sintel", "kitti-2012", "kitti-2015")
 
 @dataclass(frozen=True)
 class SampleScore:
-    """Scores of one sample.
-
-    Attributes:
-        name: name of the sample.
-        group: group of samples that it belongs to; see `sample_group`.
-        scores: its scores.
-    """
+    """Scores of one sample and the group of samples that it belongs to; see `sample_group`."""
 
     name: str
     group: str
@@ -76,11 +67,8 @@ class FlowEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: name of the dataset.
-        method: name of the method.
         groups: scores of each group of samples.
-        samples: scores of each sample.
-        others: published results to compare with, by group.
+        others: results of other methods to compare with, by group.
         without_truth: number of pairs that were skipped because they have no ground truth.
     """
 
@@ -88,7 +76,7 @@ class FlowEvaluation:
     method: str
     groups: dict[str, FlowScores]
     samples: tuple[SampleScore, ...]
-    others: dict[str, tuple[PublishedFlow, ...]]
+    others: dict[str, tuple[PublishedResult, ...]]
     without_truth: int
 
 
@@ -175,7 +163,7 @@ def evaluate_flow(
     )
 
 
-def _score_sample(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> FlowScores:
+def _score_sample(metric: FlowMetric, flow: Tensor, sample: FlowSample) -> FlowScores:
     """Return the scores of one sample and add it to the metric."""
     try:
         metric.update(flow[None], sample.flow, sample.valid, sample.occlusion)
@@ -186,53 +174,29 @@ def _score_sample(metric: "FlowMetric", flow: Tensor, sample: FlowSample) -> Flo
 
 def published_rows(
     names: tuple[str, str], group: str, root: Path, scored: list[SampleScore]
-) -> tuple[PublishedFlow, ...]:
-    """Return comparison rows for a group: means of per-sample peer results, then published results.
+) -> tuple[PublishedResult, ...]:
+    """Return comparison rows for a group: means of the peers' results, as in `peer_rows`, then published results.
 
-    If the peers cover only some of the samples, the method's own mean over these samples comes first.
-
-    Args:
-        names: names of the dataset and of the method.
-        group: group of samples.
-        root: folder of the dataset.
-        scored: scores of all samples.
+    `names` are those of the dataset and of the method.
     """
-    peers = peer_results(root.resolve())
-    own_scores = {f"{root.resolve().name}/{score.name}": score.scores for score in scored if score.group == group}
-    covered = [key for key in own_scores if any(key in peer_scores for peer_scores in peers.values())]
-    rows = []
-    if covered and len(covered) < len(own_scores):
-        covered_scores = [{"epe": own_scores[key].epe, "fl": own_scores[key].fl} for key in covered]
-        rows.append(_mean_row(names[1], covered_scores))
-    for label, peer_scores in peers.items():
-        shared = [peer_scores[key] for key in covered if key in peer_scores]
-        if shared:
-            rows.append(_mean_row(label, shared))
-    return (*rows, *PUBLISHED.get((names[0], group), ()))
-
-
-def _mean_row(label: str, scores: list[dict[str, float]]) -> PublishedFlow:
-    epe, fl = (math.fsum(each[field] for each in scores) / len(scores) for field in ("epe", "fl"))
-    return PublishedFlow(label, f"{len(scores)} of these", epe_per_image=epe, fl_per_image=fl)
+    own = {
+        f"{root.resolve().name}/{score.name}": {"epe": score.scores.epe, "fl": score.scores.fl}
+        for score in scored
+        if score.group == group
+    }
+    peers = peer_rows(root, "flow", {names[1]: own}, {"epe": "epe_per_image", "fl": "fl_per_image"})
+    return (*peers, *PUBLISHED.get((names[0], group), ()))
 
 
 def scores_csv(evaluation: FlowEvaluation) -> str:
     """Format all scores as CSV, one row per sample."""
-    text = io.StringIO()
-    fields = list(FlowScores.__dataclass_fields__)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "group", *fields])
-    for sample in evaluation.samples:
-        writer.writerow([sample.name, sample.group, *(getattr(sample.scores, field) for field in fields)])
-    return text.getvalue()
+    columns = list(FlowScores.__dataclass_fields__)
+    rows = ([each.name, each.group, *(getattr(each.scores, name) for name in columns)] for each in evaluation.samples)
+    return csv_text((["name", "group", *columns], *rows))
 
 
 def check_submission(benchmark: str) -> None:
-    """Validate a benchmark for `write_submission`.
-
-    Raises:
-        InputError: if its upload format is not supported.
-    """
+    """Validate a benchmark for `write_submission`."""
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
 
@@ -264,16 +228,13 @@ def write_submission(
 
     Returns:
         The number of files.
-
-    Raises:
-        InputError: if the benchmark is not supported or a file would be written outside the folder.
     """
     check_submission(benchmark)
     for index in range(len(dataset)):
         pair = dataset[index]
         flow = method(pair.first[0], pair.second[0]).permute(1, 2, 0).contiguous().numpy()
         path = submission_path(benchmark, pair.names[0])
-        if leads_out(folder, folder / path):
+        if is_outside(folder, folder / path):
             raise InputError(f"the pair {pair.names[0]} would be written outside {folder}; rename it.")
         make_folder((folder / path).parent)
         (write_flo if benchmark == "sintel" else write_kitti_flow)(folder / path, flow)
@@ -305,17 +266,13 @@ def flow_tables(evaluation: FlowEvaluation) -> tuple[Table, Table]:
     caption = "outliers: over 1, 3, 5 px; s: EPE by true motion; matched, unmatched: EPE of visible and occluded pixels"
     details = score_table(f"{name}, in detail", caption, ("group",), OWN_TABLE_COLUMNS)
     for group, scores in evaluation.groups.items():
-        own = (_format_score(getattr(scores, field)) for field in TABLE_COLUMNS.values())
+        own = (format_score(getattr(scores, field), 2) for field in TABLE_COLUMNS.values())
         comparison.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
         for row in evaluation.others[group]:
-            cells = (_format_score(getattr(row, field, None)) for field in TABLE_COLUMNS.values())
+            cells = (format_score(row.scores.get(field), 2) for field in TABLE_COLUMNS.values())
             comparison.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
-        details.add_row(group, *(_format_score(getattr(scores, field)) for field in OWN_TABLE_COLUMNS.values()))
+        details.add_row(group, *(format_score(getattr(scores, field), 2) for field in OWN_TABLE_COLUMNS.values()))
     return comparison, details
-
-
-def _format_score(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.2f}"
 
 
 class WorstFlows(WorstSamples):
@@ -345,8 +302,5 @@ def draw_flow_comparison(sample: FlowSample, flow: Tensor) -> Pixels:
     true_colors = flow_to_color(truth.permute(1, 2, 0).numpy(), scale)
     true_colors[~valid.numpy()] = 0
     error = draw_gray((flow - truth).norm(dim=0) * valid / 10)
-    top = np.concatenate((to_uint8(sample.first[0]), true_colors), axis=1)
-    bottom = np.concatenate(
-        (flow_to_color(flow.permute(1, 2, 0).numpy(), scale), np.repeat(error[..., None], 3, 2)), axis=1
-    )
-    return np.concatenate((top, bottom))
+    colors = flow_to_color(flow.permute(1, 2, 0).numpy(), scale)
+    return stack_2x2(to_uint8(sample.first[0]), true_colors, colors, np.repeat(error[..., None], 3, 2))

@@ -40,30 +40,18 @@ class FlowLoss:
 
 
 def laplace_nll(error: Tensor, log_scale: Tensor) -> Tensor:
-    """Negative log-likelihood of an error with independent Laplace-distributed components.
+    """Negative log-likelihood of N x C x H x W errors with independent Laplace components: N x 1 x H x W, nats.
 
-    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale).
-
-    Args:
-        error: N x C x H x W.
-        log_scale: logarithm of the scale b, N x 1 x H x W.
-
-    Returns:
-        N x 1 x H x W, nats.
+    p(e) = exp(-|e| / b) / (2 b) for each component, with b = exp(log_scale), N x 1 x H x W.
     """
     deviation = error.abs().sum(dim=1, keepdim=True)
     return deviation * torch.exp(-log_scale) + error.shape[1] * (log_scale + math.log(2))
 
 
 def valid_pixels(flow: Tensor, valid: Tensor) -> Tensor:
-    """Return the mask of pixels that enter the loss: valid ones that move less than `MAX_FLOW`.
+    """Return the pixels that enter the loss, N x 1 x H x W: valid ones that move less than `MAX_FLOW`.
 
-    Args:
-        flow: true flow, N x 2 x H x W, pixels.
-        valid: N x 1 x H x W, bool.
-
-    Returns:
-        N x 1 x H x W, bool.
+    `flow` is the true flow, N x 2 x H x W, pixels; `valid` is N x 1 x H x W, bool.
     """
     mask: Tensor = valid & (flow.norm(dim=1, keepdim=True) < MAX_FLOW)
     return mask

@@ -18,7 +18,7 @@ from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow,
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import (
     MAX_BATCH_SIZE,
-    SHARE,
+    MEMORY_FRACTION,
     FlowPlan,
     TileSize,
     describe_working_size,
@@ -175,9 +175,6 @@ class FlowPredictor(SummaryRepr):
 
         Returns:
             One result per pair, in order.
-
-        Raises:
-            InputError: as in `flow`, or if an element is not a pair.
         """
         check_num_updates(num_updates)
         for pair in pairs:
@@ -300,12 +297,7 @@ class FlowPredictor(SummaryRepr):
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically.
-
-        Args:
-            path: output path.
-            half: store float16.
-        """
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
         save_weights(self.network, path, trained=self.trained, half=half)
 
     def _facts(self) -> tuple[str, ...]:
@@ -384,7 +376,7 @@ class FlowPredictor(SummaryRepr):
                 f"flow at {describe_working_size(size, working)} takes about {describe_memory(needed)} of memory "
                 f"and {describe_memory(free)} are free; make {inputs} smaller."
             )
-        return working, max(1, int(SHARE * free) // needed)
+        return working, max(1, int(MEMORY_FRACTION * free) // needed)
 
     def _init_flow(self, previous: FlowResult, size: tuple[int, int], working: tuple[int, int], back: bool) -> Tensor:
         """Warp the previous flow to the next pair at the working size; see `propagate_flow`."""

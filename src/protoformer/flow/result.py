@@ -1,6 +1,5 @@
 """Result of optical flow prediction: flow, confidence, occlusion, file formats and images."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
-from protoformer.io.files import check_output, write_atomically
+from protoformer.io.files import PathLike, check_output, write_atomically
 from protoformer.io.float_formats import write_flo
 from protoformer.io.kitti import write_kitti_flow
 from protoformer.io.png import encode_png
@@ -22,15 +21,12 @@ from protoformer.viz.text import SummaryRepr, format_size, format_training
 FLOW_FORMATS = ("flo", "kitti", "picture")
 
 
-def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
+def flow_format(path: PathLike, named: str | None = None) -> str:
     """Return the output format for a path.
 
     Args:
         path: output path.
         named: requested format, one of `FLOW_FORMATS`; None chooses by suffix, .flo or .png (color image).
-
-    Raises:
-        InputError: if the format is unknown or does not match the suffix.
     """
     if named is not None and named not in FLOW_FORMATS:
         raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")
@@ -73,7 +69,7 @@ class FlowResult(SummaryRepr):
             raise InputError(UNKNOWN_IMAGES)
         return self.explainer(self)
 
-    def save(self, path: str | os.PathLike[str], format: str | None = None) -> None:
+    def save(self, path: PathLike, format: str | None = None) -> None:
         """Write the flow to a file, atomically.
 
         Args:

@@ -23,7 +23,7 @@ from protoformer.models.heads.update import FACTOR
 
 PAPER_TILE = (432, 960)
 """(height, width) of the tiles of the paper's evaluation."""
-LEAST_OVERLAP = 20
+MIN_OVERLAP = 20
 """Smallest overlap of neighboring tiles, pixels."""
 SPREAD = 0.05
 """Standard deviation of the blending weights as a fraction of the tile: seams of the paper's tiles fade over 10 px."""
@@ -32,19 +32,10 @@ Tile = tuple[slice, slice]
 """Rows and columns of a tile."""
 
 
-def tile_starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[int]:
-    """Return the start positions of tiles along one image side.
+def tile_starts(length: int, window: int, overlap: int = MIN_OVERLAP) -> list[int]:
+    """Return the start positions of tiles of `window` pixels along a side of `length` pixels.
 
-    Args:
-        length: image side, pixels.
-        window: tile side, pixels.
-        overlap: smallest overlap of neighboring tiles, pixels.
-
-    Returns:
-        Start positions; the last tile ends at the image border.
-
-    Raises:
-        InputError: if the tile is not larger than the overlap.
+    Neighbors overlap by at least `overlap` pixels, and the last tile ends at the border.
     """
     if window >= length:
         return [0]
@@ -54,7 +45,7 @@ def tile_starts(length: int, window: int, overlap: int = LEAST_OVERLAP) -> list[
     return [*starts, length - window]
 
 
-def make_tiles(size: tuple[int, int], tile: tuple[int, int], overlap: int = LEAST_OVERLAP) -> list[Tile]:
+def make_tiles(size: tuple[int, int], tile: tuple[int, int], overlap: int = MIN_OVERLAP) -> list[Tile]:
     """Cover an image with overlapping tiles, in row-major order.
 
     Args:
@@ -103,16 +94,7 @@ class TileBlender:
 
 
 def predict_tiled(size: tuple[int, int], tile: tuple[int, int], predict: Callable[[Tile], Tensor]) -> Tensor:
-    """Predict every tile and blend the results.
-
-    Args:
-        size: (height, width) of the image.
-        tile: (height, width) of a tile.
-        predict: maps a tile to its prediction, C x h x w.
-
-    Returns:
-        C x H x W, float32.
-    """
+    """Predict every tile of an image of (height, width), C x h x w each, and blend the results: C x H x W, float32."""
     blender = TileBlender(size)
     for each in make_tiles(size, tile):
         blender.add(each, predict(each))
@@ -132,11 +114,11 @@ OVERLAP = 64
 """Preferred overlap of tiles, pixels, so that each tile has context beyond its seams."""
 MIN_TILE = 128
 """Smallest side of an automatically chosen tile, pixels; smaller tiles have too little context."""
-SHARE = 0.75
+MEMORY_FRACTION = 0.75
 """Fraction of the free memory that is used by default."""
 MEMORY_MARGIN = 1.1
 """Factor on the memory that an error message suggests, because the memory of a process varies."""
-LEAST_ZOOM, MOST_ZOOM = 0.25, 4.0
+MIN_ZOOM, MAX_ZOOM = 0.25, 4.0
 """Limits of the zoom: working size divided by image size."""
 MAX_BATCH_SIZE = 8
 """Pairs or tiles in a batch on a GPU; a CPU is no faster with more than one."""
@@ -174,7 +156,7 @@ class FlowPlan:
     def tiles(self) -> list[Tile]:
         """Tiles of an image; a single one for whole images."""
         tile = self.tile or self.working
-        return make_tiles(self.working, tile, max(LEAST_OVERLAP, min(OVERLAP, min(tile) // 4)))
+        return make_tiles(self.working, tile, max(MIN_OVERLAP, min(OVERLAP, min(tile) // 4)))
 
     def __str__(self) -> str:
         batch = f"{self.batch_size} at a time" if self.batch_size > 1 else "one at a time"
@@ -200,29 +182,20 @@ class Budget:
     holds_frames: bool
 
     def beside_frames(self, size: tuple[int, int], working: tuple[int, int]) -> int | None:
-        """Return the bytes left for the network.
-
-        Args:
-            size: (height, width) of the frames.
-            working: (height, width) of the working size.
-        """
+        """Return the bytes left for the network beside frames of (height, width) and of the working size."""
         if self.total is None or not self.holds_frames:
             return self.total
         return self.total - FRAME_BYTES * max(size[0] * size[1], working[0] * working[1])
 
 
 def check_zoom(zoom: float | None) -> None:
-    """Validate a zoom factor; None means the network's default.
-
-    Raises:
-        InputError: if it is not a number between `LEAST_ZOOM` and `MOST_ZOOM`.
-    """
+    """Validate a zoom factor; None means the network's default."""
     if zoom is None:
         return
     is_number = isinstance(zoom, numbers.Real) and not isinstance(zoom, bool)
-    if not is_number or not LEAST_ZOOM <= zoom <= MOST_ZOOM:
+    if not is_number or not MIN_ZOOM <= zoom <= MAX_ZOOM:
         raise InputError(
-            f"images cannot be resized by a zoom of {zoom!r}; give a zoom from {LEAST_ZOOM:g} to {MOST_ZOOM:g}."
+            f"images cannot be resized by a zoom of {zoom!r}; give a zoom from {MIN_ZOOM:g} to {MAX_ZOOM:g}."
         )
 
 
@@ -304,9 +277,6 @@ def plan_flow(
         half: matrix products run in half precision, in which some devices also store the cost volume.
         zoom: as in `working_size`; None never makes an image fail, or need tiles, by enlarging it.
         pairs: number of pairs that are always processed together, such as forward and backward flow.
-
-    Raises:
-        InputError: if the memory is not sufficient, or the batch size is not positive.
     """
     if batch_size is not None and batch_size < 1:
         raise InputError(f"a batch size of {batch_size} is not possible; give a whole number, 1 or more.")
@@ -366,15 +336,10 @@ def _tile_sides(length: int) -> list[int]:
 def _required_bytes(
     config: ModelConfig, device: torch.device, half: bool, pairs: int, crop: tuple[int, int], store_costs: bool
 ) -> int:
-    """Return the bytes that the flow of a batch of crops takes.
+    """Return the bytes that the flow of a batch of `pairs` crops of (height, width) takes.
 
-    Args:
-        config: configuration of the network.
-        device: device of the network.
-        half: matrix products run in half precision.
-        pairs: number of crop pairs in the batch.
-        crop: (height, width) of a crop.
-        store_costs: store the all-pairs cost volume instead of computing costs on demand.
+    `half` runs matrix products in half precision; `store_costs` stores the all-pairs cost volume instead of computing
+    costs on demand.
     """
     padding = Padding.to_multiple(*crop, FACTOR, LEAST_SIDE)
     height, width = crop[0] + padding.bottom, crop[1] + padding.right
@@ -393,7 +358,7 @@ def _required_bytes(
 def _memory_budget(device: torch.device, memory: int | None) -> Budget:
     free, holds_frames = free_bytes(device), device.type == "cpu"
     if memory is None:
-        return Budget(None if free is None else int(SHARE * free), holds_frames)
+        return Budget(None if free is None else int(MEMORY_FRACTION * free), holds_frames)
     available = max(0, memory - (_resident_bytes() if holds_frames else 0))
     return Budget(available if free is None else min(available, free), holds_frames)
 
@@ -405,13 +370,7 @@ def _resident_bytes() -> int:
 
 
 def _memory_advice(amount: int, device: torch.device, zoom: float | None) -> str:
-    """Return advice for insufficient memory.
-
-    Args:
-        amount: bytes that would suffice in addition to what the process holds.
-        device: device of the network.
-        zoom: zoom given by the user, if any.
-    """
+    """Return advice for insufficient memory; `amount` bytes would suffice beside what the process holds."""
     inputs = "the images or the tiles" if zoom is None else "the images, the tiles or the zoom"
     free = free_bytes(device)
     if free is not None and amount > free:

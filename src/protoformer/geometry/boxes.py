@@ -22,15 +22,7 @@ def box_from_edges(edges: Tensor) -> Tensor:
 
 
 def enlarge_boxes(boxes: Tensor, factor: float | Tensor) -> Tensor:
-    """Scale boxes about their centers.
-
-    Args:
-        boxes: ... x 4, pixels.
-        factor: Factor of both sides, or ... x 1 factors.
-
-    Returns:
-        The scaled boxes, ... x 4.
-    """
+    """Scale boxes, ... x 4 in pixels, about their centers, by one factor or ... x 1 factors: ... x 4."""
     size = boxes[..., 2:] * factor
     return torch.cat((box_centers(boxes) - size / 2, size), dim=-1)
 
@@ -172,15 +164,9 @@ class Crops:
 
 
 def roi_align(features: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Pool the features inside boxes (RoIAlign): each bin is the mean of 2 x 2 bilinear samples.
+    """Pool features (N x C x H x W, zero outside the map) inside boxes (RoIAlign): N x C x size x size.
 
-    Args:
-        features: N x C x H x W; zero outside the map.
-        boxes: N x 4, (x, y, w, h) in cells of the map.
-        size: Number of bins along each side.
-
-    Returns:
-        N x C x size x size.
+    Boxes are N x 4, (x, y, w, h) in cells of the map; each bin is the mean of 2 x 2 bilinear samples.
     """
     across = _bin_weights(boxes[:, 0], boxes[:, 2], features.shape[3], size)
     down = _bin_weights(boxes[:, 1], boxes[:, 3], features.shape[2], size)

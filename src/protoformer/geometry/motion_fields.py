@@ -62,7 +62,7 @@ def build_trajectories(displacements: Tensor, confidence: Tensor) -> Trajectorie
     return Trajectories(torch.where(confidence > 0, displacements, 0.0), confidence)
 
 
-def seen_from(trajectories: Trajectories, warp: Tensor) -> Trajectories:
+def resample_trajectories(trajectories: Trajectories, warp: Tensor) -> Trajectories:
     """Resample trajectories at warped positions, with displacements relative to the cell centers of the output.
 
     Args:
@@ -140,14 +140,9 @@ def cell_terms(height: int, width: int, device: torch.device | None = None) -> T
 
 
 def evaluate_fields(coefficients: Tensor, terms: Tensor) -> Tensor:
-    """Evaluate fields.
+    """Evaluate fields on a grid: ... x 2 x h x w, pixels.
 
-    Args:
-        coefficients: ... x n x 2, pixels, of the first n terms.
-        terms: 6 x h x w, from `terms_at` or `cell_terms`.
-
-    Returns:
-        ... x 2 x h x w, pixels.
+    `coefficients`: ... x n x 2, pixels, of the first n terms. `terms`: 6 x h x w, from `terms_at` or `cell_terms`.
     """
     used = terms[: coefficients.shape[-2]]
     fields: Tensor = (coefficients.transpose(-1, -2) @ used.flatten(1)).unflatten(-1, tuple(terms.shape[1:]))

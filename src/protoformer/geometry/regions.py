@@ -1,10 +1,9 @@
-"""Label maps (H x W, int64): connected components, adjacency, warping, metrics and merging.
+"""Label maps (H x W, int64): connected components, adjacency, warping and merging.
 
 All functions run on the CPU.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid
@@ -135,28 +134,6 @@ def _neighbor_slices(shape: torch.Size) -> tuple[tuple[tuple[slice, slice], tupl
     )
 
 
-REACH = 2
-"""Tolerance of the boundary recall, in pixels per axis."""
-
-
-def adjusted_rand_index(labels: Tensor, truth: Tensor, counted: Tensor | None = None) -> float:
-    """Compute the adjusted Rand index (Hubert and Arabie, 1985).
-
-    Args:
-        labels: H x W, int64.
-        truth: H x W, int64.
-        counted: H x W, bool, mask of the pixels to compare; None: all.
-
-    Returns:
-        1 for equal partitions, about 0 for random ones. Two partitions of one region each give 1.
-    """
-    table = contingency(labels, truth, counted).double()
-    both, in_labels, in_truth = (_num_pairs(counts).sum() for counts in (table, table.sum(dim=1), table.sum(dim=0)))
-    expected = in_labels * in_truth / _num_pairs(table.sum()).clamp_min(1)
-    maximum = (in_labels + in_truth) / 2
-    return 1.0 if float(maximum - expected) == 0 else float((both - expected) / (maximum - expected))
-
-
 def contingency(labels: Tensor, truth: Tensor, counted: Tensor | None = None) -> Tensor:
     """Return the contingency table: number of pixels per label and true label, both in increasing order, int64."""
     if labels.shape != truth.shape:
@@ -176,39 +153,6 @@ def boundaries(labels: Tensor) -> Tensor:
     edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
     edge[:-1] |= labels[:-1] != labels[1:]
     return edge
-
-
-def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
-    """Compute the fraction of true boundary pixels with a predicted boundary nearby.
-
-    Small regions have boundaries everywhere, so this is only meaningful together with `boundary_share`.
-
-    Args:
-        labels: H x W, int64.
-        truth: H x W, int64.
-        reach: Maximum distance per axis, in pixels.
-
-    Returns:
-        Recall in [0, 1]; NaN if there are no true boundaries.
-    """
-    target = boundaries(truth)
-    near = F.max_pool2d(boundaries(labels)[None, None].float(), 2 * reach + 1, stride=1, padding=reach)[0, 0] > 0
-    return float(near[target].float().mean()) if bool(target.any()) else float("nan")
-
-
-def boundary_share(labels: Tensor) -> float:
-    """Compute the fraction of pixels that are boundary pixels."""
-    return float(boundaries(labels).float().mean())
-
-
-def best_merge(labels: Tensor, truth: Tensor) -> Tensor:
-    """Assign each region to the true region with the largest overlap: the upper bound of merging regions.
-
-    Returns:
-        H x W, int64, the rank of the true label among all true labels.
-    """
-    winner = contingency(labels, truth).argmax(dim=1)
-    return winner[labels.unique(return_inverse=True)[1]]
 
 
 def join_order(means: Tensor, sizes: Tensor) -> list[tuple[int, int]]:
@@ -247,7 +191,3 @@ def owners(count: int, joins: list[tuple[int, int]]) -> Tensor:
     for target, other in joins:
         owner[owner == other] = target
     return owner
-
-
-def _num_pairs(counts: Tensor) -> Tensor:
-    return counts * (counts - 1) / 2

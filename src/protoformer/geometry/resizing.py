@@ -12,15 +12,7 @@ Points = TypeVar("Points", float, Tensor)
 
 
 def limited_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """Return the size of an image reduced to a number of pixels; it is never enlarged.
-
-    Args:
-        size: (height, width).
-        pixels: Approximate maximum number of pixels.
-
-    Returns:
-        (height, width) with the same aspect ratio.
-    """
+    """Return the (height, width) of an image reduced to about `pixels` pixels at most; it is never enlarged."""
     height, width = size
     scale = min(1.0, math.sqrt(pixels / (height * width)))
     return max(1, round(height * scale)), max(1, round(width * scale))
@@ -34,14 +26,9 @@ def shrink(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def shrink_position(position: Points, before: int, after: int) -> Points:
-    """Convert a coordinate along one side of an image to its coordinate after resizing.
+    """Convert a pixel coordinate along a side of `before` pixels to its coordinate after resizing to `after` pixels.
 
     The center of the first pixel is 0. The edges of the image, half a pixel outside the outer centers, stay aligned.
-
-    Args:
-        position: Coordinate before resizing, in pixels.
-        before: Side length before resizing, in pixels.
-        after: Side length after resizing, in pixels.
     """
     return (position + 0.5) * after / before - 0.5
 
@@ -145,15 +132,9 @@ def upsample_2x(maps: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Padding:
-    """Padding at the bottom and on the right, by repeating the last row and column.
+    """Rows at the bottom and columns on the right that repeat the last ones of an image of height x width.
 
     Padding on these sides only leaves the coordinates of all pixels unchanged.
-
-    Attributes:
-        height: Height of the image.
-        width: Width of the image.
-        bottom: Number of rows to add.
-        right: Number of columns to add.
     """
 
     height: int

@@ -39,16 +39,7 @@ def cells(length: int, count: int, device: torch.device | None = None) -> Tensor
 
 
 def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
-    """Return the grid cell of each pixel.
-
-    Args:
-        size: (height, width) in pixels.
-        grid: (rows, columns).
-        device: Device of the result.
-
-    Returns:
-        Cell indices 0 .. rows * columns - 1: height * width, int64.
-    """
+    """Return which cell of a (rows, columns) grid, numbered row by row, each pixel lies in: height * width, int64."""
     (height, width), (rows, columns) = size, grid
     row = torch.div(torch.arange(height, device=device) * rows, height, rounding_mode="floor")
     column = torch.div(torch.arange(width, device=device) * columns, width, rounding_mode="floor")
@@ -56,15 +47,9 @@ def cell_of_pixel(size: tuple[int, int], grid: tuple[int, int], device: torch.de
 
 
 def sample(image: Tensor, positions: Tensor, padding_mode: str = "zeros") -> Tensor:
-    """Sample an image bilinearly.
+    """Sample an image, N x C x H x W, bilinearly at positions, N x 2 x h x w, (x, y) in its pixels: N x C x h x w.
 
-    Args:
-        image: N x C x H x W.
-        positions: N x 2 x h x w, (x, y) in pixels of the image.
-        padding_mode: Values outside the image: "zeros", or "border" to repeat the border.
-
-    Returns:
-        N x C x h x w.
+    Outside the image values are 0, or those of the border with the padding mode "border".
     """
     height, width = image.shape[-2:]
     normalized = torch.stack([(2 * positions[:, axis] + 1) / side - 1 for axis, side in enumerate((width, height))], -1)
@@ -72,14 +57,9 @@ def sample(image: Tensor, positions: Tensor, padding_mode: str = "zeros") -> Ten
 
 
 def warp_back(second: Tensor, flow: Tensor) -> Tensor:
-    """Warp the second image to the first: pixel p of the result is second(p + flow(p)).
+    """Warp the second image, N x C x H x W, to the first: pixel p of the result is second(p + flow(p)).
 
-    Args:
-        second: N x C x H x W.
-        flow: N x 2 x H x W, pixels, from the first image to the second.
-
-    Returns:
-        N x C x H x W; zero where the flow leads outside the second image.
+    `flow` is N x 2 x H x W, pixels, from the first image to the second; zero where it leads outside the second image.
     """
     height, width = flow.shape[-2:]
     return sample(second, pixel_grid(height, width, flow.device) + flow)

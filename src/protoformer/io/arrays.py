@@ -7,24 +7,19 @@ import numpy.typing as npt
 
 from protoformer.errors import InputError
 
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
 
-def as_values(values: npt.ArrayLike, what: str) -> npt.NDArray[np.float32]:
-    """Convert a real HxW array to contiguous float32.
 
-    Args:
-        values: The array.
-        what: Name of the array in error messages, such as "a depth".
-
-    Raises:
-        InputError: If the shape is not HxW or the values are not real numbers.
-    """
+def as_values(values: npt.ArrayLike, what: str) -> FloatArray:
+    """Convert a real HxW array to contiguous float32; `what` is its name in error messages, such as "a depth"."""
     array = np.asarray(values)
     if array.ndim != 2 or array.size == 0:
         raise InputError(f"{what} has shape HxW with at least one pixel, not {array.shape}; reshape it first.")
     return as_float32(array, what)
 
 
-def as_float32(array: npt.NDArray[np.generic], what: str) -> npt.NDArray[np.float32]:
+def as_float32(array: npt.NDArray[np.generic], what: str) -> FloatArray:
     """Convert real numbers to contiguous float32, or raise `InputError` for other types.
 
     Non-finite values are kept, and a float64 too large for float32 becomes infinite.
@@ -39,7 +34,7 @@ UNKNOWN_FLOW_THRESHOLD = 1e9
 """Flow is unknown where the magnitude of a component exceeds this, in pixels (Middlebury convention)."""
 
 
-def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def as_flow(flow: npt.ArrayLike) -> FloatArray:
     """Convert a flow, real HxWx2, (u right, v down) in pixels, to contiguous float32, or raise `InputError`.
 
     Non-finite values are kept; a float64 too large for float32 becomes infinite, which is unknown as well.
@@ -50,9 +45,9 @@ def as_flow(flow: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return as_float32(array, "a flow")
 
 
-def valid_flow(flow: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
+def valid_flow(flow: npt.NDArray[np.floating]) -> BoolArray:
     """Return the valid mask of an HxWx2 flow: bool HxW, False where a component is NaN, infinite or beyond 1e9."""
-    valid: npt.NDArray[np.bool_] = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
+    valid: BoolArray = (np.abs(flow) <= UNKNOWN_FLOW_THRESHOLD).all(axis=-1)
     return valid
 
 
@@ -65,8 +60,8 @@ class SparseFlow:
         valid: bool HxW.
     """
 
-    flow: npt.NDArray[np.float32]
-    valid: npt.NDArray[np.bool_]
+    flow: FloatArray
+    valid: BoolArray
 
 
 @dataclass(frozen=True)
@@ -78,20 +73,14 @@ class SparseValues:
         valid: bool HxW.
     """
 
-    values: npt.NDArray[np.float32]
-    valid: npt.NDArray[np.bool_]
+    values: FloatArray
+    valid: BoolArray
 
 
-def as_valid(valid: npt.NDArray[np.bool_] | None, size: tuple[int, ...], what: str) -> npt.NDArray[np.bool_]:
-    """Check a valid mask.
+def as_valid(valid: BoolArray | None, size: tuple[int, ...], what: str) -> BoolArray:
+    """Return a valid mask, bool HxW, of a (height, width); None: all pixels are valid.
 
-    Args:
-        valid: bool HxW; None means that all pixels are valid.
-        size: Expected (height, width).
-        what: Name of the masked array in error messages, such as "flow".
-
-    Raises:
-        InputError: If the mask is not bool or has another size.
+    `what` is the name of the masked array in error messages, such as "flow".
     """
     mask = np.ones(size, dtype=np.bool_) if valid is None else np.asarray(valid)
     if mask.shape != size or mask.dtype != np.bool_:

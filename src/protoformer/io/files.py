@@ -9,13 +9,15 @@ import reprlib
 import secrets
 import stat
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from protoformer.errors import InputError, shorten
+
+PathLike = str | os.PathLike[str]
 
 MAX_PIXELS = 2**27
 """Maximum number of pixels (width x height) of an image or video frame that is decoded."""
@@ -36,17 +38,22 @@ class PixelLimitError(InputError):
         self.size = size
 
 
-def is_folder(path: str | os.PathLike[str]) -> bool:
+def is_folder(path: PathLike) -> bool:
     """Return whether a path is a folder; False if the system rejects the name."""
     return os.path.isdir(path)  # noqa: PTH112 - `Path.is_dir` raises for names that are too long
 
 
-def path_exists(path: str | os.PathLike[str]) -> bool:
+def is_file(path: PathLike) -> bool:
+    """Return whether a path is a regular file; False if the system rejects the name."""
+    return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises for names that are too long
+
+
+def path_exists(path: PathLike) -> bool:
     """Return whether a path exists; False if the system rejects the name."""
     return os.path.exists(path)  # noqa: PTH110 - `Path.exists` raises for names that are too long
 
 
-def check_input(path: str | os.PathLike[str]) -> Path:
+def check_input(path: PathLike) -> Path:
     """Return the path of an existing, non-empty regular file, or raise `InputError`."""
     source = Path(path)
     try:
@@ -65,7 +72,7 @@ def check_input(path: str | os.PathLike[str]) -> Path:
 
 
 @contextmanager
-def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_input(path: PathLike) -> Iterator[BinaryIO]:
     """Open a file for reading after `check_input`; errors while opening or reading it become `InputError`."""
     source = check_input(path)
     try:
@@ -77,7 +84,7 @@ def open_input(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ) from None
 
 
-def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_image_bytes(path: PathLike) -> bytes:
     """Read a whole image file, or raise `InputError` if it is too large for an image of `MAX_PIXELS`."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -86,7 +93,7 @@ def read_image_bytes(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> bytes:
+def read_exactly(file: BinaryIO, count: int, path: PathLike) -> bytes:
     """Read exactly `count` bytes, or raise `InputError` if the file has become shorter since it was checked."""
     data = file.read(count)
     if len(data) != count:
@@ -94,28 +101,19 @@ def read_exactly(file: BinaryIO, count: int, path: str | os.PathLike[str]) -> by
     return data
 
 
-def check_dimensions(width: int, height: int, path: str | os.PathLike[str]) -> None:
+def check_dimensions(width: int, height: int, path: PathLike) -> None:
     """Raise `InputError` if a header declares a width or height below 1."""
     if width < 1 or height < 1:
         raise InputError(f"{path} has a damaged header (its size is {width}x{height}); make or download it again.")
 
 
-def wrong_length(
-    path: str | os.PathLike[str], size: int, expected: int, dimensions: tuple[int, int] | None = None
-) -> InputError:
-    """Return the error for a file of the wrong length.
-
-    Args:
-        path: The file.
-        size: Its length in bytes.
-        expected: Expected length in bytes.
-        dimensions: (width, height) from its header, if the expected length depends on them.
-    """
+def length_error(path: PathLike, size: int, expected: int, dimensions: tuple[int, int] | None = None) -> InputError:
+    """Return the error for a file whose length is not that of its format, or of the (width, height) in its header."""
     source = "its format" if dimensions is None else "its header ({}x{})".format(*dimensions)
     return InputError(f"{path} is {size} bytes long but {source} requires {expected}; make or download it again.")
 
 
-def check_pixel_count(width: int, height: int, path: str | os.PathLike[str], max_pixels: int | None = None) -> None:
+def check_pixel_count(width: int, height: int, path: PathLike, max_pixels: int | None = None) -> None:
     """Raise `PixelLimitError` if a header declares more than `max_pixels` pixels (None: `MAX_PIXELS`)."""
     limit = pixel_limit(max_pixels)
     if width * height > limit:
@@ -134,7 +132,7 @@ def system_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def check_output(path: str | os.PathLike[str]) -> Path:
+def check_output(path: PathLike) -> Path:
     """Return `path` if a file can be written there, or raise `InputError`.
 
     Nothing is created, so the path can be checked before an expensive computation.
@@ -150,22 +148,19 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: PathLike, data: bytes) -> None:
     """Write `data` to `path` atomically; see `open_atomic`."""
     with open_atomic(path) as file:
         file.write(data)
 
 
 @contextmanager
-def open_atomic(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def open_atomic(path: PathLike) -> Iterator[BinaryIO]:
     """Open `path` for an atomic binary write.
 
     The data is written to a temporary file in the same folder, synced to disk and then renamed. A symbolic link is
     followed. A new file gets the permissions of the process (umask); a replaced file keeps its own. After an error or
     an interrupt the old file is unchanged and the temporary file is removed.
-
-    Raises:
-        InputError: If the file cannot be written.
     """
     target = check_output(path)
     destination = _resolve_link(target)
@@ -244,6 +239,13 @@ def natural_key(text: str) -> tuple[tuple[str | int, ...], str]:
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), text
 
 
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Format rows of cells as csv with one line each."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 class TableWriter:
     """Context manager that writes a csv file with a header atomically.
 
@@ -260,7 +262,7 @@ class TableWriter:
         partial_path: After Ctrl-C, the file that holds the rows so far.
     """
 
-    def __init__(self, path: str | os.PathLike[str], head: Sequence[str]) -> None:
+    def __init__(self, path: PathLike, head: Sequence[str]) -> None:
         self.path = check_output(path)
         if self.path.suffix.lower() != ".csv":
             raise InputError(f"{self.path} does not end in .csv; choose a name with this suffix.")
@@ -289,9 +291,7 @@ class TableWriter:
         self._file.__exit__(kind, error, trace)
 
     def _line(self, cells: Sequence[str | int]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerow(cells)
-        self._bytes.write(text.getvalue().encode())
+        self._bytes.write(csv_text([cells]).encode())
 
 
 class UnfitFileError(OSError):
@@ -319,7 +319,7 @@ def read_small_file(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
-LONGEST_SHOWN = 120
+MAX_REPR_LENGTH = 120
 """Maximum number of characters of a value in a message; longer values are shortened in the middle."""
 
 
@@ -330,7 +330,7 @@ class _ShortRepr(reprlib.Repr):
         super().__init__()
         self.maxlevel = 4
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = 8
-        self.maxstring = self.maxother = LONGEST_SHOWN
+        self.maxstring = self.maxother = MAX_REPR_LENGTH
 
     def repr_int(self, x: int, level: int) -> str:
         # Python does not format integers of more than 4300 digits, and is slow below that.
@@ -341,8 +341,8 @@ _SHORT_REPR = _ShortRepr()
 
 
 def short_repr(value: object) -> str:
-    """Return `repr(value)`, shortened to `LONGEST_SHOWN` characters."""
-    return shorten(_SHORT_REPR.repr(value), LONGEST_SHOWN)
+    """Return `repr(value)`, shortened to `MAX_REPR_LENGTH` characters."""
+    return shorten(_SHORT_REPR.repr(value), MAX_REPR_LENGTH)
 
 
 MAX_NAME_BYTES = 200
@@ -377,7 +377,7 @@ def name_key(name: str) -> str:
     return unicodedata.normalize("NFD", unicodedata.normalize("NFD", name).casefold())
 
 
-def leads_out(folder: str | os.PathLike[str], path: str | os.PathLike[str]) -> bool:
+def is_outside(folder: PathLike, path: PathLike) -> bool:
     """Return whether the parent of `path` lies outside `folder` after resolving links and '..'."""
     # Path.resolve() raises on a loop of links, realpath does not.
     return not Path(os.path.realpath(Path(path).parent)).is_relative_to(os.path.realpath(folder))

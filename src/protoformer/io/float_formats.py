@@ -14,20 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
-from protoformer.io.arrays import as_float32, as_flow, as_values
-from protoformer.io.files import check_dimensions, open_input, read_exactly, write_atomically, wrong_length
+from protoformer.io.arrays import FloatArray, as_float32, as_flow, as_values
+from protoformer.io.files import PathLike, check_dimensions, length_error, open_input, read_exactly, write_atomically
 
 TAG = struct.pack("<f", 202021.25)
 _SIZE = struct.Struct("<ii")
 
 
-def read_tag(file: BinaryIO, suffix: str, path: str | os.PathLike[str]) -> None:
+def read_tag(file: BinaryIO, suffix: str, path: PathLike) -> None:
     """Read the tag, or raise `InputError` if the file does not start with it."""
     if file.read(len(TAG)) != TAG:
         raise InputError(f"{path} is not a {suffix} file (it does not start with 202021.25); give a {suffix} file.")
 
 
-def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -> npt.NDArray[np.float32]:
+def read_tagged_grid(path: PathLike, suffix: str, channels: int) -> FloatArray:
     """Read a file of tag, width, height and rows of pixels as float32 HxWxC, values as stored."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -40,18 +40,18 @@ def read_tagged_grid(path: str | os.PathLike[str], suffix: str, channels: int) -
         # A damaged header may declare terabytes, so the file size is checked before anything is allocated.
         body = 4 * channels * width * height
         if size != file.tell() + body:
-            raise wrong_length(path, size, file.tell() + body, (width, height))
+            raise length_error(path, size, file.tell() + body, (width, height))
         data = read_exactly(file, body, path)
     return np.frombuffer(data, "<f4").reshape(height, width, channels).astype(np.float32)
 
 
-def encode_tagged_grid(values: npt.NDArray[np.float32]) -> bytes:
+def encode_tagged_grid(values: FloatArray) -> bytes:
     """Encode float32 HxW or HxWxC values as tag, width, height and rows of pixels."""
     height, width = values.shape[:2]
     return TAG + _SIZE.pack(width, height) + values.astype("<f4").tobytes()
 
 
-def read_flo(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def read_flo(path: PathLike) -> FloatArray:
     """Read a flow: float32 HxWx2, (u right, v down) in pixels.
 
     Values are as stored, including unknown flow, which Middlebury marks by values over 1e9; see `valid_flow`.
@@ -59,7 +59,7 @@ def read_flo(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     return read_tagged_grid(path, ".flo", channels=2)
 
 
-def write_flo(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
+def write_flo(path: PathLike, flow: npt.ArrayLike) -> None:
     """Write a flow, HxWx2 (u right, v down) in pixels, as float32; non-finite values are kept as they are."""
     write_atomically(path, encode_tagged_grid(as_flow(flow)))
 
@@ -81,23 +81,23 @@ class Camera:
     extrinsics: npt.NDArray[np.float64]
 
 
-def read_dpt(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def read_dpt(path: PathLike) -> FloatArray:
     """Read a depth: float32 HxW in meters along the optical axis, values as stored."""
     return read_tagged_grid(path, ".dpt", channels=1)[..., 0]
 
 
-def write_dpt(path: str | os.PathLike[str], depth: npt.ArrayLike) -> None:
+def write_dpt(path: PathLike, depth: npt.ArrayLike) -> None:
     """Write a depth, HxW in meters, as float32; non-finite values are kept as they are."""
     write_atomically(path, encode_tagged_grid(as_values(depth, "a depth")))
 
 
-def read_cam(path: str | os.PathLike[str]) -> Camera:
+def read_cam(path: PathLike) -> Camera:
     """Read a camera, or raise `InputError` if the file is damaged or holds values that are not finite."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         read_tag(file, ".cam", path)
         if size != _CAMERA_BYTES:
-            raise wrong_length(path, size, _CAMERA_BYTES)
+            raise length_error(path, size, _CAMERA_BYTES)
         data = read_exactly(file, 8 * _CAMERA_VALUES, path)
     values = np.frombuffer(data, "<f8").astype(np.float64)
     if not np.isfinite(values).all():
@@ -105,7 +105,7 @@ def read_cam(path: str | os.PathLike[str]) -> Camera:
     return Camera(values[:9].reshape(3, 3), values[9:].reshape(3, 4))
 
 
-def write_cam(path: str | os.PathLike[str], camera: Camera) -> None:
+def write_cam(path: PathLike, camera: Camera) -> None:
     """Write a camera as float64, without loss."""
     intrinsics = _check_matrix(camera.intrinsics, (3, 3), "intrinsics")
     extrinsics = _check_matrix(camera.extrinsics, (3, 4), "extrinsics")
@@ -135,15 +135,7 @@ _MAX_DIGITS = 10
 
 @dataclass(frozen=True)
 class _PfmHeader:
-    """Header of a `.pfm` file.
-
-    Attributes:
-        width: Pixels.
-        height: Pixels.
-        channels: 1 or 3.
-        byte_order: "<" or ">".
-        end: Offset of the byte after the scale, which is a separator.
-    """
+    """Header of a `.pfm` file; `end` is the offset of the byte after the scale, which is a separator."""
 
     width: int
     height: int
@@ -152,7 +144,7 @@ class _PfmHeader:
     end: int
 
 
-def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def read_pfm(path: PathLike) -> FloatArray:
     """Read float32 HxW (`Pf`) or HxWx3 (`PF`), top row first.
 
     Values are as stored, whatever the magnitude of the scale. NaN and infinity are kept (stereo ground truth is
@@ -166,7 +158,7 @@ def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
         # The file size tells a separator of two characters (CRLF) from pixel data.
         separator = 2 if start.startswith(b"\r\n", header.end) and size == header.end + 2 + body else 1
         if size != header.end + separator + body:
-            raise wrong_length(path, size, header.end + separator + body, (header.width, header.height))
+            raise length_error(path, size, header.end + separator + body, (header.width, header.height))
         file.seek(header.end + separator)
         data = read_exactly(file, body, path)
     shape = (header.height, header.width, header.channels)[: 2 if header.channels == 1 else 3]
@@ -174,7 +166,7 @@ def read_pfm(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     return np.array(stored[::-1], dtype=np.float32, order="C")
 
 
-def write_pfm(path: str | os.PathLike[str], values: npt.ArrayLike) -> None:
+def write_pfm(path: PathLike, values: npt.ArrayLike) -> None:
     """Write HxW (as `Pf`) or HxWx3 (as `PF`), top row first, as little-endian float32; non-finite values are kept."""
     array = np.asarray(values)
     if not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3)) or array.size == 0:
@@ -186,7 +178,7 @@ def write_pfm(path: str | os.PathLike[str], values: npt.ArrayLike) -> None:
     write_atomically(path, header + as_float32(array, "a .pfm")[::-1].astype("<f4").tobytes())
 
 
-def read_pfm_flow(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def read_pfm_flow(path: PathLike) -> FloatArray:
     """Read a flow, the first two channels of a `PF` file: float32 HxWx2, (u right, v down) in pixels.
 
     Values are as stored; see `valid_flow`.
@@ -197,12 +189,12 @@ def read_pfm_flow(path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(values[..., :2])
 
 
-def write_pfm_flow(path: str | os.PathLike[str], flow: npt.ArrayLike) -> None:
+def write_pfm_flow(path: PathLike, flow: npt.ArrayLike) -> None:
     """Write a flow, HxWx2 (u right, v down) in pixels, as a `PF` file whose third channel is 0."""
     write_pfm(path, np.pad(as_flow(flow), ((0, 0), (0, 0), (0, 1))))
 
 
-def _parse_header(start: bytes, path: str | os.PathLike[str]) -> _PfmHeader:
+def _parse_header(start: bytes, path: PathLike) -> _PfmHeader:
     """Parse the header in the first bytes of a file."""
     if start[:2] not in _CHANNELS:
         raise InputError(f"{path} is not a .pfm file (it starts with neither PF nor Pf); give a .pfm file.")
@@ -220,6 +212,6 @@ def _parse_header(start: bytes, path: str | os.PathLike[str]) -> _PfmHeader:
     return _PfmHeader(int(width), int(height), _CHANNELS[kind], "<" if factor < 0 else ">", match.end(4))
 
 
-def _header_error(word: bytes, what: str, path: str | os.PathLike[str]) -> InputError:
+def _header_error(word: bytes, what: str, path: PathLike) -> InputError:
     text = ascii(word[:20].decode("latin-1"))
     return InputError(f"{path} has a damaged header ({text} is not {what}); make or download it again.")

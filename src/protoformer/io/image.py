@@ -1,6 +1,5 @@
 """Read images as float RGB, and write images as png (8 or 16 bits) or jpeg."""
 
-import os
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +10,15 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from protoformer.errors import InputError
-from protoformer.io.files import MAX_PIXELS, PixelLimitError, check_pixel_count, read_image_bytes, write_atomically
+from protoformer.io.arrays import FloatArray
+from protoformer.io.files import (
+    MAX_PIXELS,
+    PathLike,
+    PixelLimitError,
+    check_pixel_count,
+    read_image_bytes,
+    write_atomically,
+)
 from protoformer.io.image_checks import check_declared_size, check_decoder_limits, check_icon, quiet_pillow
 from protoformer.io.png import SIGNATURE, check_image_shape, check_png, decode_png16, encode_png
 
@@ -27,8 +34,6 @@ _EXIF_ORIENTATION = 0x0112
 _EXIF_IFD, _EXIF_FOCAL_IN_35MM = 0x8769, 0xA405
 _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_PLANES, _TIFF_EXTRA_SAMPLES = 258, 262, 284, 338
 
-FloatPixels = npt.NDArray[np.float32]
-
 
 @dataclass(frozen=True, eq=False)
 class DecodedImage:
@@ -41,16 +46,16 @@ class DecodedImage:
     """
 
     name: str
-    pixels: FloatPixels
+    pixels: FloatArray
     focal_in_35mm: float | None = None
 
 
-def load_image(path: str | os.PathLike[str], max_pixels: int | None = None) -> DecodedImage:
+def load_image(path: PathLike, max_pixels: int | None = None) -> DecodedImage:
     """Read an image with the camera metadata of its file; arguments as in `read_image`."""
     return DecodedImage(str(path), read_image(path, max_pixels), focal_in_35mm(path))
 
 
-def read_image(path: str | os.PathLike[str], max_pixels: int | None = None) -> FloatPixels:
+def read_image(path: PathLike, max_pixels: int | None = None) -> FloatArray:
     """Read an image as float32 HxWx3 RGB in [0, 1], upright (EXIF orientation applied), C-contiguous.
 
     Gray is repeated in three channels; transparency is composited over black; CMYK is converted without a color
@@ -68,7 +73,7 @@ def read_image(path: str | os.PathLike[str], max_pixels: int | None = None) -> F
     return np.ascontiguousarray(_composite_over_black(_decode(path, max_pixels)))
 
 
-def read_cutout(path: str | os.PathLike[str]) -> FloatPixels:
+def read_cutout(path: PathLike) -> FloatArray:
     """Read an image as float32 HxWx4 RGBA in [0, 1], colors not multiplied by alpha, upright, C-contiguous.
 
     An image without transparency has an alpha of 1. Everything else is as in `read_image`.
@@ -82,14 +87,14 @@ def read_cutout(path: str | os.PathLike[str]) -> FloatPixels:
     return pixels
 
 
-def image_size(path: str | os.PathLike[str]) -> tuple[int, int]:
+def image_size(path: PathLike) -> tuple[int, int]:
     """Return the (height, width) in pixels that the header of an image declares, without decoding it."""
     with quiet_pillow():
         image = _identify(read_image_bytes(path), path)
     return image.height, image.width
 
 
-def focal_in_35mm(source: str | os.PathLike[str] | Image.Image) -> float | None:
+def focal_in_35mm(source: PathLike | Image.Image) -> float | None:
     """Return the 35 mm equivalent focal length in mm from EXIF, or None if it is not stated.
 
     Args:
@@ -104,7 +109,7 @@ def focal_in_35mm(source: str | os.PathLike[str] | Image.Image) -> float | None:
     return focal if 0 < focal < float("inf") else None
 
 
-def _decode(path: str | os.PathLike[str], max_pixels: int | None = None) -> FloatPixels:
+def _decode(path: PathLike, max_pixels: int | None = None) -> FloatArray:
     """Decode an image to upright float32 samples in [0, 1]: HxW (gray), HxWx3 (RGB) or HxWx4 (RGBA)."""
     data = read_image_bytes(path)
     # Pillow accepts a png with a damaged or missing end.
@@ -133,7 +138,7 @@ def _decode(path: str | os.PathLike[str], max_pixels: int | None = None) -> Floa
     return _apply_orientation(pixels, orientation)
 
 
-def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+def write_image(path: PathLike, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
     """Write pixels, HxWx3 (RGB) or HxW (gray), as png or jpeg (quality 95) by the suffix of `path`.
 
     A png takes uint8 or uint16 and keeps every bit; a jpeg takes uint8.
@@ -150,7 +155,7 @@ def write_image(path: str | os.PathLike[str], pixels: npt.NDArray[np.uint8] | np
     write_atomically(path, encode_png(pixels) if suffix == ".png" else _encode_jpeg(pixels.astype(np.uint8)))
 
 
-def _identify(data: bytes, path: str | os.PathLike[str]) -> Image.Image:
+def _identify(data: bytes, path: PathLike) -> Image.Image:
     """Read the header with Pillow; no pixels are decoded, except those of a small Windows icon."""
     check_icon(data, path)
     check_decoder_limits(data, path)
@@ -178,7 +183,7 @@ def _read_orientation(image: Image.Image) -> int:
         return 1
 
 
-def _apply_orientation(pixels: FloatPixels, orientation: int) -> FloatPixels:
+def _apply_orientation(pixels: FloatArray, orientation: int) -> FloatArray:
     """Undo an EXIF orientation on HxW or HxWxC pixels."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.swapaxes(0, 1)
@@ -189,7 +194,7 @@ def _apply_orientation(pixels: FloatPixels, orientation: int) -> FloatPixels:
     return pixels
 
 
-def _convert_pillow(image: Image.Image, path: str | os.PathLike[str]) -> FloatPixels:
+def _convert_pillow(image: Image.Image, path: PathLike) -> FloatArray:
     """Convert a loaded image, of a mode that Pillow decodes without loss, to samples in [0, 1]."""
     if image.mode.startswith("I;16"):
         return _scale_samples(_scale_deep_gray(image), 65535)
@@ -205,21 +210,21 @@ def _convert_pillow(image: Image.Image, path: str | os.PathLike[str]) -> FloatPi
     return _scale_samples(np.asarray(image if image.mode == mode else image.convert(mode)), 255)
 
 
-def _scale_samples(samples: npt.NDArray[np.generic], white: int) -> FloatPixels:
+def _scale_samples(samples: npt.NDArray[np.generic], white: int) -> FloatArray:
     """Scale samples in 0 .. white to float32 in [0, 1]."""
     scaled = samples.astype(np.float32)
     scaled /= white
     return scaled
 
 
-def _composite_over_black(samples: FloatPixels) -> FloatPixels:
+def _composite_over_black(samples: FloatArray) -> FloatArray:
     """Convert HxW, HxWx3 or HxWx4 samples to HxWx3, compositing alpha over black."""
     if samples.ndim == 2:
         return np.repeat(samples[..., None], 3, axis=2)
     return samples if samples.shape[2] == 3 else samples[..., :3] * samples[..., 3:]
 
 
-def _check_float_samples(samples: npt.NDArray[np.float32], path: str | os.PathLike[str]) -> npt.NDArray[np.float32]:
+def _check_float_samples(samples: FloatArray, path: PathLike) -> FloatArray:
     """Return float samples, or raise `InputError` if they are not finite and in [0, 1]."""
     if not np.isfinite(samples).all():
         raise InputError(f"{path} contains NaN or infinite samples; replace them first.")
@@ -229,7 +234,7 @@ def _check_float_samples(samples: npt.NDArray[np.float32], path: str | os.PathLi
     return samples
 
 
-def _scale_deep_gray(image: Image.Image) -> npt.NDArray[np.float32]:
+def _scale_deep_gray(image: Image.Image) -> FloatArray:
     """Convert 9- to 16-bit gray to float32 HxW, scaled so that 65535 is white."""
     samples = np.asarray(image).astype(np.float32)
     if image.format != "TIFF":
@@ -260,7 +265,7 @@ def _find_wide_ppm(image: Image.Image) -> tuple[int, int] | None:
     return tile.offset, tile.args[1]
 
 
-def _decode_wide_ppm(data: bytes, image: Image.Image, first: int, white: int) -> FloatPixels:
+def _decode_wide_ppm(data: bytes, image: Image.Image, first: int, white: int) -> FloatArray:
     """Decode the big-endian 16-bit samples of a ppm whose length Pillow has checked."""
     samples = np.frombuffer(data, ">u2", count=image.width * image.height * 3, offset=first)
     return _scale_samples(np.minimum(samples, white).reshape(image.height, image.width, 3), white)
@@ -272,7 +277,7 @@ def _read_tiff_bits(image: Image.Image) -> tuple[int, ...]:
     return bits
 
 
-def _decode_deep_tiff(data: bytes, image: Image.Image, path: str | os.PathLike[str]) -> FloatPixels:
+def _decode_deep_tiff(data: bytes, image: Image.Image, path: PathLike) -> FloatArray:
     """Decode a 16-bit RGB or RGBA TIFF, which Pillow would reduce to 8 bits; OpenCV applies the orientation."""
     tags = getattr(image, "tag_v2", {})
     if tags.get(_TIFF_PLANES, 1) != 1:

@@ -1,6 +1,5 @@
 """Checks of image headers before decoding, since decoders allocate whatever size a header declares."""
 
-import os
 import re
 import struct
 import threading
@@ -11,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from PIL import Image
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 
 # Decoding this many pixels takes less than 64 MB, so that smaller images are not checked. The second limit is for
 # opaque images in formats without a bound, where uniform images compress to almost nothing.
@@ -37,7 +37,7 @@ _TIFF_TILE_WIDTH, _TIFF_TILE_HEIGHT = 322, 323
 _SIZE_IN_ICON = re.compile(rb"(?:IHDR|ihdr|\xff\x4f\xff\x51.{4})(.{4})(.{4})", re.DOTALL)
 
 
-def check_icon(data: bytes, path: str | os.PathLike[str]) -> None:
+def check_icon(data: bytes, path: PathLike) -> None:
     """Raise `InputError` if `data` is an icon with an image too large for an icon.
 
     Pillow decodes a Windows icon to identify it, so this check must come first.
@@ -46,7 +46,7 @@ def check_icon(data: bytes, path: str | os.PathLike[str]) -> None:
         raise InputError(f"{path} is a damaged icon (its image is too large for one); make or download it again.")
 
 
-def check_declared_size(image: Image.Image, data: bytes, path: str | os.PathLike[str]) -> None:
+def check_declared_size(image: Image.Image, data: bytes, path: PathLike) -> None:
     """Raise `InputError` if `data`, identified as `image` but not decoded, is too short for the declared size."""
     pixels = max(image.width * image.height, _tile_pixels(image))
     max_per_byte = _max_pixels_per_byte(image)
@@ -154,7 +154,7 @@ _JP2 = b"\x00\x00\x00\x0cjP  "
 _CODESTREAM, _SIZE_SEGMENT = b"\xff\x4f", b"\xff\x51"
 
 
-def check_decoder_limits(data: bytes, path: str | os.PathLike[str]) -> None:
+def check_decoder_limits(data: bytes, path: PathLike) -> None:
     """Reject an image whose header costs the decoder far more time or memory than its pixels do.
 
     Args:
@@ -195,7 +195,7 @@ def _count_scans(data: bytes) -> int:
     return scans
 
 
-def _check_jpeg2000(data: bytes, start: int, path: str | os.PathLike[str]) -> None:
+def _check_jpeg2000(data: bytes, start: int, path: PathLike) -> None:
     header = data[start : start + 42]
     if len(header) < 42 or header[:2] != _CODESTREAM or header[2:4] != _SIZE_SEGMENT:
         raise InputError(f"{path} is a damaged jpeg 2000 image (it has no size); make or download it again.")

@@ -10,9 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.io.image import DecodedImage, read_image
 
-ImageLike = str | os.PathLike[str] | npt.NDArray[np.generic] | Tensor | Image.Image | DecodedImage
+ImageLike = PathLike | npt.NDArray[np.generic] | Tensor | Image.Image | DecodedImage
 """A path; an array H x W or H x W x 1, 3 or 4; a tensor 3 x H x W or 1 x 3 x H x W; a Pillow image; or a decoded image.
 
 Integers span the range of their type, floats are in [0, 1]. A fourth channel is alpha, composited over black.
@@ -27,9 +28,6 @@ def as_image(source: ImageLike, name: str = "the image") -> Tensor:
     Args:
         source: The image.
         name: Name of the image in error messages.
-
-    Raises:
-        InputError: If the type, shape or range is not supported.
     """
     if isinstance(source, Tensor):
         return _from_tensor(source, name)

@@ -1,6 +1,5 @@
 """Strict PNG reading and writing: all checksums are verified, and 16-bit samples keep their precision."""
 
-import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
-from protoformer.io.files import check_dimensions, check_pixel_count, read_image_bytes
+from protoformer.io.files import PathLike, check_dimensions, check_pixel_count, read_image_bytes
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 GRAY, RGB = 0, 2
@@ -23,14 +22,7 @@ _MAX_COMPRESSION_RATIO = 1032
 
 @dataclass(frozen=True)
 class PngHeader:
-    """Header of a PNG.
-
-    Attributes:
-        width: Pixels.
-        height: Pixels.
-        bit_depth: Bits per sample.
-        color_type: Color type as in the PNG standard.
-    """
+    """Header of a PNG; the color type is that of the standard."""
 
     width: int
     height: int
@@ -38,7 +30,7 @@ class PngHeader:
     color_type: int
 
 
-def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
+def check_png(data: bytes, path: PathLike) -> PngHeader:
     """Verify all chunks of a PNG and return its header.
 
     Decoders do not verify the checksums of pixel data and the end chunk, so they accept truncated or damaged files.
@@ -47,9 +39,6 @@ def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
     Args:
         data: The file.
         path: Name of the file in error messages.
-
-    Raises:
-        InputError: If the file is not a PNG, or is damaged or truncated.
     """
     if not data.startswith(SIGNATURE):
         raise InputError(f"{path} is not a png file; give one, or convert this file to png.")
@@ -74,7 +63,7 @@ def check_png(data: bytes, path: str | os.PathLike[str]) -> PngHeader:
         position = end
 
 
-def read_png16(path: str | os.PathLike[str], color_type: int, kind: str, folder: str) -> npt.NDArray[np.uint16]:
+def read_png16(path: PathLike, color_type: int, kind: str, folder: str) -> npt.NDArray[np.uint16]:
     """Read a 16-bit PNG.
 
     Args:
@@ -85,9 +74,6 @@ def read_png16(path: str | os.PathLike[str], color_type: int, kind: str, folder:
 
     Returns:
         uint16 HxW for `GRAY`, HxWx3 for `RGB`.
-
-    Raises:
-        InputError: If the file is damaged or has another format.
     """
     data = read_image_bytes(path)
     header = check_png(data, path)
@@ -104,7 +90,7 @@ def read_png16(path: str | os.PathLike[str], color_type: int, kind: str, folder:
     return pixels
 
 
-def decode_png16(data: bytes, path: str | os.PathLike[str]) -> npt.NDArray[np.uint16]:
+def decode_png16(data: bytes, path: PathLike) -> npt.NDArray[np.uint16]:
     """Decode a checked 16-bit PNG to uint16 HxW, HxWx3 (RGB) or HxWx4 (RGB and alpha), 0 .. 65535."""
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
@@ -138,7 +124,7 @@ def check_image_shape(shape: tuple[int, ...]) -> None:
         raise InputError(f"an image has shape HxW or HxWx3 with at least one pixel, not {shape}; reshape it first.")
 
 
-def _parse_header(kind: bytes, body: bytes, path: str | os.PathLike[str]) -> PngHeader:
+def _parse_header(kind: bytes, body: bytes, path: PathLike) -> PngHeader:
     """Parse the first chunk, which must be the header, and check the size that it declares."""
     if kind != b"IHDR" or len(body) != 13:
         raise InputError(f"{path} is a damaged png (it has no header); make or download it again.")
@@ -148,7 +134,7 @@ def _parse_header(kind: bytes, body: bytes, path: str | os.PathLike[str]) -> Png
     return PngHeader(width, height, bit_depth, color_type)
 
 
-def _check_compressed_size(header: PngHeader, compressed_bytes: int, path: str | os.PathLike[str]) -> None:
+def _check_compressed_size(header: PngHeader, compressed_bytes: int, path: PathLike) -> None:
     """Raise `InputError` if the compressed data cannot decode to the size that the header declares."""
     bits = header.width * header.height * header.bit_depth * _SAMPLES_PER_PIXEL.get(header.color_type, 1)
     if bits > 8 * _MAX_COMPRESSION_RATIO * compressed_bytes:
@@ -158,5 +144,5 @@ def _check_compressed_size(header: PngHeader, compressed_bytes: int, path: str |
         )
 
 
-def _truncated_error(path: str | os.PathLike[str]) -> InputError:
+def _truncated_error(path: PathLike) -> InputError:
     return InputError(f"{path} is a png cut short (its end is missing); make or download it again.")

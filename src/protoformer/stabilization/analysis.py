@@ -112,12 +112,7 @@ class FrameView:
 
 
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
-    """Return the (height, width), in whole cells, at which frames are analyzed.
-
-    Args:
-        size: (height, width) of the frames, pixels.
-        pixels: Approximate upper bound of the number of pixels.
-    """
+    """Return the (height, width), in whole cells, at which frames are analyzed, with about `pixels` pixels at most."""
     scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
     height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
     return height, width
@@ -188,7 +183,7 @@ class MotionAnalyzer:
         shifts = forward[0] * self._upscale[0] + 1j * forward[1] * self._upscale[1]
         motion = fit_motion(self._centers.ravel(), shifts.ravel(), forward[2].ravel())
         # Without much texture only a small area can fit any motion, which is no sign of a cut.
-        unmatched = motion.trust < CUT_INLIERS * float(before.texture.mean())
+        unmatched = motion.inlier_fraction < CUT_INLIERS * float(before.texture.mean())
         if unmatched and float(np.abs(before.colors - after.colors).sum()) / 2 > CUT_COLOR_DISTANCE:
             return None
         return FramePair(motion, flows)
@@ -198,7 +193,7 @@ class MotionAnalyzer:
         if after.texture.mean() >= BLUR_TEXTURE * before.texture.mean():
             return False
         pair = self.match_frames(before, after)
-        return pair is None or pair.motion.trust < BLUR_INLIERS
+        return pair is None or pair.motion.inlier_fraction < BLUR_INLIERS
 
     def local_warps(self, smalls: list[Tensor], flows: Mapping[int, Tensor], indices: list[int]) -> list[StoredField]:
         """Predict warps and subtract the nearest similarities.
@@ -243,12 +238,7 @@ class ShotBuilder:
     """
 
     def __init__(self, analyzer: MotionAnalyzer, first: int) -> None:
-        """Start a shot.
-
-        Args:
-            analyzer: Networks to run.
-            first: Index of the first frame in the clip.
-        """
+        """Start a shot at the index of its first frame in the clip."""
         self._analyzer, self._first = analyzer, first
         self._motions: list[Motion] = []
         self._flows: dict[int, Tensor] = {}

@@ -26,31 +26,22 @@ class Motion:
     Attributes:
         turn: Scale and rotation.
         shift: Translation, pixels.
-        trust: Weighted fraction of inliers in the frame, in [0, 1].
+        inlier_fraction: Weighted fraction of inliers in the frame, in [0, 1].
     """
 
     turn: complex
     shift: complex
-    trust: float
+    inlier_fraction: float
 
     def split(self, parts: int) -> "Motion":
         """Return the motion that, applied `parts` times, equals this one."""
         turn = self.turn ** (1 / parts)
         total = sum(turn**power for power in range(parts))
-        return Motion(turn, self.shift / total, self.trust)
+        return Motion(turn, self.shift / total, self.inlier_fraction)
 
 
 def centered_cells(rows: int, columns: int, size: tuple[int, int]) -> Complex:
-    """Return the centers of equal cells of a frame.
-
-    Args:
-        rows: Number of rows.
-        columns: Number of columns.
-        size: (height, width) of the frame, pixels.
-
-    Returns:
-        rows x columns, complex, pixels from the center of the frame.
-    """
+    """Return the centers of rows x columns cells of a frame of (height, width): complex, pixels from its center."""
     height, width = size
     x = (np.arange(columns) + 0.5) * width / columns - width / 2
     y = (np.arange(rows) + 0.5) * height / rows - height / 2
@@ -58,15 +49,9 @@ def centered_cells(rows: int, columns: int, size: tuple[int, int]) -> Complex:
 
 
 def fit_motion(points: Complex, shifts: Complex, weights: Array) -> Motion:
-    """Fit a similarity robustly, by iteratively reweighted least squares from the weighted median shift.
+    """Fit the similarity of the majority of n points by reweighted least squares, from the weighted median shift.
 
-    Args:
-        points: n, complex, pixels.
-        shifts: n, complex, displacement of each point, pixels.
-        weights: n, nonnegative.
-
-    Returns:
-        The motion of the majority of the points.
+    `points` and their `shifts` are complex, n, pixels; `weights` are nonnegative, n.
     """
     total = float(weights.sum())
     if total <= 0:

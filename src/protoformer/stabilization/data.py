@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protoformer.geometry.motion_fields import CELL, Trajectories, build_trajectories
 from protoformer.models.config import ModelConfig
-from protoformer.synthetic.ground_truth import outward, render_image, true_trajectories, true_warp
+from protoformer.synthetic.ground_truth import propagate_confidence, render_image, true_trajectories, true_warp
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.rng import SceneRandom, hashed_normal
 from protoformer.synthetic.samples import StabilityWindows
@@ -43,12 +43,12 @@ class SyntheticWindows:
 
     config: ModelConfig
 
-    def __call__(self, renderer: Renderer, look: str) -> StabilityWindows:
+    def __call__(self, renderer: Renderer, render_pass: str) -> StabilityWindows:
         """Render a batch of windows on the renderer's device.
 
         Args:
             renderer: Renderer of the scenes.
-            look: Render pass, "clean" or "final".
+            render_pass: Render pass, "clean" or "final".
         """
         scenes, (past, future) = renderer.scenes, self.config.stabilization.window
         draws = SceneRandom(SALT, scenes.sensor.key)
@@ -57,14 +57,22 @@ class SyntheticWindows:
         times = start + steps[:, None] / scenes.fps
         frames = renderer.scenes.frames(times, device=renderer.device)
         errors = EstimationErrors(draws, scenes, past, len(times), renderer.device)
-        parts = [self._window(renderer, frames[index:], times[past + index], errors, index, look) for index in (0, 1)]
+        parts = [
+            self._window(renderer, frames[index:], times[past + index], errors, index, render_pass) for index in (0, 1)
+        ]
         names = ("unstable", "displacements", "confidence", "warp", "valid")
         both = {name: torch.stack(each, dim=1) for name, each in zip(names, zip(*parts, strict=True), strict=True)}
-        stable = render_image(renderer, renderer.view(times[past], steady=True), look)
+        stable = render_image(renderer, renderer.view(times[past], steady=True), render_pass)
         return StabilityWindows(stable=stable, **both, names=scenes.names)
 
     def _window(
-        self, renderer: Renderer, frames: list[Frame], time: Tensor, errors: "EstimationErrors", index: int, look: str
+        self,
+        renderer: Renderer,
+        frames: list[Frame],
+        time: Tensor,
+        errors: "EstimationErrors",
+        index: int,
+        render_pass: str,
     ) -> tuple[Tensor, ...]:
         """Return image, positions, confidence, warp and valid mask of window `index`, which starts with `frames`."""
         past, future = self.config.stabilization.window
@@ -72,7 +80,13 @@ class SyntheticWindows:
         unstable = renderer.view(time)
         warp = true_warp(renderer, renderer.scenes.frame(time, True, renderer.device), unstable.frame)
         flow = torch.where(warp.valid, warp.flow, 0.0)
-        return render_image(renderer, unstable, look), estimated.displacements, estimated.confidence, flow, warp.valid
+        return (
+            render_image(renderer, unstable, render_pass),
+            estimated.displacements,
+            estimated.confidence,
+            flow,
+            warp.valid,
+        )
 
 
 class EstimationErrors:
@@ -117,21 +131,15 @@ class EstimationErrors:
         self.first, self.last = (to_device(each, device) for each in _clip_ends(draws, past, frames))
 
     def apply(self, trajectories: Trajectories, index: int, now: int) -> Trajectories:
-        """Add the errors to true trajectories.
+        """Add the errors to true trajectories of window `index`, relative to its frame `now`.
 
-        Args:
-            trajectories: True trajectories of window `index`, relative to its frame `now`.
-            index: Index of the first frame of the window.
-            now: Index of the reference frame in the window.
-
-        Returns:
-            Estimated trajectories.
+        `index` is the index of the first frame of the window.
         """
         count = trajectories.displacements.shape[1]
         offset = self.offset[:, index : index + count]
         numbers = torch.arange(index, index + count, device=offset.device)
         within = (numbers >= self.first[:, None]) & (numbers <= self.last[:, None])
-        confidence = outward(self.confidence.expand(-1, count, -1, -1, -1), now)
+        confidence = propagate_confidence(self.confidence.expand(-1, count, -1, -1, -1), now)
         confidence = trajectories.confidence * confidence * within.view(*within.shape, 1, 1, 1)
         return build_trajectories(trajectories.displacements + offset - offset[:, now : now + 1], confidence)
 

@@ -104,7 +104,7 @@ def describe_too_short(scores: StabilityScores) -> str:
 def _row(label: str, scores: StabilityScores) -> tuple[str, ...]:
     figures = (scores.cropping, scores.distortion, scores.stability_usual)
     cells = ["-" if value != value else f"{value:.3f}" for value in figures]
-    return (label, *cells) if scores.is_telling else (label, *cells[:-1], describe_too_short(scores))
+    return (label, *cells) if scores.is_reliable else (label, *cells[:-1], describe_too_short(scores))
 
 
 def _value_range(values: list[float], min_span: float) -> tuple[float, float]:

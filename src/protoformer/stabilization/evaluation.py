@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_STABILITY, PublishedStabilization
+from protoformer.datasets.published import PUBLISHED_STABILITY, PublishedResult
 from protoformer.datasets.stabilization import DeepStab
 from protoformer.errors import InputError
+from protoformer.io.files import csv_text
 from protoformer.stabilization.camera_motion import FeatureFinder
 from protoformer.stabilization.metrics import (
     Point,
@@ -30,7 +31,7 @@ from protoformer.training.metrics import Averages
 from protoformer.training.task import Tally
 from protoformer.video.reader import open_video
 from protoformer.video.types import ImageArray, Video
-from protoformer.viz.text import score_table
+from protoformer.viz.text import format_score, score_table
 
 Method = Callable[[Video, int | None], Iterator[tuple[ImageArray, ImageArray]]]
 """Takes a video and the number of frames to use (None: all); yields every frame before and after stabilization."""
@@ -38,13 +39,7 @@ Method = Callable[[Video, int | None], Iterator[tuple[ImageArray, ImageArray]]]
 
 @dataclass(frozen=True)
 class ClipScore:
-    """Scores of one method on one clip.
-
-    Attributes:
-        clip: Name of the clip.
-        method: Name of the method.
-        scores: Scores.
-    """
+    """Scores of one method on one clip."""
 
     clip: str
     method: str
@@ -52,26 +47,22 @@ class ClipScore:
 
     def reliable_score(self, measure: str) -> float:
         """Return one of MEASURES; NaN for the stability of a clip that is too short."""
-        unreliable = measure.startswith("stability") and not self.scores.is_telling
+        unreliable = measure.startswith("stability") and not self.scores.is_reliable
         return math.nan if unreliable else float(getattr(self.scores, measure))
 
 
 @dataclass(frozen=True)
 class StabilityEvaluation:
-    """Result of an evaluation.
-
-    Attributes:
-        rows: Scores of every method on every clip.
-        means: Mean scores over all clips, by method.
-        others: Published results.
-    """
+    """Scores of every method on every clip, their means by method, and published results."""
 
     rows: tuple[ClipScore, ...]
     means: dict[str, dict[str, float]]
-    others: tuple[PublishedStabilization, ...] = field(default=PUBLISHED_STABILITY)
+    others: tuple[PublishedResult, ...] = field(default=PUBLISHED_STABILITY)
 
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".wmv"})
+COMMON_SCORES = ("cropping", "distortion", "stability", "acceleration")
+"""Columns of the table of common measures."""
 COMMON_MEASURES = ("cropping", "distortion", "stability_usual", "acceleration")
 DETAIL_MEASURES = ("stability", "stability_translation", "stability_rotation")
 MEASURES = (*COMMON_MEASURES, *DETAIL_MEASURES)
@@ -83,9 +74,6 @@ def list_clips(root: Path) -> dict[str, Path]:
 
     Args:
         root: Folder in DeepStab's layout, or a folder of videos.
-
-    Raises:
-        InputError: If the folder does not exist or holds no videos.
     """
     if (root / "unstable").is_dir():
         pairs = DeepStab(root, trust_headers=True)
@@ -137,12 +125,11 @@ def evaluate_stability(
 
 def stability_csv(evaluation: StabilityEvaluation) -> str:
     """Format one CSV row per clip and method."""
-    lines = [",".join(("clip", "method", *MEASURES, "skipped_frames", "skipped_motions"))]
+    rows: list[list[object]] = [["clip", "method", *MEASURES, "skipped_frames", "skipped_motions"]]
     for row in evaluation.rows:
         values = (f"{getattr(row.scores, measure):.4f}" for measure in MEASURES)
-        counts = (str(row.scores.skipped_frames), str(row.scores.skipped_motions))
-        lines.append(",".join((row.clip, row.method, *values, *counts)))
-    return "\n".join(lines) + "\n"
+        rows.append([row.clip, row.method, *values, row.scores.skipped_frames, row.scores.skipped_motions])
+    return csv_text(rows)
 
 
 def _mean(rows: Sequence[ClipScore], label: str) -> dict[str, float]:
@@ -222,14 +209,12 @@ DETAIL_RULES = (
 def stability_tables(evaluation: StabilityEvaluation) -> tuple[Table, Table]:
     """Format a table of common measures, with means and published results, and a table of further measures."""
     names = ("clip", "method")
-    common = score_table("stabilization", RULES, names, ("cropping", "distortion", "stability", "acceleration"))
+    common = score_table("stabilization", RULES, names, COMMON_SCORES)
     columns = ("least", "translation", "rotation", "skipped")
     details = score_table("stabilization, in detail", DETAIL_RULES, names, columns)
     for row in evaluation.rows:
-        scores, labels = (
-            {measure: row.reliable_score(measure) for measure in MEASURES},
-            (Text(row.clip), Text(row.method)),
-        )
+        scores = {measure: row.reliable_score(measure) for measure in MEASURES}
+        labels = (Text(row.clip), Text(row.method))
         skipped = str(row.scores.skipped_frames + row.scores.skipped_motions)
         common.add_row(*labels, *_format_scores(scores, COMMON_MEASURES))
         details.add_row(*labels, *_format_scores(scores, DETAIL_MEASURES), skipped)
@@ -237,20 +222,10 @@ def stability_tables(evaluation: StabilityEvaluation) -> tuple[Table, Table]:
         common.add_row("mean", Text(label), *_format_scores(means, COMMON_MEASURES))
         details.add_row("mean", Text(label), *_format_scores(means, DETAIL_MEASURES), "")
     for other in evaluation.others:
-        common.add_row(
-            other.measured_on,
-            Text(other.label),
-            "-",
-            _format_score(other.distortion),
-            _format_score(other.stability),
-            "-",
-        )
+        cells = (format_score(other.scores.get(name), 3, "-") for name in COMMON_SCORES)
+        common.add_row(other.measured_on, Text(other.label), *cells)
     return common, details
 
 
 def _format_scores(scores: Mapping[str, float], measures: tuple[str, ...]) -> list[str]:
-    return [_format_score(scores[measure]) for measure in measures]
-
-
-def _format_score(value: float) -> str:
-    return "-" if value != value else f"{value:.3f}"
+    return [format_score(scores[measure], 3, "-") for measure in measures]

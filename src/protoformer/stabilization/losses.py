@@ -32,7 +32,7 @@ class StabilizeLoss:
         borders: Excess displacement of the corners, pixels.
         error: Mean over the corners of |warp - truth|, pixels.
         shake: Mean over the corners of |truth|, pixels.
-        share: error / shake.
+        relative_error: error / shake.
     """
 
     total: Tensor
@@ -43,7 +43,7 @@ class StabilizeLoss:
     borders: Tensor
     error: Tensor
     shake: Tensor
-    share: Tensor
+    relative_error: Tensor
 
 
 def stabilize_loss(
@@ -81,7 +81,12 @@ def stabilize_loss(
     total = total + sum((getattr(weights, name) * part for name, part in parts.items()), cells.new_zeros(()))
     error, shake = (each.mean() for each in corner_lengths(last, truth, valid))
     return StabilizeLoss(
-        total=total, distance=distances[-1], error=error, shake=shake, share=error / shake.clamp_min(1e-3), **parts
+        total=total,
+        distance=distances[-1],
+        error=error,
+        shake=shake,
+        relative_error=error / shake.clamp_min(1e-3),
+        **parts,
     )
 
 
@@ -101,14 +106,9 @@ def _excess_curvature(warp: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
 
 
 def _alignment_error(warp: Tensor, windows: StabilityWindows) -> Tensor:
-    """Compare the first unstable images, warped, with the stable ones.
+    """Compare the first unstable images, warped by N x 2 x h x w, pixels, with the stable ones.
 
-    Args:
-        warp: N x 2 x h x w, pixels.
-        windows: N windows.
-
-    Returns:
-        The sum over images of the mean absolute color difference of valid pixels.
+    Returns the sum over images of the mean absolute color difference of valid pixels.
     """
     unstable, stable = (F.avg_pool2d(each, DOWNSCALE) for each in (windows.unstable[:, 0], windows.stable))
     flow = upsample_2x(warp) / DOWNSCALE

@@ -75,7 +75,7 @@ class StabilityScores:
     """Number of motions between output frames without a valid homography, which the path leaves out."""
 
     @property
-    def is_telling(self) -> bool:
+    def is_reliable(self) -> bool:
         """Whether a single video is long enough for a reliable stability."""
         return self.frames - 1 - self.skipped_motions >= MIN_RELIABLE
 
@@ -123,7 +123,7 @@ def _unwrap(angle: Tensor) -> Tensor:
     return torch.cat((angle[:1], angle[:1] + (step - turn * (step / turn).round()).cumsum(dim=0)))
 
 
-def low_frequency_share(signal: Tensor) -> float:
+def low_frequency_fraction(signal: Tensor) -> float:
     """Return the fraction of the energy of a signal (n) in its five lowest frequencies, without frequency 0.
 
     Each frequency counts once, up to and including the Nyquist frequency.
@@ -144,8 +144,8 @@ def video_scores(input_to_output: Tensor, output_motions: Tensor, center: Point)
         raise ValueError(f"T frames need T x 3 x 3 and (T - 1) x 3 x 3 homographies, not {shapes[0]} and {shapes[1]}")
     views, motions = _select_valid(input_to_output), _select_valid(output_motions)
     path = camera_path(motions)
-    translation, rotation = (low_frequency_share(signal) for signal in path_signals(path))
-    usual = (translation + low_frequency_share(_unwrap(torch.atan2(path[:, 1, 0], path[:, 0, 0])))) / 2
+    translation, rotation = (low_frequency_fraction(signal) for signal in path_signals(path))
+    usual = (translation + low_frequency_fraction(_unwrap(torch.atan2(path[:, 1, 0], path[:, 0, 0])))) / 2
     # For too short a path both are NaN, and so is their minimum.
     stability = (min(translation, rotation), translation, rotation, usual)
     scores = (*_view_scores(views[:, :2, :2]), *stability, _acceleration(output_motions, center))

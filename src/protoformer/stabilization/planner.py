@@ -143,7 +143,9 @@ def stabilized_motions(motions: Sequence[Motion], corrections: Corrections) -> l
     for index, motion in enumerate(motions):
         turn, next_turn = corrections.turns[index], corrections.turns[index + 1]
         shift = motion.turn * corrections.shifts[index] + motion.shift - corrections.shifts[index + 1]
-        output.append(Motion(complex(motion.turn * turn / next_turn), complex(shift / next_turn), motion.trust))
+        output.append(
+            Motion(complex(motion.turn * turn / next_turn), complex(shift / next_turn), motion.inlier_fraction)
+        )
     return output
 
 
@@ -233,12 +235,7 @@ class OnlinePlanner:
     """Plans corrections with a fixed delay: takes the motion to each next frame, returns one correction at a time."""
 
     def __init__(self, frame: Frame, delay: int) -> None:
-        """Start a shot.
-
-        Args:
-            frame: Size of the frames and the crop.
-            delay: Number of later frames that are known when a frame is decided.
-        """
+        """Start a shot in which each frame is decided with a number of later frames known."""
         self._frame, self._delay = frame, delay
         self._motions: list[Motion] = []
         """Motions from the earliest kept frame on."""
@@ -276,16 +273,7 @@ class OnlinePlanner:
 
 
 def plan_online(motions: Sequence[Motion], frame: Frame, delay: int) -> Corrections:
-    """Plan the corrections of a shot causally, with a delay.
-
-    Args:
-        motions: n - 1 motions between n frames.
-        frame: Size of the frames and the crop.
-        delay: Number of later frames that are known when a frame is decided.
-
-    Returns:
-        Corrections of n frames.
-    """
+    """Plan the corrections of the n frames between n - 1 motions causally: each frame knows `delay` later ones."""
     planner = OnlinePlanner(frame, delay)
     decided = [each for motion in motions if (each := planner.add(motion)) is not None]
     decided += planner.rest()

@@ -51,9 +51,6 @@ class StabilizeOptions:
         crop: "auto", "none", or the fraction of the sides that is shown.
         tripod: Whether to approximate a static camera.
         delay: Number of later frames that are known when a frame is decided; None if all are.
-
-    Raises:
-        InputError: If an option is out of range, or a tripod is combined with a delay.
     """
 
     strength: float = 1.0
@@ -78,7 +75,7 @@ class StabilizeOptions:
             )
 
     @property
-    def share(self) -> float:
+    def crop_fraction(self) -> float:
         """Fraction of the sides within which corrections are planned; "auto" may choose a smaller one."""
         return float(self.crop) if not isinstance(self.crop, str) else DEFAULT_CROP
 
@@ -176,9 +173,6 @@ class StabilizationPredictor(SummaryRepr):
 
         Yields:
             Time in seconds, input image and stabilized image, uint8 H x W x 3 each.
-
-        Raises:
-            InputError: If the source has fewer frames than before.
         """
         first, count = result.times[0], len(result.times)
         frames = iter(ClipFrames(source, Span(first, None, 1, fps)))
@@ -194,11 +188,8 @@ class StabilizationPredictor(SummaryRepr):
     def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
         """Write the weights atomically to a .safetensors file that `load` reads.
 
-        Args:
-            path: Output file.
-            half: Whether to store float16.
-            borrow: Whether to leave out the encoder if it equals that of the packaged flow weights, which are then
-                needed to read the file.
+        `half` stores float16; `borrow` leaves out the encoder if it equals that of the packaged flow weights, which are
+        then needed to read the file.
         """
         save_weights(self.network, path, trained=self.trained, half=half, borrow=borrow)
 
@@ -230,7 +221,7 @@ class StabilizationPredictor(SummaryRepr):
             size=analysis.size,
             corrections=corrections,
             local=StoredFields(analysis.local, options.strength) if options.strength else (),
-            share=largest_crop(corrections, frame) if auto else options.share,
+            crop_fraction=largest_crop(corrections, frame) if auto else options.crop_fraction,
             border=options.crop == "none",
             path_before=_accumulate_paths(before),
             path_after=_accumulate_paths(after),
@@ -257,7 +248,7 @@ def _plan_shots(analysis: ClipAnalysis, options: StabilizeOptions) -> tuple[Fram
         cuts = tuple(shot.first for shot in analysis.shots[1:])
         return mean_acceleration(_accumulate_paths(after), cuts) <= MAX_ACCELERATION * analysis.size[1]
 
-    plan = plan_within(options.share)
+    plan = plan_within(options.crop_fraction)
     fixed = options.crop != "auto" or options.tripod or options.delay is not None or not options.strength
     if fixed or is_steady(plan[1]):
         return plan

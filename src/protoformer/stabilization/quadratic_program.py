@@ -46,11 +46,7 @@ class BandedMatrix:
     """
 
     def __init__(self, bands: Array) -> None:
-        """Factorize a matrix.
-
-        Args:
-            bands: n x k x 4 x 4, with the block of frames i and i + j at [i, j].
-        """
+        """Factorize a matrix whose block of frames i and i + j is at [i, j] of bands, n x k x 4 x 4."""
         count, bandwidth = bands.shape[:2]
         groups = -(-count // GROUP)
         size = GROUP * WIDTH

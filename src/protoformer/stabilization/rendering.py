@@ -19,38 +19,32 @@ is sampled."""
 class View:
     """Position of a stabilized frame in the input frame.
 
-    It maps z to turn share z + shift, in pixels from the center, plus `local`.
+    It maps z to turn crop_fraction z + shift, in pixels from the center, plus `local`.
 
     Attributes:
         turn: Scale and rotation.
         shift: Translation, pixels.
-        share: Fraction of the sides that is shown.
+        crop_fraction: Fraction of the sides that is shown.
         local: Local warp, 2 x h x w, pixels, at the centers of cells of the frame, or None.
     """
 
     turn: complex
     shift: complex
-    share: float
+    crop_fraction: float
     local: Field | None
 
     def matrix(self, size: tuple[int, int]) -> npt.NDArray[np.float64]:
         """Return the affine map from pixels (x, y, 1) of the output to the input, without `local`: 2 x 3."""
         center = (size[1] - 1) / 2 + 1j * (size[0] - 1) / 2
-        turn = self.share * self.turn
+        turn = self.crop_fraction * self.turn
         origin = center + self.shift - turn * center
         return np.array([[turn.real, -turn.imag, origin.real], [turn.imag, turn.real, origin.imag]])
 
 
 def render_stabilized(image: ImageArray, view: View, border: bool = False) -> ImageArray:
-    """Warp an input frame to the stabilized one.
+    """Warp an input frame, uint8 H x W x 3, to the stabilized one.
 
-    Args:
-        image: uint8 H x W x 3.
-        view: Position of the stabilized frame.
-        border: Whether pixels outside the input frame are black; otherwise the border is replicated.
-
-    Returns:
-        uint8 H x W x 3.
+    Pixels outside the input frame are black with `border`; otherwise its border is replicated.
     """
     size = image.shape[:2]
     border_mode = cv2.BORDER_CONSTANT if border else cv2.BORDER_REPLICATE
@@ -90,10 +84,10 @@ def _resample_local(view: View, component: Field, size: tuple[int, int]) -> Fiel
     scale_y, scale_x = rows / size[0], columns / size[1]
     # From pixels of the output to pixels of the frame, and from there to cells.
     offset = [
-        ((1 - view.share) * side / 2) * scale - 0.5 + 0.5 * view.share * scale
+        ((1 - view.crop_fraction) * side / 2) * scale - 0.5 + 0.5 * view.crop_fraction * scale
         for side, scale in ((size[1], scale_x), (size[0], scale_y))
     ]
-    matrix = np.array([[view.share * scale_x, 0, offset[0]], [0, view.share * scale_y, offset[1]]])
+    matrix = np.array([[view.crop_fraction * scale_x, 0, offset[0]], [0, view.crop_fraction * scale_y, offset[1]]])
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     resampled = cv2.warpAffine(component, matrix, size[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE)
     return np.asarray(resampled, np.float32)

@@ -29,7 +29,7 @@ class StabilizationResult(SummaryRepr):
         corrections: Positions of stabilized frames in the input frames: z -> turns z + shifts, pixels from the center.
         local: One local warp per frame, 2 x h x w, pixels, at the centers of cells, read from a temporary file that is
             deleted with the result; empty if there are none.
-        share: Fraction of the sides that the crop shows.
+        crop_fraction: Fraction of the sides that the crop shows.
         border: Whether the crop is not enlarged to fill the frame, so that pixels outside the input are black.
         path_before: T x 4, camera path of the input: x and y (pixels), angle (radians) and log scale, accumulated from
             zero at the start of each shot.
@@ -44,7 +44,7 @@ class StabilizationResult(SummaryRepr):
     size: tuple[int, int]
     corrections: Corrections
     local: Sequence[Field]
-    share: float
+    crop_fraction: float
     border: bool
     path_before: CameraPath
     path_after: CameraPath
@@ -57,13 +57,13 @@ class StabilizationResult(SummaryRepr):
     def view(self, index: int) -> View:
         """Return the position of a stabilized frame in its input frame."""
         turn, shift = self.corrections.turns[index], self.corrections.shifts[index]
-        zoom = 1.0 if self.border else self.share
+        zoom = 1.0 if self.border else self.crop_fraction
         return View(complex(turn), complex(shift), zoom, self.local[index] if self.local else None)
 
     @property
     def cropping(self) -> float:
         """Mean fraction of the sides of the input that a stabilized frame shows."""
-        return float((1.0 if self.border else self.share) * np.abs(self.corrections.turns).mean())
+        return float((1.0 if self.border else self.crop_fraction) * np.abs(self.corrections.turns).mean())
 
     @property
     def acceleration(self) -> tuple[float, float]:

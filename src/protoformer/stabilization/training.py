@@ -31,7 +31,16 @@ class StabilizeTask:
         kind: Sample types of synthetic scenes and datasets.
     """
 
-    metrics: tuple[str, ...] = ("error", "shake", "share", "distance", "consistency", "shape", "alignment", "borders")
+    metrics: tuple[str, ...] = (
+        "error",
+        "shake",
+        "relative_error",
+        "distance",
+        "consistency",
+        "shape",
+        "alignment",
+        "borders",
+    )
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
@@ -90,7 +99,7 @@ class ValidationWindows(ValidationScenes[StabilityWindows]):
             errors.append(error_lengths.flatten())
             shakes.append(shake_lengths.flatten())
         error, shake = (float(torch.cat(each).mean()) for each in (errors, shakes))
-        return {"error": error, "shake": shake, "share": error / max(shake, 1e-3)}
+        return {"error": error, "shake": shake, "relative_error": error / max(shake, 1e-3)}
 
 
 def _run_network(network: nn.Module, windows: StabilityWindows) -> StabilizationPrediction:

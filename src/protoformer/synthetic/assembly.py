@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protoformer.geometry.warps import rotation
 from protoformer.synthetic.rng import SceneRandom
-from protoformer.synthetic.scene import KINDS, Atmosphere, MotionPath, Primitives, Sensor, join_paths
+from protoformer.synthetic.scene import KINDS, Atmosphere, Camera, MotionPath, Primitives, Sensor, join_paths
 
 
 @dataclass(frozen=True)
@@ -249,10 +249,7 @@ SKY_RADIUS = 2000.0
 def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.02), foggy: float = 0.3) -> Atmosphere:
     """Draw light and fog, with the sun above the horizon.
 
-    Args:
-        draws: Random numbers of the scenes.
-        fog: Density per meter where there is fog, (min, max).
-        foggy: Probability of fog.
+    `fog` is the range of the density per meter where there is fog, and `foggy` its probability.
     """
     height, heading = draws.uniform("sun.height", 0.3, 1.3), draws.uniform("sun.heading", 0.0, 2 * math.pi)
     sun = vectors(height.cos() * heading.cos(), -height.sin(), height.cos() * heading.sin())
@@ -269,9 +266,7 @@ def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.
 def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) -> Sensor:
     """Draw lens, sensor and codec parameters; some scenes are sharp and clean, others are not.
 
-    Args:
-        draws: Random numbers of the scenes.
-        focus: Focus distance, meters, (min, max).
+    `focus` is the range of the focus distance, meters.
     """
     zero = torch.zeros(len(draws), 3, dtype=torch.float64)
     flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.whether("film.flickers", 0.5, (1, 1))
@@ -292,6 +287,46 @@ def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) 
     )
 
 
+def build_camera(
+    draws: SceneRandom,
+    size: tuple[int, int],
+    focal: Tensor,
+    position: MotionPath,
+    turn: MotionPath,
+    base: Tensor,
+    shake: float,
+    horizon: float = 0.5,
+) -> Camera:
+    """Build a camera with hand shake and its principal point in the middle column.
+
+    Args:
+        draws: Random numbers of the scenes.
+        size: (height, width) of the images.
+        focal: B x 1, focal length, pixels.
+        position: As in `Camera`.
+        turn: As in `Camera`.
+        base: As in `Camera`.
+        shake: Strength of the hand shake.
+        horizon: Row of the principal point, as a fraction of the height.
+    """
+    center = torch.tensor([0.5 * (size[1] - 1), horizon * (size[0] - 1)], dtype=torch.float64)
+    shake_path, shake_turn = sample_hand_motion(draws, shake)
+    return Camera(
+        focal=focal.expand(-1, 2),
+        center=center.expand(len(draws), 2),
+        position=position,
+        turn=turn,
+        base=base,
+        shake=shake_path,
+        shake_turn=shake_turn,
+    )
+
+
+def ripple_waves(amplitude: Tensor, waves: Tensor, phase: Tensor, rate: Tensor) -> Tensor:
+    """Stack the parameters of ripples, B x n x 2 each, as in `Primitives`: B x n x 2 x 4."""
+    return torch.stack((amplitude, waves, phase, rate), dim=-1)
+
+
 def add_sky(assembly: Assembly) -> None:
     """Add a bright sky with wide clouds; it encloses every scene, so that every ray hits something."""
     radius = torch.full((assembly.batch, 1, 3), SKY_RADIUS, dtype=torch.float64)
@@ -301,17 +336,10 @@ def add_sky(assembly: Assembly) -> None:
 
 
 def sample_hand_motion(draws: SceneRandom, strength: float = 1.0) -> tuple[MotionPath, MotionPath]:
-    """Draw hand shake.
+    """Draw hand shake: translation along the camera axes (meters) and rotation about them (radians), paths of B x 3.
 
     Tremor and sway from 0.4 to 12 Hz with an amplitude that falls with frequency; half of the scenes add the steps of a
-    walking person: two vertical oscillations and one lateral oscillation per two steps.
-
-    Args:
-        draws: Random numbers of the scenes.
-        strength: Scale of the shake; 0 for none.
-
-    Returns:
-        Paths of B x 3: translation along the camera axes (meters) and rotation about them (radians).
+    walking person: two vertical oscillations and one lateral oscillation per two steps. A strength of 0 is no shake.
     """
     if not strength:
         return MotionPath.of(torch.zeros(len(draws), 3)), MotionPath.of(torch.zeros(len(draws), 3))

@@ -152,19 +152,10 @@ def _nearest(
 def _blocked(
     table: Tensor, alive: Tensor, sun: Tensor, shapes: Shapes, counts: tuple[int, ...], points: Tensor, own: Tensor
 ) -> Tensor:
-    """Compute which points are shadowed.
+    """Compute which points (3 x B x N, meters, camera coordinates) are shadowed: B x N, bool.
 
-    Args:
-        table: F x B x P, the frame's table.
-        alive: B x P, bool, the primitives that cast shadows.
-        sun: B x 3, unit vector towards the sun.
-        shapes: Shape data of the primitives.
-        counts: Number of primitives of each of `KINDS`.
-        points: 3 x B x N, meters, camera coordinates.
-        own: B x N, the primitive of each point, or -1.
-
-    Returns:
-        B x N, bool.
+    `table`, F x B x P, is that of the frame; `alive`, B x P, are the primitives that cast shadows; `sun`, B x 3, is the
+    unit vector towards the sun; `own`, B x N, is the primitive of each point, or -1.
     """
     shadowed = torch.zeros_like(own, dtype=torch.bool)
     for kind, part in kind_slices(counts):
@@ -184,15 +175,9 @@ def _blocked(
 
 
 def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the first hit of rays through image positions.
+    """Find the first hit of rays through image positions, B x 2 x N, pixels.
 
-    Args:
-        frame: Moment of the scenes.
-        shapes: Shape data of the primitives.
-        positions: B x 2 x N, pixels.
-
-    Returns:
-        Depth in meters (infinite where nothing is hit) and the index of the primitive, B x N each.
+    Returns the depth in meters (infinite where nothing is hit) and the index of the primitive, B x N each.
     """
     x, y = frame.rays(positions)
     if x.device.type == "cuda":
@@ -214,16 +199,9 @@ def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Te
 
 
 def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tensor:
-    """Compute which points the sun does not reach; undefined for points of the sky.
+    """Compute which points the sun does not reach: B x N, bool; undefined for points of the sky.
 
-    Args:
-        frame: Moment of the scenes.
-        shapes: Shape data of the primitives.
-        points: 3 x B x N, meters, camera coordinates.
-        own: B x N, the primitive of each point.
-
-    Returns:
-        B x N, bool.
+    `points` are 3 x B x N, meters, camera coordinates; `own` is the primitive of each point, B x N.
     """
     if points.device.type == "cuda":
         from protoformer.synthetic.kernels import casting_kernels as kernels

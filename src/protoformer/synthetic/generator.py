@@ -28,9 +28,6 @@ class SyntheticScenes:
         size: (height, width) of the images, pixels; the family's default if None.
         shake: Strength of the camera's hand shake, 0 for none; the family's default if None.
         bank: Textures; the procedural bank if None.
-
-    Raises:
-        InputError: The family does not exist, the images are too small, or the bank lacks opaque textures or cutouts.
     """
 
     def __init__(
@@ -77,7 +74,7 @@ class SyntheticScenes:
 
 GOLDEN = 0.6180339887498949
 """Fractional part of the golden ratio."""
-TOGETHER = 128
+SCENES_PER_DRAW = 128
 """Number of scenes that are drawn at once."""
 Batch = TypeVar("Batch")
 """A `FlowSample`, `DepthSample`, `TrackClip` or `StabilityClip`."""
@@ -96,9 +93,6 @@ class SceneStream(IterableDataset[Batch]):
         final: Fraction of batches rendered in the final pass.
         start: Index of the first batch, to resume a run.
         part: (index, number of parts), to split the batches among machines; DataLoader workers split them further.
-
-    Raises:
-        InputError: An argument is out of range.
     """
 
     def __init__(
@@ -143,7 +137,7 @@ class SceneStream(IterableDataset[Batch]):
 
     def _scenes(self, batch_index: int) -> Scenes:
         """Return the scenes of a batch; several batches are drawn at once, which takes as long as one."""
-        batches_per_group = max(1, TOGETHER // self.batch_size)
+        batches_per_group = max(1, SCENES_PER_DRAW // self.batch_size)
         group, offset = divmod(batch_index, batches_per_group)
         if self._cache is None or self._cache[0] != group:
             first = group * batches_per_group * self.batch_size

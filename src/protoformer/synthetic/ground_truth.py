@@ -16,30 +16,18 @@ from protoformer.synthetic.samples import DepthSample, FlowSample, StabilityClip
 from protoformer.synthetic.scene import Frame, to_device
 from protoformer.synthetic.surface import Hits
 
-FARTHEST = 500.0
+MAX_DEPTH = 500.0
 """Maximum valid depth, meters; beyond it there is only the sky."""
 PASSES = ("clean", "final")
 """Names of the render passes."""
 SMALL, LARGE = 0.003, 0.06
 """Fractions of the image's pixels between which a target is neither small nor large."""
-FEWEST = 64
+MIN_TARGET_PIXELS = 64
 """Minimum number of pixels of a target that is not small, regardless of the image size."""
 
 
 def render_image(renderer: Renderer, view: View, render_pass: str) -> Tensor:
-    """Render one pass of a view.
-
-    Args:
-        renderer: Renderer of the scenes.
-        view: The view.
-        render_pass: "clean" or "final".
-
-    Returns:
-        B x 3 x H x W.
-
-    Raises:
-        InputError: There is no such pass.
-    """
+    """Render the pass "clean" or "final" of a view: B x 3 x H x W."""
     if render_pass not in PASSES:
         raise InputError(f"there is no pass called {render_pass!r}; choose clean or final.")
     return renderer.final(view) if render_pass == "final" else renderer.clean(view)
@@ -63,7 +51,7 @@ def flow_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) 
 def depth_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) -> DepthSample:
     """Render a frame and its depth; the sky is not valid."""
     view = renderer.view(frame / renderer.scenes.fps)
-    valid = view.depth < FARTHEST
+    valid = view.depth < MAX_DEPTH
     return DepthSample(
         image=render_image(renderer, view, render_pass),
         depth=torch.where(valid, view.depth, 0.0),
@@ -89,18 +77,10 @@ def targets(renderer: Renderer, view: View) -> Tensor:
     return _visible_pixels(renderer, view).argmax(dim=1) + 1
 
 
-def any_targets(renderer: Renderer, view: View, draws: SceneRandom) -> Tensor:
-    """Draw the instance to track in each scene uniformly from those that are neither small nor large.
+def sample_targets(renderer: Renderer, view: View, draws: SceneRandom) -> Tensor:
+    """Draw the instance to track in each scene, B, uniformly from those that are neither small nor large in a view.
 
     A scene without such an instance gets the one whose size comes closest; a scene with a target gets its target.
-
-    Args:
-        renderer: Renderer of the scenes.
-        view: View in which the sizes are measured.
-        draws: Random numbers for the same number of scenes.
-
-    Returns:
-        B, int64.
     """
     if renderer.scenes.target:
         return targets(renderer, view)
@@ -108,7 +88,7 @@ def any_targets(renderer: Renderer, view: View, draws: SceneRandom) -> Tensor:
     num_visible = _visible_pixels(renderer, view)
     tie_break = to_device(draws.uniform("target", shape=(num_visible.shape[1],)).float(), renderer.device)
     log_visible = num_visible.clamp_min(0.5).log()
-    small, large = max(FEWEST, SMALL * height * width), max(2 * FEWEST, LARGE * height * width)
+    small, large = max(MIN_TARGET_PIXELS, SMALL * height * width), max(2 * MIN_TARGET_PIXELS, LARGE * height * width)
     log_excess = torch.maximum(math.log(small) - log_visible, log_visible - math.log(large))
     return torch.where(log_excess <= 0, 1 + tie_break, -log_excess).argmax(dim=1) + 1
 
@@ -144,8 +124,8 @@ def track_frames(
         view = renderer.view(time)
         target = choose_target(renderer, view) if target is None else target
         images.append(render_image(renderer, view, render_pass))
-        amodal_mask = renderer.whole(view.frame, target)
-        boxes.append(renderer.box_of_whole(amodal_mask))
+        amodal_mask = renderer.amodal_mask(view.frame, target)
+        boxes.append(renderer.mask_box(amodal_mask))
         num_visible = (renderer.instances(view) == target.view(-1, 1, 1, 1)).sum(dim=(1, 2, 3))
         visible.append(num_visible / amodal_mask.sum(dim=(1, 2, 3)).clamp_min(1))
     return TrackClip(
@@ -178,7 +158,7 @@ def stability_clip(renderer: Renderer, render_pass: str = "clean", *, frames: in
 
 OCCLUSION_STRIDE = 12
 """Frames between occlusion tests of trajectories."""
-TOGETHER = 32
+FRAMES_PER_BATCH = 32
 """Frames processed at once; fewer, larger GPU launches are faster."""
 
 
@@ -196,14 +176,14 @@ def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> 
     """
     (height, width), count = frames[now].size, renderer.scenes.count
     centers = cell_centers((height, width), renderer.device).flatten(1).expand(count, -1, -1)
-    hit = renderer.meet(frames[now], centers)
-    groups = [frames[start : start + TOGETHER] for start in range(0, len(frames), TOGETHER)]
+    hit = renderer.cast(frames[now], centers)
+    groups = [frames[start : start + FRAMES_PER_BATCH] for start in range(0, len(frames), FRAMES_PER_BATCH)]
     targets, inside = zip(*(_project_to_frames(renderer, hit, centers, group) for group in groups), strict=True)
     displacements, visible = torch.cat(targets, dim=1) - centers[:, None], torch.cat(inside, dim=1)
     for index in range(now % OCCLUSION_STRIDE, len(frames), OCCLUSION_STRIDE):
         if index != now:
             visible[:, index] &= ~renderer.moved(hit, centers, frames[index])[2]
-    confidence = outward(visible.float(), now)
+    confidence = propagate_confidence(visible.float(), now)
     cells = (height // CELL, width // CELL)
     return build_trajectories(displacements.unflatten(-1, cells), confidence.unflatten(-1, cells))
 
@@ -211,17 +191,10 @@ def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> 
 def _project_to_frames(
     renderer: Renderer, hit: Hits, positions: Tensor, frames: Sequence[Frame]
 ) -> tuple[Tensor, Tensor]:
-    """Project hits into T frames, whether occluded there or not.
+    """Project hits of rays through positions (B x 2 x N, pixels) into T frames, whether occluded there or not.
 
-    Args:
-        renderer: Renderer of the scenes.
-        hit: Hits of rays through `positions`.
-        positions: B x 2 x N, pixels.
-        frames: T moments.
-
-    Returns:
-        Image positions, B x T x 2 x N, pixels, and whether they are in front of the camera and inside the image,
-        B x T x 1 x N.
+    Returns image positions, B x T x 2 x N, pixels, and whether they are in front of the camera and inside the image, B
+    x T x 1 x N.
     """
     num_frames, first = len(frames), frames[0]
     joined = replace(
@@ -240,12 +213,12 @@ def true_warp(renderer: Renderer, steady: Frame, shaky: Frame) -> Motion:
     """Compute the warp from the cell centers of a steady frame to the shaky one: N x 2 x h x w, pixels."""
     centers = cell_centers(steady.size, renderer.device)
     positions = centers.flatten(1).expand(renderer.scenes.count, -1, -1)
-    flow, valid, occluded = renderer.moved(renderer.meet(steady, positions), positions, shaky)
+    flow, valid, occluded = renderer.moved(renderer.cast(steady, positions), positions, shaky)
     cells = tuple(centers.shape[1:])
     return Motion(flow.unflatten(-1, cells), valid.unflatten(-1, cells), occluded.unflatten(-1, cells))
 
 
-def outward(factors: Tensor, now: int) -> Tensor:
+def propagate_confidence(factors: Tensor, now: int) -> Tensor:
     """Compute cumulative products of factors, B x T x ..., from frame `now` in both directions; 1 at `now`."""
     after = factors[:, now + 1 :].cumprod(dim=1)
     before = factors[:, :now].flip(1).cumprod(dim=1).flip(1)

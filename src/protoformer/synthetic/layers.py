@@ -34,14 +34,7 @@ class Layer:
     power: float = 2.0
 
     def coverage(self, positions: Tensor) -> Tensor:
-        """Compute the approximate signed distance to the outline, positive inside.
-
-        Args:
-            positions: 2 x H x W, pixels of the first image.
-
-        Returns:
-            H x W, pixels.
-        """
+        """Return the approximate signed distance to the outline, pixels, positive inside; positions: 2 x H x W."""
         if self.radii is None:
             return torch.full(positions.shape[1:], math.inf)
         x, y = positions[0] - self.center[0], positions[1] - self.center[1]
@@ -134,13 +127,9 @@ def affine_about(center: tuple[float, float], shift: tuple[float, float], turn: 
 
 
 def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: float = 8.0) -> LayeredScene:
-    """Build a random layered scene.
+    """Build a random layered scene with a number of shapes in front of the background.
 
-    Args:
-        size: (height, width) of the images.
-        seed: Seed of the scene.
-        shapes: Number of layers in front of the background.
-        motion: Maximum shift along each axis, pixels; layers also rotate and scale slightly.
+    `motion` is the maximum shift along each axis, pixels; layers also rotate and scale slightly.
     """
     generator = torch.Generator().manual_seed(seed)
     height, width = size

@@ -137,12 +137,8 @@ def voronoi(side: int, num_cells: int, jitter: float, generator: Generator) -> t
 def scatter_ovals(side: int, length: float, aspect: float, spread: float, generator: Generator) -> Tensor:
     """Scatter overlapping ovals and return the index of the topmost one at each texel.
 
-    Args:
-        side: Texels along the field.
-        length: Length of an oval, in sides.
-        aspect: Width relative to the length.
-        spread: Range of orientations, radians.
-        generator: Random generator.
+    `length` is that of an oval, in sides; `aspect` its width relative to the length; `spread` the range of
+    orientations, radians.
     """
     count = min(6000, int(3.0 / (length * length * aspect)))
     angle = uniform(generator, 0, math.pi) + spread * (torch.rand(count, 1, generator=generator) - 0.5)
@@ -183,12 +179,7 @@ def render_text(rows: int, columns: int, generator: Generator) -> Tensor:
 
 
 def line_field(side: int, segments: Tensor) -> Tensor:
-    """Compute a field that is positive inside thick lines.
-
-    Args:
-        side: Texels along the field.
-        segments: count x 5, (y, x) to (y, x) and half the thickness.
-    """
+    """Compute a field that is positive inside lines: count x 5, (y, x) to (y, x) and half the thickness, in sides."""
     y, x = grid(side)
     field = torch.full((side, side), -1.0)
     for y0, x0, y1, x1, half_thickness in segments.tolist():

@@ -74,17 +74,10 @@ class Motion:
     occlusion: Tensor
 
 
-def extents(instances: Tensor, count: int) -> Tensor:
-    """Compute the bounding boxes of instances 1 .. count in an instance map.
+def instance_boxes(instances: Tensor, count: int) -> Tensor:
+    """Compute the boxes of instances 1 .. count in an instance map, B x 1 x H x W: B x count x 4; NaN if absent.
 
-    A box starts at its first pixel and spans the columns from the first to the last, inclusive.
-
-    Args:
-        instances: B x 1 x H x W, int64.
-        count: Number of instances.
-
-    Returns:
-        B x count x 4, (x, y, w, h) in pixels; NaN for absent instances.
+    A box (x, y, w, h) starts at its first pixel and spans the columns from the first to the last, inclusive.
     """
     batch, _, height, width = instances.shape
     flat = instances.flatten(1)
@@ -155,7 +148,7 @@ class Renderer:
             steady: Whether to leave out the camera's hand shake.
         """
         frame = self.scenes.frame(time, steady, self.device)
-        return View(frame, self.meet(frame, self._centers()))
+        return View(frame, self.cast(frame, self._centers()))
 
     def motion(self, view: View, other: View) -> Motion:
         """Compute the motion from one view to another."""
@@ -167,24 +160,17 @@ class Renderer:
         size = frame.size
         return Motion(flow.unflatten(-1, size), valid.unflatten(-1, size), occlusion.unflatten(-1, size))
 
-    def meet(self, frame: Frame, positions: Tensor) -> Hits:
+    def cast(self, frame: Frame, positions: Tensor) -> Hits:
         """Cast rays through positions (B x 2 x N, or 1 x 2 x N for all scenes, pixels)."""
         positions = positions.expand(self.scenes.count, -1, -1)
         depth, index = nearest(frame, self.shapes, positions)
         return hits(frame, index, depth, positions)
 
     def moved(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the motion of hits to another frame.
+        """Compute the motion of hits of rays through positions (B x 2 x N, pixels) to another frame.
 
-        Points that end up behind the camera have no motion in the image and are not valid.
-
-        Args:
-            hit: Hits of rays through `positions`.
-            positions: B x 2 x N, pixels.
-            frame: The other moment.
-
-        Returns:
-            Flow, B x 2 x N, pixels, and the masks valid and occluded, B x 1 x N, bool.
+        Returns the flow, B x 2 x N, pixels, and the masks valid and occluded, B x 1 x N, bool. Points that end up
+        behind the camera have no motion in the image and are not valid.
         """
         if self.device.type == "cuda":
             from protoformer.synthetic.kernels import motion_kernels
@@ -199,17 +185,10 @@ class Renderer:
         return target - positions, ahead[:, None], not_visible
 
     def project_hits(self, hit: Hits, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
-        """Project hits into another frame, whether occluded there or not.
+        """Project hits of rays through positions (B x 2 x N, pixels) into another frame, whether occluded there or not.
 
-        Args:
-            hit: Hits of rays through `positions`.
-            positions: B x 2 x N, pixels.
-            frame: The other moment.
-
-        Returns:
-            Image positions, B x 2 x N, pixels (unchanged for points behind the camera), depth in meters and whether the
-                point
-            is in front of the camera, B x N each.
+        Returns image positions, B x 2 x N, pixels (unchanged for points behind the camera), depth in meters and whether
+        the point is in front of the camera, B x N each.
         """
         x, y, z = transport_points(hit, frame)
         ahead = z > NEAREST
@@ -222,17 +201,12 @@ class Renderer:
 
     def boxes(self, view: View) -> Tensor:
         """Return boxes of the visible parts of instances 1, 2, ...: B x I x 4, (x, y, w, h), pixels; NaN if none."""
-        return extents(self.instances(view), int(self.scenes.primitives.instance.max()))
+        return instance_boxes(self.instances(view), int(self.scenes.primitives.instance.max()))
 
-    def whole(self, frame: Frame, instance: int | Tensor) -> Tensor:
-        """Render the amodal mask of an instance, as if nothing occluded it, on a canvas twice as large as the image.
+    def amodal_mask(self, frame: Frame, instance: int | Tensor) -> Tensor:
+        """Render the mask of an instance (one, or B) as if nothing occluded it, on a canvas of twice the image size.
 
-        Args:
-            frame: Moment of the scenes.
-            instance: One instance for all scenes, or B.
-
-        Returns:
-            B x 1 x 2H x 2W, bool. Pixel (H // 2, W // 2) of the mask is the first pixel of the image.
+        B x 1 x 2H x 2W, bool; pixel (H // 2, W // 2) of the mask is the first pixel of the image.
         """
         selected = instance.to(self.device).view(-1, 1) if isinstance(instance, Tensor) else instance
         height, width = frame.size
@@ -243,11 +217,11 @@ class Renderer:
         depth, _ = nearest(isolated, self.shapes, positions)
         return torch.isfinite(depth).view(-1, 1, 2 * height, 2 * width)
 
-    def whole_box(self, frame: Frame, instance: int | Tensor) -> Tensor:
+    def amodal_box(self, frame: Frame, instance: int | Tensor) -> Tensor:
         """Return the amodal box of an instance, up to half an image beyond the borders: B x 4; NaN if none."""
-        return self.box_of_whole(self.whole(frame, instance))
+        return self.mask_box(self.amodal_mask(frame, instance))
 
-    def box_of_whole(self, mask: Tensor) -> Tensor:
+    def mask_box(self, mask: Tensor) -> Tensor:
         """Return the box of a mask made by `whole`: B x 4, in the image's pixels."""
         height, width = self.scenes.size
         (left, right), (top, bottom) = (_mask_span(mask.any(dim=dim).flatten(1)) for dim in (2, 3))
@@ -265,7 +239,7 @@ class Renderer:
             centers = self._centers()[0][:, pixels].transpose(0, 1)  # B x 2 x k
             positions = (centers[..., None] + offsets[:, None]).flatten(2)
             supersampled = (
-                self._constant_color(self.meet(frame, positions)).unflatten(2, (-1, len(EDGE_OFFSETS))).mean(dim=3)
+                self._constant_color(self.cast(frame, positions)).unflatten(2, (-1, len(EDGE_OFFSETS))).mean(dim=3)
             )
             image.scatter_(2, pixels.expand(3, -1, -1), supersampled)
         return view.map(image)
@@ -291,7 +265,7 @@ class Renderer:
             self._shutter_times(view.frame, subframes), _subframe_offsets(subframes, self.device), strict=True
         ):
             frame = self.scenes.frame(time, view.frame.steady, self.device)
-            total += self._final_color(self.meet(frame, self._centers() + offset.view(1, 2, 1)))
+            total += self._final_color(self.cast(frame, self._centers() + offset.view(1, 2, 1)))
         return view.map(total / subframes).contiguous()
 
     def _shutter_times(self, frame: Frame, subframes: int) -> list[Tensor]:

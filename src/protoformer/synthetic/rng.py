@@ -28,12 +28,7 @@ class SceneRandom:
     """
 
     def __init__(self, seed: int, indices: Sequence[int] | Tensor) -> None:
-        """Create the generator.
-
-        Args:
-            seed: Any integer; it is taken modulo 2^64.
-            indices: B scene indices, 64-bit integers.
-        """
+        """Create the generator from any integer (modulo 2^64) and B scene indices, 64-bit integers."""
         values = indices.cpu().numpy() if isinstance(indices, Tensor) else indices
         scenes = np.asarray(values, dtype=np.int64).reshape(-1).view(np.uint64)
         self._scenes = _mix64(_mix64(np.array([seed & _MASK64], dtype=np.uint64)) + scenes)
@@ -63,21 +58,13 @@ class SceneRandom:
         return self._unit(name, shape) < probability
 
     def integer(self, name: str, low: int, high: int, shape: Shape = ()) -> Tensor:
-        """Draw int64 integers uniformly from low .. high - 1, a range of at most 2^53.
-
-        Raises:
-            ValueError: The range is empty.
-        """
+        """Draw int64 integers uniformly from low .. high - 1, a range of at most 2^53."""
         if not low < high:
             raise ValueError(f"{name}: the range from {low} to below {high} holds no integer")
         return (self._unit(name, shape) * (high - low)).floor().long() + low
 
     def choice(self, name: str, weights: Sequence[float], shape: Shape = ()) -> Tensor:
-        """Draw int64 indices into `weights` with probabilities proportional to the weights.
-
-        Raises:
-            ValueError: A weight is negative, or none is positive.
-        """
+        """Draw int64 indices into `weights` with probabilities proportional to the weights."""
         cumulative = torch.tensor(weights, dtype=torch.float64).cumsum(dim=0)
         if not (len(weights) > 0 and min(weights) >= 0 and cumulative[-1] > 0):
             raise ValueError(f"{name}: the weights {list(weights)} must be non-negative with a positive sum")
@@ -156,17 +143,9 @@ def hashed_uniform(keys: Tensor, shape: Shape, device: torch.device | str) -> Te
 
 
 def hashed_normal(keys: Tensor, shape: Shape, device: torch.device | str) -> Tensor:
-    """Hash keys to standard Gaussian numbers with a magnitude below 5.8.
+    """Hash keys to standard Gaussian numbers with a magnitude below 5.8; arguments and shapes as in `hashed_uniform`.
 
     Devices differ in the last bits, because their logarithms do.
-
-    Args:
-        keys: B, int64.
-        shape: Shape of the numbers of each key.
-        device: Device of the result.
-
-    Returns:
-        B x *shape, float32.
     """
     count = math.prod(shape)
     return _box_muller(hashed_uniform(keys, (2, (count + 1) // 2), device))[:, :count].reshape(-1, *shape)

@@ -6,8 +6,9 @@ in camera coordinates on the rendering device.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -55,14 +56,7 @@ class MotionPath:
         )
 
     def at(self, time: Tensor) -> Tensor:
-        """Evaluate the path.
-
-        Args:
-            time: ... x B, seconds.
-
-        Returns:
-            ... x B x ... x C.
-        """
+        """Evaluate the path at times, ... x B, seconds: ... x B x ... x C."""
         num_inner = self.powers.dim() - 1  # inner dimensions that a time does not have
         time = time.double().reshape(*time.shape, *(1,) * num_inner)
         exponents = torch.arange(self.powers.shape[-1], dtype=torch.float64, device=time.device)
@@ -78,12 +72,7 @@ def join_paths(paths: Sequence[MotionPath]) -> MotionPath:
         gaps = [longest - part.shape[-1] for part in parts]
         return torch.cat([F.pad(part, (0, gap)) if gap else part for part, gap in zip(parts, gaps, strict=True)], dim=1)
 
-    return MotionPath(
-        powers=pad_and_concat([path.powers for path in paths]),
-        amplitude=pad_and_concat([path.amplitude for path in paths]),
-        frequency=pad_and_concat([path.frequency for path in paths]),
-        phase=pad_and_concat([path.phase for path in paths]),
-    )
+    return MotionPath(*(pad_and_concat([getattr(path, field.name) for path in paths]) for field in fields(MotionPath)))
 
 
 KINDS = ("rectangle", "blob", "cutout", "box", "ball", "room", "sky")
@@ -162,14 +151,9 @@ class Camera:
     shake_turn: MotionPath
 
     def pose(self, time: Tensor, steady: bool) -> tuple[Tensor, Tensor]:
-        """Compute the camera pose.
+        """Return the rotation from camera to world (B x 3 x 3) and the position (B x 3) at times, B, seconds.
 
-        Args:
-            time: B, seconds.
-            steady: Whether to leave out the hand shake.
-
-        Returns:
-            The rotation from camera to world (B x 3 x 3) and the position (B x 3).
+        `steady` leaves out the hand shake.
         """
         orientation, position = rotation(self.turn.at(time)) @ self.base, self.position.at(time)
         if steady:
@@ -259,7 +243,7 @@ class Scenes:
 
     def part(self, start: int, stop: int) -> "Scenes":
         """Return scenes start .. stop - 1 of the batch."""
-        return _slice_record(self, start, stop)
+        return replace(_map_tensors(self, lambda tensor: tensor[start:stop]), names=self.names[start:stop])
 
     def frame(self, time: float | Tensor, steady: bool = False, device: torch.device | None = None) -> "Frame":
         """Compute the state of the scenes at a time, in camera coordinates.
@@ -306,13 +290,11 @@ class Scenes:
         self, to_world: Tensor, eye: Tensor, times: Tensor, device: torch.device | None
     ) -> tuple[Tensor, Tensor]:
         """Run `_compute_tables` on a device; the result stays there."""
-        scenes = (
-            replace(
-                self, primitives=_move_record(self.primitives, device), atmosphere=_move_record(self.atmosphere, device)
-            )
-            if device
-            else self
-        )
+        scenes = self
+        if device:
+            move = partial(to_device, device=device)
+            parts = _map_tensors(self.primitives, move), _map_tensors(self.atmosphere, move)
+            scenes = replace(self, primitives=parts[0], atmosphere=parts[1])
         return scenes._compute_tables(*(to_device(part, device) for part in (to_world, eye, times)))
 
     def _compute_tables(self, to_world: Tensor, eye: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
@@ -393,28 +375,16 @@ class Frame:
 Record = TypeVar("Record")
 
 
-def _slice_record(record: Record, start: int, stop: int) -> Record:
-    """Slice every tensor and the names of a record along the batch; other fields are unchanged."""
-    sliced: dict[str, Any] = {}
+def _map_tensors(record: Record, change: Callable[[Tensor], Tensor]) -> Record:
+    """Apply a function to every tensor of a dataclass and of the dataclasses in it."""
+    changed: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
         if is_dataclass(value):
-            sliced[field.name] = _slice_record(value, start, stop)
-        elif isinstance(value, Tensor) or field.name == "names":
-            sliced[field.name] = value[start:stop]
-    return replace(record, **sliced)  # type: ignore[type-var]
-
-
-def _move_record(record: Record, device: torch.device) -> Record:
-    """Move every tensor of a record to a device."""
-    moved: dict[str, Any] = {}
-    for field in fields(record):  # type: ignore[arg-type]
-        value = getattr(record, field.name)
-        if is_dataclass(value):
-            moved[field.name] = _move_record(value, device)
+            changed[field.name] = _map_tensors(value, change)
         elif isinstance(value, Tensor):
-            moved[field.name] = to_device(value, device)
-    return replace(record, **moved)  # type: ignore[type-var]
+            changed[field.name] = change(value)
+    return replace(record, **changed)  # type: ignore[type-var]
 
 
 def to_device(tensor: Tensor, device: torch.device | None) -> Tensor:

@@ -92,11 +92,7 @@ def vignette(image: Tensor, strength: Tensor) -> Tensor:
 def expose(image: Tensor, gain: Tensor, gamma: Tensor, offset: Tensor) -> Tensor:
     """Compute (gain * image) ** gamma + offset, clamped to [0, 1] after the gain (saturation) and at the end.
 
-    Args:
-        image: N x 3 x H x W.
-        gain: N, or N x 3 to shift the white balance.
-        gamma: N, positive; below 1 brightens.
-        offset: N, raises the black level.
+    `gain` is N, or N x 3 to shift the white balance; a gamma below 1 brightens; `offset` raises the black level.
     """
     linear = (image * gain.reshape(len(image), -1, 1, 1)).clamp(0, 1)
     # x ** 1 is not bit-exact on every device.

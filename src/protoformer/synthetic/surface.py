@@ -17,7 +17,7 @@ SOFTNESS = 0.8
 """Mip level bias: textures are smoother than the pixel footprint requires, as a lens makes them, so that resampling an
 image loses almost nothing.
 """
-LEAST_FACING = 0.05
+MIN_FACING = 0.05
 """Minimum cosine of the viewing angle in the footprint; without it roads would blur to one color far away."""
 
 
@@ -77,7 +77,7 @@ class Hits:
         return self.index < sum(self.frame.counts[: KINDS.index("box")])
 
     @cached_property
-    def own(self) -> Tensor:
+    def local(self) -> Tensor:
         """The hits in the primitives' local coordinates: 3 x B x N."""
         a, o = gather_rows(self.frame.table[INVERSE], self.index), gather_rows(self.frame.table[ORIGIN], self.index)
         x, y, z = *(self.ray * self.depth), self.depth
@@ -86,18 +86,18 @@ class Hits:
     @cached_property
     def material(self) -> Tensor:
         """Local coordinates without the ripple, constant over time for a material point: 3 x B x N."""
-        x, y = ripple(self.own[0], self.own[1], gather_rows(self.frame.table[RIPPLE], self.index))
+        x, y = ripple(self.local[0], self.local[1], gather_rows(self.frame.table[RIPPLE], self.index))
         return torch.stack(
-            (torch.where(self.flat, x, self.own[0]), torch.where(self.flat, y, self.own[1]), self.own[2])
+            (torch.where(self.flat, x, self.local[0]), torch.where(self.flat, y, self.local[1]), self.local[2])
         )
 
     @cached_property
     def face(self) -> Tensor:
         """The face of the primitive, 2 * axis + side in local coordinates: B x N, 0 to 5."""
-        size = self.own.abs()
+        size = self.local.abs()
         axis = torch.where(size[1] > size[0], 1, 0)
         axis = torch.where(size[2] > torch.maximum(size[0], size[1]), 2, axis)
-        coordinate = torch.where(axis == 0, self.own[0], torch.where(axis == 1, self.own[1], self.own[2]))
+        coordinate = torch.where(axis == 0, self.local[0], torch.where(axis == 1, self.local[1], self.local[2]))
         return torch.where(self.flat, 4, 2 * axis + (coordinate > 0))
 
 
@@ -123,7 +123,7 @@ def local_normals(hit: Hits) -> Tensor:
     is_ball = (hit.index >= start) & (hit.index < start + counts[KINDS.index("ball")])
     is_ball = is_ball | (hit.index >= sum(counts[: KINDS.index("sky")]))
     axis, side = hit.face // 2, 2.0 * (hit.face % 2) - 1
-    return torch.stack([torch.where(is_ball, hit.own[i], torch.where(axis == i, side, 0.0)) for i in range(3)])
+    return torch.stack([torch.where(is_ball, hit.local[i], torch.where(axis == i, side, 0.0)) for i in range(3)])
 
 
 def _normalize(vectors: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def plain_surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
     facing = facing / (1 + hit.ray.square().sum(dim=0)).sqrt()
     area = tiling[0] * tiling[4] - tiling[1] * tiling[3]
     pixel_size = hit.depth / hit.frame.lens[:, :1]
-    footprint = bank.side**2 * pixel_size * pixel_size * area.abs() / facing.clamp_min(LEAST_FACING)
+    footprint = bank.side**2 * pixel_size * pixel_size * area.abs() / facing.clamp_min(MIN_FACING)
     color = bank.sample(texture, u, v, SOFTNESS + 0.5 * footprint.clamp_min(1e-12).log2())[:3]
     color = (rows[GAIN] * color + rows[BIAS]).clamp(0, 1)
     n, lit = local_normals(hit), rows[LIT]

@@ -1,6 +1,5 @@
 """Texture bank: packed textures with mipmaps, sampled by any number of rays at once."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.io.image import read_cutout
 from protoformer.synthetic.textures import FAMILIES, cutout
 
@@ -42,9 +42,6 @@ class TextureBank:
         side: Texels along a texture, a power of two of at least 4.
         surfaces: Number of opaque textures; they come first.
         cutouts: Number of textures with a silhouette in their alpha, which is empty along the border.
-
-    Raises:
-        InputError: The side is not a power of two, or there are too many textures.
     """
 
     texels: Tensor
@@ -134,13 +131,7 @@ class TextureBank:
     def covers(self, texture: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """Test where silhouettes are solid: bilinear alpha of the finest level of at least a half.
 
-        Args:
-            texture: int, 0 .. count - 1. An opaque texture covers everything.
-            u: [...], float, to the right; a cutout is empty beyond 0 .. 1.
-            v: [...], float, down, in the same way.
-
-        Returns:
-            [...], bool.
+        Coordinates as in `sample`. An opaque texture covers everything; a cutout is empty beyond 0 .. 1.
         """
         x, y = (self._to_texels(coordinate) for coordinate in (u, v))
         left, top = (position.int().clamp_(0, self.side - 2) for position in (x, y))
@@ -254,12 +245,9 @@ def _pack_corners(alpha: Tensor) -> Tensor:
 
 @lru_cache(maxsize=4)
 def procedural_bank(side: int = 256, each: int = 16, seed: int = 0) -> TextureBank:
-    """Build a bank of procedural textures, cached per process; do not modify it.
+    """Build a bank of `each` procedural textures per family and twice as many cutouts; do not modify it.
 
-    Args:
-        side: Texels along a texture.
-        each: Number of textures per family; there are twice as many cutouts.
-        seed: Seed of the textures.
+    It is cached per process.
     """
     surfaces, cutouts = _procedural_textures(side, each, seed)
     return build_bank(surfaces, cutouts, side)
@@ -280,7 +268,7 @@ def _procedural_textures(side: int, each: int, seed: int) -> tuple[list[Tensor],
 
 
 def bank_from_folder(
-    folder: str | os.PathLike[str],
+    folder: PathLike,
     side: int = 256,
     limit: int | None = None,
     procedural: bool = True,
@@ -297,9 +285,6 @@ def bank_from_folder(
         limit: Maximum number of images, sampled evenly from the folder; all if None.
         procedural: Whether to append the procedural textures, so that both kinds always exist.
         device: Device on which the bank is built.
-
-    Raises:
-        InputError: The folder does not exist, or there are no images or no opaque textures.
     """
     paths = _image_paths(Path(folder))
     if limit is not None and limit < len(paths):

@@ -181,16 +181,10 @@ FAMILIES: dict[str, Callable[[int, Generator], Tensor]] = {
 
 
 def cutout(side: int, generator: Generator) -> Tensor:
-    """Generate a silhouette filled with a texture of some family.
+    """Generate a silhouette filled with a texture of some family: 4 x side x side RGBA.
 
-    The shape is centered, its longer extent fills the square, and `_MARGIN` texels along every border are empty.
-
-    Args:
-        side: Texels along the texture.
-        generator: Random generator.
-
-    Returns:
-        4 x side x side RGBA; alpha is 0 or 1 except along the antialiased outline.
+    The shape is centered, its longer extent fills the square, and `_MARGIN` texels along every border are empty. Alpha
+    is 0 or 1 except along the antialiased outline.
     """
     shape = _SHAPES[randint(len(_SHAPES), generator)](max(_MIN_SIDE, side), generator)
     alpha = _fit_silhouette(shape, side)
@@ -321,17 +315,10 @@ def _normalize_brightness(image: Tensor, generator: Generator) -> Tensor:
 
 
 def noise(height: int, width: int, generator: torch.Generator, coarsest: int = 64, falloff: float = 0.7) -> Tensor:
-    """Generate colored multi-octave noise.
+    """Generate colored multi-octave noise: 3 x height x width in [0, 1].
 
-    Args:
-        height: Pixels.
-        width: Pixels.
-        generator: Random generator.
-        coarsest: Scale of the coarsest octave, pixels; the finest is 2.
-        falloff: Strength of each octave relative to the next coarser one; near 1 is grainy, near 0 is smooth.
-
-    Returns:
-        3 x height x width in [0, 1].
+    `coarsest` is the scale of the coarsest octave, pixels; the finest is 2. `falloff` is the strength of each octave
+    relative to the next coarser one; near 1 is grainy, near 0 is smooth.
     """
     total = torch.zeros(3, height, width)
     strength, spacing = 1.0, coarsest

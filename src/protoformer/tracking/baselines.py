@@ -1,6 +1,7 @@
 """Baseline trackers without weights: a correlation filter, and the trackers of OpenCV."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,12 +43,7 @@ LOST_BELOW = 0.05
 
 @dataclass(frozen=True)
 class FilterPeak:
-    """Output of the correlation filter for one frame.
-
-    Attributes:
-        box: (x, y, w, h) in pixels.
-        peak: Height of the response peak, 0 to 1.
-    """
+    """Box (x, y, w, h) in pixels, and height of the response peak, 0 to 1, for one frame."""
 
     box: tuple[float, float, float, float]
     peak: float
@@ -63,12 +59,7 @@ class CorrelationFilter:
     """
 
     def __init__(self, frame: Pixels, box: tuple[float, float, float, float]) -> None:
-        """Initialize the filter.
-
-        Args:
-            frame: uint8 H x W x 3.
-            box: (x, y, w, h) in pixels, with a positive area.
-        """
+        """Initialize the filter on a frame, uint8 H x W x 3, and a box (x, y, w, h) in pixels with a positive area."""
         x, y, width, height = box
         self.center = np.array((x + (width - 1) / 2, y + (height - 1) / 2))
         self.size = np.array((width, height))
@@ -226,11 +217,7 @@ TRACKERS: dict[str, Callable[[Pixels, Box], TrackFunction]] = {
 
 
 def check_tracker(name: str) -> None:
-    """Check that a baseline exists and that the installed OpenCV provides it.
-
-    Raises:
-        InputError: If the name is unknown or the tracker is not part of the installed OpenCV.
-    """
+    """Check that a baseline exists and that the installed OpenCV provides it."""
     if name not in TRACKERS:
         raise InputError(f"there is no method {name!r}; choose model, {', '.join(TRACKERS)}.")
     if name in _OPENCV_CLASSES and not hasattr(cv2, _OPENCV_CLASSES[name]):
@@ -247,13 +234,7 @@ class BaselineTracker:
     """
 
     def __init__(self, name: str, first: ImageLike, boxes: Boxes) -> None:
-        """Initialize the targets.
-
-        Args:
-            name: One of `TRACKERS`.
-            first: First frame.
-            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
-        """
+        """Initialize the targets by their boxes in the first frame, (x, y, w, h) in pixels; name: one of `TRACKERS`."""
         check_tracker(name)
         self.name = name
         self.reset(first, boxes)
@@ -263,31 +244,26 @@ class BaselineTracker:
         pixels = _to_pixels(frame)
         self._size = (pixels.shape[0], pixels.shape[1])
         checked = check_boxes(boxes, self._size)
-        with _TranslateErrors(self.name, self._size):
+        with _translate_errors(self.name, self._size):
             self._trackers = [TRACKERS[self.name](pixels, _clip_box(box, self._size)) for box in checked]
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Locate each target in the next frame, which must have the size of the first."""
         pixels = _to_pixels(frame)
         check_size((pixels.shape[0], pixels.shape[1]), self._size)
-        with _TranslateErrors(self.name, self._size):
+        with _translate_errors(self.name, self._size):
             return tuple(follow(pixels) for follow in self._trackers)
 
 
-class _TranslateErrors:
-    """Context manager that turns OpenCV errors into an `InputError`."""
-
-    def __init__(self, name: str, size: tuple[int, int]) -> None:
-        self._name, self._size = name, f"{size[1]}x{size[0]}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and issubclass(kind, cv2.error):
-            raise InputError(
-                f"{self._name} cannot track this box in frames of {self._size} pixels; give another one."
-            ) from None
+@contextmanager
+def _translate_errors(name: str, size: tuple[int, int]) -> Iterator[None]:
+    """Turn OpenCV errors into an `InputError`."""
+    try:
+        yield
+    except cv2.error:
+        raise InputError(
+            f"{name} cannot track this box in frames of {size[1]}x{size[0]} pixels; give another one."
+        ) from None
 
 
 def _clip_box(box: Box, size: tuple[int, int]) -> Box:

@@ -15,7 +15,7 @@ from protoformer.errors import InputError
 from protoformer.geometry.boxes import Crops, box_centers, clip_boxes
 from protoformer.io.image import read_image
 from protoformer.models.config import ModelConfig
-from protoformer.synthetic.ground_truth import any_targets, track_frames
+from protoformer.synthetic.ground_truth import sample_targets, track_frames
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackClip, TrackPairs, TrackSequence
@@ -129,12 +129,8 @@ def _sample_search_crops(
 ) -> Crops:
     """Sample search crops with random offset and scale.
 
-    Args:
-        truth: N x 4, boxes of the targets, pixels.
-        previous: N x 4, boxes in the reference frame, used where a target has no box.
-        frame_size: (height, width), pixels.
-        draws: Source of all random numbers.
-        config: Sizes of the crops.
+    `truth` are the boxes of the targets, N x 4, pixels; `previous`, those in the reference frame, are used where a
+    target has no box.
     """
     device, followed = truth.device, draws.whether("followed", FOLLOWED)
     deviations = draws.normal("scale").clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
@@ -160,15 +156,9 @@ def _displaced_centers(
 ) -> tuple[Tensor, Tensor]:
     """Compute centers of search crops that lie next to their targets and still on the frame.
 
-    Args:
-        centers: N x 2, centers of the targets, pixels.
-        side: N, sides of the search crops, pixels.
-        away: N, distance from the target towards the farthest border, in sides.
-        along: N, distance along the other axis, in sides.
-        frame_size: (height, width), pixels.
-
-    Returns:
-        Centers, N x 2, pixels, and the extent of the frame in that direction from the target, N, pixels.
+    Centers, N x 2, and sides, N, are in pixels; `away` is the distance from the target towards the farthest border and
+    `along` that along the other axis, N each, in sides. Returns the centers and the extent of the frame in that
+    direction from the target, N, pixels.
     """
     height, width = frame_size
     x, y = centers.unbind(dim=1)
@@ -252,12 +242,12 @@ class SyntheticPairs:
 
     config: ModelConfig
 
-    def __call__(self, renderer: Renderer, look: str) -> TrackPairs:
+    def __call__(self, renderer: Renderer, render_pass: str) -> TrackPairs:
         """Render a batch of pairs on the renderer's device.
 
         Args:
             renderer: Renderer of the scenes.
-            look: Render pass, "clean" or "final".
+            render_pass: Render pass, "clean" or "final".
         """
         scenes = renderer.scenes
         draws = SceneRandom(SALT, scenes.sensor.key)
@@ -265,7 +255,7 @@ class SyntheticPairs:
         gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
         backwards = draws.whether("backwards", 0.5)
         times = torch.where(backwards, start + gap, start), torch.where(backwards, start, start + gap)
-        clip = track_frames(renderer, look, times, partial(any_targets, draws=draws))
+        clip = track_frames(renderer, render_pass, times, partial(sample_targets, draws=draws))
         own = torch.arange(scenes.count)
         neighbor = torch.where((own ^ 1) < scenes.count, own ^ 1, own)
         negative = draws.whether("stranger", NEGATIVES) & (neighbor != own)

@@ -29,13 +29,7 @@ class TrackingEngine:
     """
 
     def __init__(self, network: ProtoFormer, device: torch.device, half: bool) -> None:
-        """Prepare a network for inference.
-
-        Args:
-            network: Network, already on the device.
-            device: Device to run on.
-            half: Whether to compute products in bfloat16.
-        """
+        """Prepare a network, already on the device, for inference; `half` computes products in bfloat16."""
         self.config, self._network, self._device, self._half = network.config, network, device, half
         self._lock = Lock()
         locate: Callable[..., Tensors] = partial(_locate, network, device.type, half)
@@ -50,14 +44,9 @@ class TrackingEngine:
 
     @torch.no_grad()
     def embed(self, pixels: Tensor, boxes: Tensor) -> Tensors:
-        """Embed targets.
+        """Embed the targets in boxes, N x 4 (x, y, w, h) on the CPU, of a frame, 3 x H x W.
 
-        Args:
-            pixels: 3 x H x W, the frame.
-            boxes: N x 4, (x, y, w, h) of the targets in pixels of the frame, on the CPU.
-
-        Returns:
-            Tokens, parts and summary of the template, each with N rows, on the device.
+        Returns tokens, parts and summary of the template, each with N rows, on the device.
         """
         factor = (
             self.config.tracking.search_scale * self.config.tracking.template_size / self.config.tracking.search_size
@@ -69,7 +58,7 @@ class TrackingEngine:
 
     @torch.no_grad()
     def locate(
-        self, pixels: Tensor, crops: Crops, expected: Tensor, prior_weight: Tensor, template: Tensors
+        self, pixels: Tensor, crops: Crops, expected: Tensor, prior_strength: Tensor, template: Tensors
     ) -> tuple[Tensor, Tensor]:
         """Locate targets in their search regions.
 
@@ -77,7 +66,7 @@ class TrackingEngine:
             pixels: 3 x H x W, the frame.
             crops: N search regions.
             expected: N x 4, expected boxes in pixels of the frame.
-            prior_weight: N, strength of the prior at the expected boxes.
+            prior_strength: N, strength of the prior at the expected boxes.
             template: Tensors as returned by `embed`.
 
         Returns:
@@ -85,7 +74,9 @@ class TrackingEngine:
         """
         prior = crops.boxes_in(expected).to(self._device)
         with self._lock:
-            boxes, scores = self._locate(self._crop(pixels, crops), prior, prior_weight.to(self._device), *template)
+            boxes, scores = self._locate(
+                self._crop(pixels, crops), expected_in_crop, prior_strength.to(self._device), *template
+            )
             return crops.boxes_out(boxes.cpu()), scores.cpu()
 
     def _crop(self, pixels: Tensor, crops: Crops) -> Tensor:
@@ -109,12 +100,12 @@ def _locate(
     half: bool,
     search: Tensor,
     expected: Tensor,
-    prior_weight: Tensor,
+    prior_strength: Tensor,
     *template: Tensor,
 ) -> Tensors:
     """Run the network: boxes, N x 4, in pixels of the search crop, and scores, N."""
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        prediction = network.locate_target(Template(*template), search, expected, prior_weight)
+        prediction = network.locate(Template(*template), search, expected, prior_strength)
     return prediction.boxes[-1].float(), prediction.score_logits.float().sigmoid()
 
 

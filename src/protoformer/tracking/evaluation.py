@@ -1,10 +1,8 @@
 """Evaluation of trackers on a dataset: one pass over every sequence, initialized with its first box."""
 
-import csv
-import io
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking, peer_results
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult, peer_rows
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
-from protoformer.io.files import open_atomic
+from protoformer.io.files import csv_text, open_atomic
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import TrackSequence
 from protoformer.tracking.metrics import (
@@ -35,7 +33,7 @@ from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.html import Figure, Page, Section
 from protoformer.viz.plots import Curve, line_plot
-from protoformer.viz.text import score_table
+from protoformer.viz.text import format_score, score_table
 
 
 class TrackMetric(Averages):
@@ -67,29 +65,18 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class SequenceScore:
-    """Scores of one method on one sequence.
-
-    Attributes:
-        name: Name of the sequence.
-        method: Name of the method.
-        scores: Scores.
-        frames_a_second: Speed of the method, without reading images.
-    """
+    """Scores of one method on one sequence, and its run time in seconds without reading images."""
 
     name: str
     method: str
     scores: TrackScores
-    frames_a_second: float
+    frames: int
+    seconds: float
 
 
 @dataclass(frozen=True)
 class UnusableSequence:
-    """A sequence that was skipped for all methods.
-
-    Attributes:
-        name: Name of the sequence.
-        problem: Error message.
-    """
+    """A sequence that was skipped for all methods, and the error message."""
 
     name: str
     problem: str
@@ -97,15 +84,10 @@ class UnusableSequence:
 
 @dataclass(frozen=True)
 class MethodScore:
-    """Mean scores of one method over all sequences.
-
-    Attributes:
-        scores: Scores, with equal weights for all sequences.
-        frames_a_second: Speed of the method, without reading images.
-    """
+    """Mean scores of one method over all sequences, with equal weights, and its speed without reading images."""
 
     scores: TrackScores
-    frames_a_second: float
+    fps: float
 
 
 @dataclass(frozen=True)
@@ -113,10 +95,9 @@ class TrackEvaluation:
     """Result of an evaluation.
 
     Attributes:
-        dataset: Name of the dataset.
         methods: Mean scores by method.
         sequences: Scores of each method on each sequence.
-        others: Published results for comparison.
+        others: Results of other methods to compare with.
         without_truth: Number of sequences that were skipped because only their first box is annotated.
         unusable: Sequences that were skipped because an image cannot be read or a method failed.
     """
@@ -124,21 +105,9 @@ class TrackEvaluation:
     dataset: str
     methods: dict[str, MethodScore]
     sequences: tuple[SequenceScore, ...]
-    others: tuple[PublishedTracking, ...]
+    others: tuple[PublishedResult, ...]
     without_truth: int
     unusable: tuple[UnusableSequence, ...] = ()
-
-
-@dataclass
-class _Run:
-    """Running totals of one method."""
-
-    metric: "TrackMetric"
-    frames: int = 0
-    seconds: float = 0.0
-
-    def score(self) -> MethodScore:
-        return MethodScore(self.metric.compute(), self.frames / max(self.seconds, 1e-9))
 
 
 def evaluate_track(
@@ -168,16 +137,13 @@ def evaluate_track(
 
     Returns:
         Scores of all methods.
-
-    Raises:
-        InputError: If the split has no true boxes, or no sequence can be used.
     """
     counts = [_frames_with_truth(sequence) for sequence in dataset]
     if not any(counts):
         advice = "write its boxes with --submission" if name in SUBMISSIONS else "choose a split that has"
         raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
     counter = _FrameCounter(progress, sum(counts) * len(methods))
-    runs = {label: _Run(TrackMetric()) for label in methods}
+    metrics = {label: TrackMetric() for label in methods}
     scored: list[SequenceScore] = []
     unusable: list[UnusableSequence] = []
     for index in (index for index, count in enumerate(counts) if count):
@@ -189,14 +155,18 @@ def evaluate_track(
             unusable.append(UnusableSequence(sequence.name, str(error)))
             continue
         for label, (boxes, seconds) in tracks.items():
-            scored.append(_score(sequence, label, boxes, seconds, runs[label]))
+            scores = _score_sequence(metrics[label], boxes, sequence)
+            scored.append(SequenceScore(sequence.name, label, scores, len(boxes), seconds))
             if keep:
                 keep(sequence, label, boxes)
     if not scored:
         raise InputError(f"no sequence of {name} can be used; of the first, {unusable[0].problem}")
     return TrackEvaluation(
         dataset=name,
-        methods={label: run.score() for label, run in runs.items()},
+        methods={
+            label: MethodScore(metric.compute(), _fps([each for each in scored if each.method == label]))
+            for label, metric in metrics.items()
+        },
         sequences=tuple(scored),
         others=other_rows(name, root, scored) if compare else (),
         without_truth=counts.count(0),
@@ -216,18 +186,9 @@ def track_from_first_box(sequence: TrackSequence) -> TrackSequence:
 def run_sequence(
     sequence: TrackSequence, method: TrackMethod, callback: Callable[[], None] | None = None
 ) -> tuple[Tensor, float]:
-    """Run a method over a sequence.
+    """Run a method over a sequence with an annotated first box; `callback` is called after every frame.
 
-    Args:
-        sequence: Sequence with an annotated first box.
-        method: Tracker to run.
-        callback: Called after every frame.
-
-    Returns:
-        Predicted boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
-
-    Raises:
-        InputError: If the first box is not annotated, an image cannot be read, or the method fails.
+    Returns the boxes, T x 4, the first of which is the true one, and the run time of the method, seconds.
     """
     if not sequence.boxes[0].isfinite().all():
         raise InputError(
@@ -268,59 +229,38 @@ def _frames_with_truth(sequence: TrackSequence) -> int:
     return len(trimmed.frames) if bool(trimmed.present[1:].any()) else 0
 
 
-def _score(sequence: TrackSequence, label: str, boxes: Tensor, seconds: float, run: _Run) -> SequenceScore:
-    """Score one sequence and add it to the totals of its method."""
+def _score_sequence(metric: TrackMetric, boxes: Tensor, sequence: TrackSequence) -> TrackScores:
+    """Return the scores of one sequence and add it to the metric."""
     try:
-        run.metric.update(boxes, sequence.boxes, sequence.present)
+        metric.update(boxes, sequence.boxes, sequence.present)
     except ValueError as error:  # for example a box that is not finite
         raise InputError(f"the track of {sequence.name} cannot be scored ({error}); try another method.") from None
-    run.frames, run.seconds = run.frames + len(boxes), run.seconds + seconds
-    scores = track_scores(boxes, sequence.boxes, sequence.present)
-    return SequenceScore(sequence.name, label, scores, len(boxes) / max(seconds, 1e-9))
+    return track_scores(boxes, sequence.boxes, sequence.present)
 
 
-def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedTracking, ...]:
-    """Collect rows for comparison: results of other systems on the same sequences, and published results.
-
-    If the other systems cover only some sequences, the means of the evaluated methods over these come first.
-
-    Args:
-        dataset: Name of the dataset.
-        root: Folder of the dataset, next to which `peers.json` may lie.
-        scored: Scores of the evaluated methods.
-    """
-    peers = peer_results(root.resolve(), "tracking", ("success", "precision"))
-    names = {score.name for score in scored}
-    common = {name for name in names if any(name in sequences for sequences in peers.values())}
-    rows = []
-    if common and len(common) < len(names):
-        for label in dict.fromkeys(score.method for score in scored):
-            own = [score.scores for score in scored if score.method == label and score.name in common]
-            rows.append(_mean_row(label, [{"success": each.success, "precision": each.precision} for each in own]))
-    for label, sequences in peers.items():
-        matching = [sequences[name] for name in sorted(common) if name in sequences]
-        if matching:
-            rows.append(_mean_row(label, matching))
-    return (*rows, *PUBLISHED_TRACKING.get(dataset, ()))
+def _fps(scores: Sequence[SequenceScore]) -> float:
+    return sum(each.frames for each in scores) / max(sum(each.seconds for each in scores), 1e-9)
 
 
-def _mean_row(label: str, scores: list[dict[str, float]]) -> PublishedTracking:
-    success, precision = (math.fsum(each[field] for each in scores) / len(scores) for field in ("success", "precision"))
-    return PublishedTracking(label, f"{len(scores)} of these", success, precision)
+def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedResult, ...]:
+    """Return comparison rows: means of the peers' results, as in `peer_rows`, then published results."""
+    own: dict[str, dict[str, dict[str, float]]] = {}
+    for each in scored:
+        scores = {"success": each.scores.success, "precision": each.scores.precision}
+        own.setdefault(each.method, {})[each.name] = scores
+    peers = peer_rows(root, "tracking", own, {"success": "success", "precision": "precision"})
+    return (*peers, *PUBLISHED_TRACKING.get(dataset, ()))
 
 
 def tracks_csv(evaluation: TrackEvaluation) -> str:
     """Format one CSV row per sequence and method, and one with the error message per skipped sequence."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["name", "method", *FIELDS, "frames_a_second", "problem"])
+    rows: list[list[object]] = [["name", "method", *FIELDS, "frames_a_second", "problem"]]
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
         values = ("" if math.isnan(cell) else cell for cell in cells)
-        writer.writerow([score.name, score.method, *values, round(score.frames_a_second, 2), ""])
-    for each in evaluation.unusable:
-        writer.writerow([each.name, *[""] * (len(FIELDS) + 2), each.problem])
-    return text.getvalue()
+        rows.append([score.name, score.method, *values, round(_fps([score]), 2), ""])
+    rows += [[each.name, *[""] * (len(FIELDS) + 2), each.problem] for each in evaluation.unusable]
+    return csv_text(rows)
 
 
 def format_boxes(boxes: Tensor) -> str:
@@ -329,11 +269,7 @@ def format_boxes(boxes: Tensor) -> str:
 
 
 def check_track_submission(benchmark: str, path: Path) -> None:
-    """Check that a benchmark has a submission format and that the file is a zip archive.
-
-    Raises:
-        InputError: If one of these does not hold.
-    """
+    """Check that a benchmark has a submission format and that the file is a zip archive."""
     if benchmark not in SUBMISSIONS:
         raise InputError(f"{benchmark} has no upload format; choose {', '.join(SUBMISSIONS)}.")
     if path.suffix.lower() != ".zip":
@@ -436,12 +372,12 @@ def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
             label,
             f"{each.scores.sequences} sequences",
             *(_percent(getattr(each.scores, field)) for field in COLUMNS.values()),
-            f"{each.frames_a_second:.1f}",
+            f"{each.fps:.1f}",
         )
         for label, each in evaluation.methods.items()
     ]
     others = [
-        (row.label, row.measured_on, *(_percent(getattr(row, field, None)) for field in COLUMNS.values()), "")
+        (row.label, row.measured_on, *(_percent(row.scores.get(field)) for field in COLUMNS.values()), "")
         for row in evaluation.others
     ]
     return (*own, *others)
@@ -457,4 +393,4 @@ def _caption(text: str, curves: list[Curve]) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+    return format_score(None if value is None else 100 * value, 1)

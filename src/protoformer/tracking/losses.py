@@ -25,18 +25,18 @@ class TrackLoss:
         distance: Mean over stages of |edges - truth|_1, in sides of the search crop.
         overlap: Mean over stages of 1 - GIoU.
         corners: Cross-entropy of the corner heat maps, nats.
-        doubt: Cross-entropy of the score, nats.
+        score: Cross-entropy of the score, nats.
         iou: Mean IoU of the last box.
-        right: Accuracy of the score as a classifier of the target's presence.
+        accuracy: Accuracy of the score as a classifier of the target's presence.
     """
 
     total: Tensor
     distance: Tensor
     overlap: Tensor
     corners: Tensor
-    doubt: Tensor
+    score: Tensor
     iou: Tensor
-    right: Tensor
+    accuracy: Tensor
 
 
 def track_loss(
@@ -86,17 +86,10 @@ def targets_of(located: Tensor, judged: Tensor) -> Tensor:
 
 
 def _corner_nll(heats: Tensor, truth: Tensor) -> Tensor:
-    """Compute the cross-entropy of corner heat maps, averaged over both corners.
+    """Compute the cross-entropy of corner heat maps, N x 2 x h x w, averaged over both corners: N, nats.
 
-    A corner is distributed over the four cells around it with bilinear weights; one outside the map is clamped to its
-    border.
-
-    Args:
-        heats: N x 2 x h x w, probabilities.
-        truth: N x 4, true boxes in sides of the search crop.
-
-    Returns:
-        N, nats.
+    A corner of the true boxes, N x 4 in sides of the search crop, is distributed over the four cells around it with
+    bilinear weights; one outside the map is clamped to its border.
     """
     height, width = heats.shape[2:]
     x, y = box_edges(truth).unflatten(1, (2, 2)).unbind(dim=2)  # N x corner

@@ -92,12 +92,7 @@ def track_curves(predicted: Tensor, truth: Tensor, present: Tensor) -> tuple[Ten
 
 
 def mean_track_scores(total: Tally, frames: int) -> TrackScores:
-    """Compute mean scores.
-
-    Args:
-        total: Sum of the curves of all sequences.
-        frames: Number of frames that count.
-    """
+    """Compute mean scores from the sum of the curves of all sequences and the number of frames that count."""
     means = total.means()
     success, precision = means[:NUM_IOUS], means[NUM_IOUS : NUM_IOUS + NUM_DISTANCES]
     normalized = means[NUM_IOUS + NUM_DISTANCES :]

@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from protoformer.errors import InputError
-from protoformer.geometry.boxes import Crops
-from protoformer.io.image_input import ImageLike, as_frame
+from protoformer.io.image_input import ImageLike
 from protoformer.models.pretrained import save_weights
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.tracking.engine import TrackingEngine
-from protoformer.tracking.result import Box, Boxes, TrackedBox, TrackResult, check_boxes, check_size
-from protoformer.tracking.target import MIN_SIDE, SearchRegion, Target, TemplateMemory, clip_to_frame
+from protoformer.tracking.result import Boxes, TrackedBox, TrackResult
+from protoformer.tracking.tracker import Tracker
 from protoformer.tracking.video import track_targets
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import DEFAULT_FPS
@@ -33,13 +31,7 @@ class TrackingPredictor(SummaryRepr):
     """
 
     def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
-        """Move a network to a device.
-
-        Args:
-            network: Network to run.
-            trained: Whether its weights are trained.
-            device: Device to run on; by default a GPU if there is one.
-        """
+        """Move a network to a device; by default a GPU if there is one."""
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.network = network.eval().to(self.device)
         self.trained = trained
@@ -53,7 +45,7 @@ class TrackingPredictor(SummaryRepr):
     def __setstate__(self, state: dict[str, Any]) -> None:
         TrackingPredictor.__init__(self, **state)
 
-    def tracker(self, first: ImageLike, boxes: Boxes, *, precision: Precision = "auto") -> "Tracker":
+    def tracker(self, first: ImageLike, boxes: Boxes, *, precision: Precision = "auto") -> Tracker:
         """Start an online tracker, which takes one frame at a time.
 
         Args:
@@ -121,13 +113,8 @@ class TrackingPredictor(SummaryRepr):
     __call__ = track
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights atomically to a .safetensors file that `load` reads.
-
-        Args:
-            path: Output file.
-            half: Whether to store float16.
-        """
-        save_weights(self.network, path, trained=self.trained, half=half)
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
+        save_weights(self.network, path, trained=self.trained, task="track", half=half)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("track", self.network, self.trained, self.device)
@@ -141,85 +128,3 @@ class TrackingPredictor(SummaryRepr):
             numbers=tuple(number for _, number in timestamps),
             trained=self.trained,
         )
-
-
-class Tracker:
-    """Online tracker of one or more targets; all targets are located in one forward pass.
-
-    Attributes:
-        targets: State of each target in the latest frame.
-    """
-
-    def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
-        """Initialize the targets.
-
-        Args:
-            engine: Network to run.
-            first: First frame.
-            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
-        """
-        self._engine = engine
-        self.reset(first, boxes)
-
-    def reset(self, frame: ImageLike, boxes: Boxes) -> None:
-        """Discard all targets and start again.
-
-        Args:
-            frame: New first frame, of any size.
-            boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
-        """
-        pixels = as_frame(frame, "the frame")
-        self._size = (pixels.shape[1], pixels.shape[2])
-        checked = check_boxes(boxes, self._size)
-        self._targets = [Target(_clip_box(box, self._size)) for box in checked]
-        self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
-        self._memory = TemplateMemory(self._engine, pixels, self._targets)
-
-    def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
-        """Locate the targets in the next frame.
-
-        Args:
-            frame: Next frame, of the size of the first.
-
-        Returns:
-            The state of each target, in the order of the boxes.
-
-        Raises:
-            InputError: If the size of the frame differs.
-        """
-        pixels, config = as_frame(frame, "the frame"), self._engine.config
-        size = (pixels.shape[1], pixels.shape[2])
-        check_size(size, self._size)
-        regions = [target.search_region(config.tracking.search_scale, size) for target in self._targets]
-        expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
-        prior_weight = torch.tensor([target.prior_weight for target in self._targets], dtype=torch.float32)
-        crops = _search_crops(regions, config.tracking.search_size)
-        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, prior_weight, self._memory.template)
-        boxes, scores = box_tensor.tolist(), score_tensor.tolist()
-        self._targets = [
-            target.after(tuple(box), score, region.remote, size)
-            for target, box, score, region in zip(self._targets, boxes, scores, regions, strict=True)
-        ]
-        self._memory.update(pixels, self._targets, scores)
-        self.targets = tuple(
-            TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
-        )
-        return self.targets
-
-
-def _clip_box(box: Box, size: tuple[int, int]) -> Box:
-    """Clip a box to a frame of (height, width) pixels; raise an `InputError` if too little of it is visible."""
-    clipped = clip_to_frame(box, size)
-    if clipped is None:
-        text = ",".join(f"{value:g}" for value in box)
-        raise InputError(
-            f"the frame of {size[1]}x{size[0]} pixels shows less than {MIN_SIDE:g} pixels of a side of the box {text}; "
-            "give a larger one."
-        )
-    return clipped
-
-
-def _search_crops(regions: list[SearchRegion], size: int) -> Crops:
-    sides = torch.tensor([region.side for region in regions], dtype=torch.float32)
-    centers = torch.tensor([(region.x, region.y) for region in regions], dtype=torch.float32)
-    return Crops(centers - sides[:, None] / 2, sides, size)

@@ -1,7 +1,6 @@
 """Tracking results, and parsing and validation of boxes."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,7 +8,7 @@ from fractions import Fraction
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import TableWriter, short_repr
+from protoformer.io.files import PathLike, TableWriter, short_repr
 from protoformer.viz.text import SummaryRepr, format_count, format_training
 
 
@@ -79,18 +78,8 @@ def describe_targets(lost: Sequence[int]) -> str:
     return f"{targets}, " + (f"lost in {' and '.join(map(str, lost))} of them" if any(lost) else "never lost")
 
 
-def save_tracks(path: str | os.PathLike[str], results: Sequence[TrackResult]) -> None:
-    """Write the results of `TrackingPredictor.track` to a CSV file, in the format of `protoformer track --csv`.
-
-    The file is written atomically.
-
-    Args:
-        path: Output file, which must end in .csv.
-        results: One result per target, all of the same clip.
-
-    Raises:
-        InputError: If there are no results or the file cannot be written.
-    """
+def save_tracks(path: PathLike, results: Sequence[TrackResult]) -> None:
+    """Write the tracks of one clip, one per target, atomically to a .csv file, as `protoformer track --csv` does."""
     if not results:
         raise InputError("there is no track to write; give at least one.")
     with TableWriter(path, HEAD) as table:
@@ -111,18 +100,7 @@ Boxes = Tensor | Sequence[float] | Iterable[Sequence[float]]
 
 
 def check_boxes(boxes: Boxes, size: tuple[int, int]) -> tuple[Box, ...]:
-    """Parse boxes and check that each overlaps the frame.
-
-    Args:
-        boxes: N x 4 or a single box, (x, y, w, h) in pixels.
-        size: (height, width) of the frame, pixels.
-
-    Returns:
-        At least one box, each with a positive area.
-
-    Raises:
-        InputError: If a box is malformed, has no area or lies outside the frame.
-    """
+    """Parse boxes, N x 4 or one, (x, y, w, h) in pixels, and check that each overlaps a frame of (height, width)."""
     parsed = parse_boxes(boxes)
     for x, y, width, height in parsed:
         if x + width <= 0 or y + height <= 0 or x >= size[1] or y >= size[0]:
@@ -134,17 +112,7 @@ def check_boxes(boxes: Boxes, size: tuple[int, int]) -> tuple[Box, ...]:
 
 
 def parse_boxes(boxes: Boxes) -> tuple[Box, ...]:
-    """Parse boxes; they may lie outside any frame.
-
-    Args:
-        boxes: N x 4 or a single box, (x, y, w, h) in pixels.
-
-    Returns:
-        At least one box, each with a positive area.
-
-    Raises:
-        InputError: If there is no box, or one is malformed or has no area.
-    """
+    """Parse boxes, N x 4 or one, (x, y, w, h) in pixels, each with a positive area; they may lie outside any frame."""
     rows = boxes.tolist() if isinstance(boxes, Tensor) else boxes
     if not isinstance(rows, Iterable):
         raise InputError(

@@ -34,7 +34,7 @@ class TrackTask:
         kind: Sample types of synthetic scenes and datasets.
     """
 
-    metrics: tuple[str, ...] = ("iou", "distance", "overlap", "corners", "doubt", "right")
+    metrics: tuple[str, ...] = ("iou", "distance", "overlap", "corners", "score", "accuracy")
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start

@@ -21,7 +21,7 @@ from protoformer.datasets.augmentation.photometric import Key
 from protoformer.datasets.registry import DATASETS, open_dataset
 from protoformer.datasets.tree import Dataset, in_memory
 from protoformer.errors import InputError
-from protoformer.synthetic.generator import GOLDEN, TOGETHER, SyntheticScenes
+from protoformer.synthetic.generator import GOLDEN, SCENES_PER_DRAW, SyntheticScenes
 from protoformer.synthetic.layers import crop_of_larger
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.rng import SceneRandom
@@ -222,7 +222,7 @@ class SyntheticMix(Generic[Batch]):
 
     def _draw_scenes(self, family: int, family_number: int) -> Scenes:
         """Draw the scenes of a batch; several batches are drawn at once, which takes no longer than one."""
-        group_size = max(1, TOGETHER // len(self.local_indices))
+        group_size = max(1, SCENES_PER_DRAW // len(self.local_indices))
         group, index_in_group = divmod(family_number, group_size)
         if self._drawn.get(family, (None,))[0] != group:
             numbers = range(group * group_size, (group + 1) * group_size)

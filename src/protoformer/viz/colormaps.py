@@ -33,9 +33,6 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
 
     Returns:
         uint8 HxWx3 RGB; invalid flow is black.
-
-    Raises:
-        InputError: `max_motion` is not a positive number.
     """
     array = as_flow(flow)
     valid = valid_flow(array)
@@ -58,11 +55,7 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
 def color_wheel_legend(size: int) -> npt.NDArray[np.uint8]:
     """Draw the color wheel: each pixel has the color of motion from the center towards it.
 
-    Args:
-        size: Side of the image in pixels; the rim, at its edge, is motion at the maximum.
-
-    Returns:
-        uint8 size x size x 3 RGB, white outside the wheel.
+    `size` is the side in pixels; the rim is motion at the maximum. Returns uint8 size x size x 3 RGB, white outside.
     """
     if size < 1:
         raise InputError(f"a legend is at least one pixel wide, not {size}; give a larger size.")
@@ -114,7 +107,7 @@ _RANGE_PERCENTILES = (2.0, 98.0)
 _STOPS = ((255, 246, 190), (255, 176, 74), (228, 92, 79), (155, 48, 120), (78, 36, 124), (18, 18, 62))
 """From the nearest to the farthest: cream, amber, coral, plum, violet, night."""
 _COLORS = 256
-LEAST_RATIO = 1.5
+MIN_RANGE_RATIO = 1.5
 """Minimum ratio of the depths of the last and the first color, so that a flat wall is not stretched over all colors."""
 _BAND = 2**18
 """Pixels that are converted at a time, since conversion takes many times the memory of the image."""
@@ -130,9 +123,6 @@ def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float |
 
     Returns:
         uint8 HxWx3 RGB; invalid depth is gray.
-
-    Raises:
-        InputError: The range is not 0 < near < far.
     """
     array = as_values(depth, "a depth")
     low, high = _resolve_range(array, near, far)
@@ -149,21 +139,16 @@ def depth_to_color(depth: npt.ArrayLike, near: float | None = None, far: float |
 
 
 def default_depth_range(depths: npt.ArrayLike) -> tuple[float, float]:
-    """Choose the depth range of the color map.
+    """Choose the (near, far) of the color map, meters: the 2nd and the 98th percentile of the valid depths.
 
-    Args:
-        depths: Depths in meters, any shape.
-
-    Returns:
-        (near, far) in meters: the 2nd and the 98th percentile of the valid depths, with far at least 1.5 times near;
-        (1, 2) if no depth is valid.
+    Far is at least 1.5 times near; (1, 2) if no depth is valid.
     """
     array = np.asarray(depths)
     valid = array[np.isfinite(array) & (array > 0)]
     if not valid.size:
         return 1.0, 2.0
     near, far = np.percentile(valid, _RANGE_PERCENTILES).tolist()
-    return near, max(far, LEAST_RATIO * near)
+    return near, max(far, MIN_RANGE_RATIO * near)
 
 
 def depth_legend(width: int, height: int) -> npt.NDArray[np.uint8]:
@@ -229,7 +214,7 @@ def _resolve_range(depth: npt.NDArray[np.float32], near: float | None, far: floa
     if near is None or far is None:
         default = default_depth_range(depth)
         near = default[0] if near is None else near
-        far = max(default[1], LEAST_RATIO * near) if far is None else far
+        far = max(default[1], MIN_RANGE_RATIO * near) if far is None else far
     if not 0 < near < far < float("inf"):
         raise InputError(f"colors cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
     return near, far

@@ -35,12 +35,7 @@ _VISIBLE, _OCCLUDED = (64, 220, 96), (255, 150, 40)
 
 @dataclass(frozen=True)
 class Strip:
-    """One clip on a contact sheet.
-
-    Attributes:
-        caption: The text above the images.
-        lines: Rows of `COLUMNS` images, uint8 HxWx3.
-    """
+    """One clip on a contact sheet: the caption above the images, and rows of `COLUMNS` images, uint8 HxWx3."""
 
     caption: str
     lines: tuple[tuple[Pixels, ...], ...]
@@ -58,9 +53,6 @@ def contact_sheet(root: Path, layout: str, names: Sequence[str], title: str, wid
 
     Returns:
         uint8 H x width x 3 RGB.
-
-    Raises:
-        InputError: There are no clips, or they cannot be read.
     """
     if not names:
         raise InputError(f"{root} holds no clips to draw; write some first.")

@@ -37,13 +37,7 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
 
 @dataclass(frozen=True)
 class Figure:
-    """An image with a caption.
-
-    Attributes:
-        content: uint8 H x W or H x W x 3, or the text of an SVG.
-        caption: The text below the image.
-        small: Whether the image is a legend, which is shown small.
-    """
+    """An image, uint8 H x W or H x W x 3, or the text of an SVG, with a caption; legends are small."""
 
     content: npt.NDArray[np.uint8] | str
     caption: str
@@ -98,14 +92,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """An HTML page.
-
-    Attributes:
-        title: The heading.
-        lead: The line below the heading.
-        notice: A highlighted warning; empty: none.
-        sections: The sections.
-    """
+    """An HTML page: heading, the line below it, a highlighted warning if any, and sections."""
 
     title: str
     lead: str
@@ -147,13 +134,13 @@ def to_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-MOST_CELLS = 2**20
+MAX_CELLS = 2**20
 """Maximum number of cells sent to the browser; larger images are subsampled."""
 
 
-def cell_step(height: int, width: int, most_cells: int) -> int:
-    """Return the subsampling step, in pixels per axis, that reduces an image to about `most_cells` cells."""
-    return math.ceil(math.sqrt(max(1.0, height * width / most_cells)))
+def cell_step(height: int, width: int, max_cells: int) -> int:
+    """Return the subsampling step, in pixels per axis, that reduces an image to about `max_cells` cells."""
+    return math.ceil(math.sqrt(max(1.0, height * width / max_cells)))
 
 
 def confidence_text(confidence: Tensor, step: int) -> str:

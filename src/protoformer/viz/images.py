@@ -45,7 +45,11 @@ def hex_colors(colors: Tensor) -> list[str]:
 
 
 def draw_assignment(
-    prototypes: Prototypes, image: Tensor, stride: int, strength: float = 0.65, seen: tuple[int, int] | None = None
+    prototypes: Prototypes,
+    image: Tensor,
+    stride: int,
+    strength: float = 0.65,
+    input_size: tuple[int, int] | None = None,
 ) -> Pixels:
     """Tint each pixel of an image by the prototype that `Prototypes.owners` assigns it to.
 
@@ -55,13 +59,13 @@ def draw_assignment(
         image: 3 x H x W in [0, 1], the first image of the batch.
         stride: Image pixels per cell of the maps.
         strength: Opacity of the tint in [0, 1].
-        seen: (height, width) at which the network processed the image; None: H x W.
+        input_size: (height, width) at which the network processed the image; None: H x W.
 
     Returns:
         uint8 H x W x 3.
     """
     size = (image.shape[1], image.shape[2])
-    height, width = seen or size
+    height, width = input_size or size
     image = resize(image[None], (height, width))[0]
     owner = prototypes.owners[0].view(prototypes.size)
     fine = F.interpolate(owner[None, None].float(), scale_factor=stride, mode="nearest")[0, 0, :height, :width].long()
@@ -72,12 +76,13 @@ def draw_assignment(
     return to_uint8(resize(torch.where(edge, mixed * 0.4, mixed)[None], size)[0])
 
 
-def frame_pixels(image: Tensor | None) -> Pixels:
-    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3.
+def stack_2x2(top_left: Pixels, top_right: Pixels, bottom_left: Pixels, bottom_right: Pixels) -> Pixels:
+    """Join four images, H x W x 3, two above two: 2H x 2W x 3."""
+    return np.concatenate((np.hstack((top_left, top_right)), np.hstack((bottom_left, bottom_right))))
 
-    Raises:
-        ValueError: There is no frame.
-    """
+
+def frame_pixels(image: Tensor | None) -> Pixels:
+    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3."""
     if image is None:
         raise ValueError("the step has no frame")
     if image.is_floating_point():

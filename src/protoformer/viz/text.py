@@ -54,6 +54,11 @@ def predictor_summary(task: str, network: nn.Module, trained: bool, device: torc
     return task, format_training(trained), f"{millions:.2f} M parameters", f"on {device}"
 
 
+def format_score(value: float | None, digits: int, missing: str = "") -> str:
+    """Format a score; `missing` if it is None or NaN."""
+    return missing if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
 def score_table(title: str, caption: str, words: Iterable[str], figures: Iterable[str]) -> Table:
     """Create an empty table of scores.
 
@@ -79,13 +84,13 @@ class WorstSamples:
     Attributes:
         count: Maximum number of samples.
         kept: A heap of (error, order, name, image).
-        seen: Number of samples offered.
+        num_offered: Number of samples offered.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.kept: list[tuple[float, int, str, Pixels]] = []
-        self.seen = 0
+        self.num_offered = 0
 
     def offer(self, error: float, name: str, draw: Callable[[], Pixels]) -> None:
         """Draw and keep a sample if it is among the worst so far.
@@ -95,9 +100,9 @@ class WorstSamples:
             name: The name of the sample.
             draw: Draws the sample.
         """
-        self.seen += 1  # breaks ties between equal errors
+        self.num_offered += 1  # breaks ties between equal errors
         if self.count and not math.isnan(error) and (len(self.kept) < self.count or error > self.kept[0][0]):
-            heapq.heappush(self.kept, (error, self.seen, name, draw()))
+            heapq.heappush(self.kept, (error, self.num_offered, name, draw()))
             if len(self.kept) > self.count:
                 heapq.heappop(self.kept)
 

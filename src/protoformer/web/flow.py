@@ -137,7 +137,7 @@ def _first_prototypes(model: FlowPredictor, video: FlowVideo, step: FlowFrame) -
 
 def _prototypes(prototypes: Prototypes, image: Tensor, seen: tuple[int, int] | None) -> str:
     """The address of a picture of an image's finest prototypes."""
-    return png_data_uri(draw_assignment(prototypes, image, STRIDES[0], seen=seen))
+    return png_data_uri(draw_assignment(prototypes, image, STRIDES[0], input_size=seen))
 
 
 HINT = "Move the mouse over a picture to read the motion of a pixel."

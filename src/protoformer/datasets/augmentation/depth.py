@@ -30,10 +30,10 @@ from protoformer.datasets.augmentation.photometric import (
     sample_boxes,
     sample_jitter,
 )
-from protoformer.errors import InputError
 from protoformer.geometry.resizing import limited_size, shrink, shrink_position
 from protoformer.geometry.warps import pixel_grid
 from protoformer.geometry.warps import sample as sample_bilinear
+from protoformer.io.config_reader import bounded
 from protoformer.synthetic.samples import DepthSample
 
 MAX_ROTATION = 1.0
@@ -70,36 +70,25 @@ class DepthAugmentation:
         erase_size: Minimum and maximum side of these boxes, in pixels.
     """
 
-    crop: tuple[int, int] = (192, 256)
-    pixels: int = 240 * 320
-    min_scale: float = -0.32
+    crop: tuple[int, int] = bounded((192, 256), min=1)
+    pixels: int = bounded(240 * 320, min=1)
+    min_scale: float = bounded(-0.32, min=MIN_SCALE_EXPONENT)
     max_scale: float = 0.68
-    rotation: float = 0.09
-    flip_horizontal: float = 0.5
-    brightness: float = 0.3
-    contrast: float = 0.3
-    saturation: float = 0.4
-    hue: float = 0.4
-    blur: float = 1.5
-    blur_probability: float = 0.3
-    noise: float = 0.04
-    noise_probability: float = 0.4
-    erase: float = 0.3
-    erase_size: tuple[int, int] = (20, 80)
+    rotation: float = bounded(0.09, min=0, max=MAX_ROTATION)
+    flip_horizontal: float = bounded(0.5, min=0, max=1)
+    brightness: float = bounded(0.3, min=0)
+    contrast: float = bounded(0.3, min=0)
+    saturation: float = bounded(0.4, min=0)
+    hue: float = bounded(0.4, min=0)
+    blur: float = bounded(1.5, min=0)
+    blur_probability: float = bounded(0.3, min=0, max=1)
+    noise: float = bounded(0.04, min=0)
+    noise_probability: float = bounded(0.4, min=0, max=1)
+    erase: float = bounded(0.3, min=0, max=1)
+    erase_size: tuple[int, int] = bounded((20, 80), min=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not isinstance(self.pixels, int) or self.pixels < 1:
-            raise InputError(f"the augmentation's pixels is {self.pixels!r}, but it must be a whole number, 1 or more.")
-        if self.rotation > MAX_ROTATION:
-            raise InputError(
-                f"the augmentation's rotation is {self.rotation:g}, but it must be at most {MAX_ROTATION:g}."
-            )
-        if self.min_scale < MIN_SCALE_EXPONENT:
-            raise InputError(
-                f"the augmentation's min_scale is {self.min_scale:g}, but it must be {MIN_SCALE_EXPONENT:g} or more: "
-                "sampling skips pixels below half the size."
-            )
 
 
 DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
@@ -116,7 +105,7 @@ DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
         noise=0.02,
         erase=0.0,
     ),
-    "film": DepthAugmentation(
+    "sintel-depth": DepthAugmentation(
         crop=(352, 832), pixels=KITTI_PIXELS, min_scale=-0.25, max_scale=0.6, rotation=0.05, erase_size=(50, 100)
     ),
 }
@@ -218,9 +207,6 @@ def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> D
 
     Returns:
         N images of the size of the crop, with their intrinsics.
-
-    Raises:
-        ValueError: If the number of parameters does not match the batch.
     """
     if len(parameters) != len(sample.image):
         raise ValueError(f"a batch of {len(sample.image)} needs as many parameters, not {len(parameters)}")

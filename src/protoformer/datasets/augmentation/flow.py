@@ -29,19 +29,8 @@ from protoformer.datasets.augmentation.photometric import (
 from protoformer.datasets.augmentation.spatial import Placement, Resampling
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
+from protoformer.io.config_reader import bounded
 from protoformer.synthetic.samples import FlowSample
-
-__all__ = [
-    "AUGMENTATIONS",
-    "Augmentation",
-    "Jitter",
-    "Key",
-    "Parameters",
-    "Placement",
-    "apply_flow",
-    "augment_flow",
-    "sample_flow_parameters",
-]
 
 
 @dataclass(frozen=True)
@@ -71,21 +60,21 @@ class Augmentation:
         sparse: Whether the ground truth is sparse and is moved vector by vector; dense ground truth is interpolated.
     """
 
-    crop: tuple[int, int] = (368, 496)
+    crop: tuple[int, int] = bounded((368, 496), min=1)
     min_scale: float = -0.1
     max_scale: float = 1.0
-    scale_probability: float = 0.8
-    stretch: float = 0.2
-    stretch_probability: float = 0.8
-    flip_horizontal: float = 0.5
-    flip_vertical: float = 0.1
-    brightness: float = 0.4
-    contrast: float = 0.4
-    saturation: float = 0.4
-    hue: float = 1.0
-    asymmetric: float = 0.2
-    erase: float = 0.5
-    erase_size: tuple[int, int] = (50, 100)
+    scale_probability: float = bounded(0.8, min=0, max=1)
+    stretch: float = bounded(0.2, min=0)
+    stretch_probability: float = bounded(0.8, min=0, max=1)
+    flip_horizontal: float = bounded(0.5, min=0, max=1)
+    flip_vertical: float = bounded(0.1, min=0, max=1)
+    brightness: float = bounded(0.4, min=0)
+    contrast: float = bounded(0.4, min=0)
+    saturation: float = bounded(0.4, min=0)
+    hue: float = bounded(1.0, min=0)
+    asymmetric: float = bounded(0.2, min=0, max=1)
+    erase: float = bounded(0.5, min=0, max=1)
+    erase_size: tuple[int, int] = bounded((50, 100), min=1)
     sparse: bool = False
 
     def __post_init__(self) -> None:
@@ -122,11 +111,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 class Parameters:
     """Augmentation parameters of one sample.
 
-    Attributes:
-        placement: Geometry of the crop.
-        first: Color jitter of the first image.
-        second: Color jitter of the second image.
-        erased: Boxes (x, y, w, h) erased from the second image, in its pixels before resampling.
+    The boxes (x, y, w, h) erased from the second image are in its pixels before resampling.
     """
 
     placement: Placement
@@ -182,9 +167,6 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
 
     Returns:
         N pairs of the size of the crop.
-
-    Raises:
-        ValueError: If the number of parameters or their image size does not match the batch.
     """
     resampling = _build_resampling(sample.first, parameters)
     second = jitter(sample.second, [params.second for params in parameters])

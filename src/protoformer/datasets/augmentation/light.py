@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from protoformer.datasets.augmentation.photometric import check_numbers, erase_by, jitter_by
+from protoformer.datasets.augmentation.photometric import check_box_sides, erase_by, jitter_by
 from protoformer.geometry.warps import pixel_grid
+from protoformer.io.config_reader import bounded, check_fields
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import DepthSample, FlowSample
 from protoformer.synthetic.scene import to_device
@@ -44,19 +45,20 @@ class Light:
         erase_size: Minimum and maximum side of these boxes, in pixels.
     """
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-    gamma: float = 0.0
-    asymmetric: float = 0.0
-    shadow: float = 0.0
-    shade: float = 0.7
-    erase: float = 0.0
-    erase_size: tuple[int, int] = (50, 100)
+    brightness: float = bounded(0.0, min=0)
+    contrast: float = bounded(0.0, min=0)
+    saturation: float = bounded(0.0, min=0)
+    hue: float = bounded(0.0, min=0)
+    gamma: float = bounded(0.0, min=0)
+    asymmetric: float = bounded(0.0, min=0, max=1)
+    shadow: float = bounded(0.0, min=0, max=1)
+    shade: float = bounded(0.7, min=0, max=1)
+    erase: float = bounded(0.0, min=0, max=1)
+    erase_size: tuple[int, int] = bounded((50, 100), min=1)
 
     def __post_init__(self) -> None:
-        check_numbers(self, "light")
+        check_fields(self, "light")
+        check_box_sides(self.erase_size, "light")
 
 
 def relight_flow(sample: FlowSample, light: Light, draws: SceneRandom) -> FlowSample:
@@ -90,15 +92,7 @@ def relight_depth(sample: DepthSample, light: Light, draws: SceneRandom) -> Dept
 
 
 def recolor(images: Tensor, params: Tensor) -> Tensor:
-    """Apply gamma and color jitter.
-
-    Args:
-        images: N x 3 x H x W in [0, 1].
-        params: N x 5, the gamma followed by the parameters of `jitter_by`.
-
-    Returns:
-        N x 3 x H x W.
-    """
+    """Apply gamma and color jitter to N x 3 x H x W images; params: N x 5, the gamma and those of `jitter_by`."""
     gamma = to_device(params[:, :1].float(), images.device).view(-1, 1, 1, 1)
     return jitter_by(images.clamp(0, 1) ** gamma, params[:, 1:])
 

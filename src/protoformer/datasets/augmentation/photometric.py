@@ -6,7 +6,7 @@ for a sample is therefore bit-identical whatever else is in its batch.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import short_repr
+from protoformer.io.config_reader import check_fields
 from protoformer.synthetic.scene import to_device
 
 _LUMA = (0.299, 0.587, 0.114)
@@ -25,14 +25,7 @@ Box = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class Jitter:
-    """Color jitter of one image.
-
-    Attributes:
-        brightness: Factor; 1 leaves the image unchanged.
-        contrast: Factor; 1 leaves the image unchanged.
-        saturation: Factor; 1 leaves the image unchanged.
-        hue: Rotation of the hue, in radians.
-    """
+    """Color jitter of one image: factors, 1 leaving the image unchanged, and the rotation of the hue in radians."""
 
     brightness: float = 1.0
     contrast: float = 1.0
@@ -44,19 +37,11 @@ NEUTRAL = Jitter()
 
 
 def jitter(images: Tensor, jitters: Sequence[Jitter]) -> Tensor:
-    """Change brightness, contrast, saturation and hue, in this order, clamping to [0, 1] after each.
+    """Change brightness, contrast, saturation and hue of images, N x 3 x H x W in [0, 1], in this order.
 
-    Args:
-        images: N x 3 x H x W, RGB in [0, 1].
-        jitters: N parameters; `NEUTRAL` leaves an image unchanged.
-
-    Returns:
-        N x 3 x H x W.
+    Values are clamped to [0, 1] after each; `NEUTRAL` leaves an image unchanged.
     """
-    rows = [
-        (jitter_params.brightness, jitter_params.contrast, jitter_params.saturation, jitter_params.hue)
-        for jitter_params in jitters
-    ]
+    rows = [astuple(each) for each in jitters]
     return jitter_by(images, torch.tensor(rows, dtype=torch.float64).view(len(rows), 4))
 
 
@@ -73,18 +58,11 @@ def jitter_by(images: Tensor, params: Tensor) -> Tensor:
 def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
     """Rotate the hue in HSV space; value and saturation are preserved, so colors stay in [0, 1] and gray stays gray.
 
-    Args:
-        images: N x 3 x H x W, RGB in [0, 1].
-        angle: N x 1 x 1 x 1, radians, positive from red to green.
-
-    Returns:
-        N x 3 x H x W.
+    `images` are N x 3 x H x W, RGB in [0, 1]; `angle` is N x 1 x 1 x 1, radians, positive from red to green.
     """
     red, green, blue = images.split(1, dim=1)
-    value, chroma = (
-        images.amax(dim=1, keepdim=True),
-        images.amax(dim=1, keepdim=True) - images.amin(dim=1, keepdim=True),
-    )
+    value = images.amax(dim=1, keepdim=True)
+    chroma = value - images.amin(dim=1, keepdim=True)
     divisor = torch.where(chroma > 0, chroma, 1)
     # The hue in sixths of the wheel: red 0, green 2, blue 4.
     hue = torch.where(
@@ -100,15 +78,7 @@ def rotate_hue(images: Tensor, angle: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, boxes: Sequence[Sequence[Box]]) -> Tensor:
-    """Fill boxes with the mean color of the image.
-
-    Args:
-        images: N x 3 x H x W.
-        boxes: For each image its boxes (x, y, w, h), in pixels.
-
-    Returns:
-        N x 3 x H x W.
-    """
+    """Fill boxes (x, y, w, h), in pixels, of each image of N x 3 x H x W with the mean color of the image."""
     max_boxes = max((len(image_boxes) for image_boxes in boxes), default=0)
     if max_boxes == 0:
         return images
@@ -127,14 +97,9 @@ def erase_by(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def blur(images: Tensor, sigmas: Sequence[float]) -> Tensor:
-    """Blur each image with a Gaussian that is truncated at 3 sigma.
+    """Blur each image of N x 3 x H x W with a Gaussian that is truncated at 3 sigma; borders are replicated.
 
-    Args:
-        images: N x 3 x H x W; borders are replicated.
-        sigmas: Standard deviation per image, in pixels; 0 leaves an image unchanged.
-
-    Returns:
-        N x 3 x H x W.
+    `sigmas` are standard deviations per image, in pixels; 0 leaves an image unchanged.
     """
     radius = math.ceil(3 * max(sigmas, default=0.0))
     if not radius:
@@ -163,17 +128,9 @@ def _gaussian_weight(offset: int, sigma: float) -> float:
 
 
 def add_noise(images: Tensor, strengths: Sequence[float], seeds: Sequence[int]) -> Tensor:
-    """Add Gaussian noise and clamp to [0, 1].
+    """Add Gaussian noise, with a standard deviation and a seed per image, to N x 3 x H x W and clamp to [0, 1].
 
     The noise is drawn on the CPU, so that it is the same on every device.
-
-    Args:
-        images: N x 3 x H x W in [0, 1].
-        strengths: Standard deviation per image.
-        seeds: Seed per image.
-
-    Returns:
-        N x 3 x H x W.
     """
     if not any(strengths):
         return images
@@ -202,22 +159,6 @@ def _blend(images: Tensor, target: Tensor, factor: Tensor) -> Tensor:
 
 Key = tuple[int, int, int]
 """(seed, epoch, index) of a sample."""
-
-_SIZES = {"crop", "erase_size"}
-_SWITCHES = {"sparse"}
-_EXPONENTS = {"min_scale", "max_scale"}
-_PROBABILITIES = {
-    "scale_probability",
-    "stretch_probability",
-    "flip_horizontal",
-    "flip_vertical",
-    "asymmetric",
-    "blur_probability",
-    "noise_probability",
-    "erase",
-    "shadow",
-}
-_FRACTIONS = {"shade"}
 
 
 class Colors(Protocol):
@@ -263,44 +204,16 @@ class ParameterSampler:
 
 def check_settings(config: Any) -> None:
     """Raise `InputError` if a field of an augmentation is out of range."""
-    check_numbers(config, "augmentation")
-    if not config.min_scale <= config.max_scale:
+    check_fields(config, "augmentation")
+    check_box_sides(config.erase_size, "augmentation")
+    if config.min_scale > config.max_scale:
         raise InputError(f"the augmentation's min_scale {config.min_scale} is above its max_scale {config.max_scale}.")
 
 
-def check_numbers(config: Any, what: str) -> None:
-    """Raise `InputError` if a field of a dataclass with an `erase_size` is out of range.
-
-    Args:
-        config: The dataclass.
-        what: Name of the settings in the error message.
-    """
-    for field in fields(config):
-        value = getattr(config, field.name)
-        requirement = _requirement(field.name, value)
-        if requirement:
-            raise InputError(f"the {what}'s {field.name} is {short_repr(value)}, but it must be {requirement}.")
-    if not config.erase_size[0] <= config.erase_size[1]:
-        raise InputError(f"the {what}'s erase_size {config.erase_size} must be (minimum, maximum).")
-
-
-def _requirement(name: str, value: object) -> str:
-    """Return the requirement that a value violates, or an empty string."""
-    if name in _SWITCHES:
-        return "" if isinstance(value, bool) else "true or false"
-    if name in _SIZES:
-        values = value if isinstance(value, tuple) else ()
-        is_valid = len(values) == 2 and all(isinstance(item, int) and item >= 1 for item in values)
-        return "" if is_valid else "two whole numbers, 1 or more"
-    if not (isinstance(value, int | float) and -1e300 < value < 1e300):  # also whole numbers that no float can hold
-        return "a number"
-    if name in _PROBABILITIES:
-        return "" if 0 <= value <= 1 else "a probability, 0 to 1"
-    if name in _FRACTIONS:
-        return "" if 0 <= value <= 1 else "a fraction, 0 to 1"
-    if name in _EXPONENTS:
-        return ""
-    return "" if value >= 0 else "0 or more"
+def check_box_sides(sides: tuple[int, int], section: str) -> None:
+    """Raise `InputError` unless the sides of erased boxes are (minimum, maximum)."""
+    if sides[0] > sides[1]:
+        raise InputError(f"{section}.erase_size is {sides}, but it must be (minimum, maximum).")
 
 
 def sample_jitter(config: Colors, draws: ParameterSampler, image: str) -> Jitter:

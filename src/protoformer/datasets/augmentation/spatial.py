@@ -51,14 +51,10 @@ def _affine(length: int, scale: float, flip: bool, start: int) -> tuple[float, f
 
 @dataclass(frozen=True)
 class _Axis:
-    """Sampling positions along one axis of a batch. Indices and masks are N x count, on the device.
+    """Sampling positions along one axis of a batch, with `length` pixels in the image and `count` in the crop.
 
-    Attributes:
-        slope: N x 1, float64, on the CPU; slope of the map from image to crop.
-        shift: N x 1, float64, on the CPU; offset of that map.
-        length: Number of pixels of the image.
-        count: Number of pixels of the crop.
-        device: Device of the results.
+    Slope and shift of the map from image to crop are N x 1, float64, on the CPU; indices and masks are N x count, on
+    the device.
     """
 
     slope: Tensor
@@ -116,9 +112,6 @@ class Resampling:
     Args:
         placements: One per sample, with the same image size and crop size.
         device: Device of the maps.
-
-    Raises:
-        ValueError: If the sizes differ.
     """
 
     def __init__(self, placements: Sequence[Placement], device: torch.device) -> None:

@@ -25,7 +25,7 @@ from protoformer.geometry.motion_fields import (
     cell_terms,
     evaluate_fields,
     fit_fields,
-    seen_from,
+    resample_trajectories,
     terms_at,
 )
 from protoformer.geometry.warps import pixel_grid, sample
@@ -247,7 +247,7 @@ class StabilizationHead(nn.Module):
         """Return the warp after a stage. features: B x C x h x w, of the current frame."""
         size = map_size(features)
         with full_precision(warp):
-            warped = seen_from(trajectories, warp)
+            warped = resample_trajectories(trails, warp)
             maps = sample(features, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
             smooth = fit_fields(warped.displacements, warped.confidence)
         output: StageOutput = stage(maps, warped)

@@ -19,13 +19,13 @@ class Family:
         build: Function from (draws, size, bank, shake) to `Scenes`.
         size: Default (height, width) of the images.
         shake: Default strength of the camera's hand shake; 1 is typical.
-        what: One-line description for users.
+        description: One-line description for users.
     """
 
     build: Callable[..., Scenes]
     size: tuple[int, int]
     shake: float
-    what: str
+    description: str
 
 
 FAMILIES = {

@@ -10,8 +10,9 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Material,
     add_sky,
+    build_camera,
+    ripple_waves,
     sample_atmosphere,
-    sample_hand_motion,
     sample_sensor,
     vectors,
     yaw_rotation,
@@ -116,15 +117,11 @@ def _add_actors(assembly: Assembly, path: MotionPath) -> None:
     add_part("box", "cabin", 1, vectors(0.5 * ones, 0.3, 0.5), vectors(0.0, -0.6, 0.1 * ones))
     waves = draws.uniform("actor.waves", 1.5, 5.0, (ACTORS, 2))
     strength = draws.uniform("actor.wave", 0.0, 0.25, (ACTORS, 2)) / waves
-    ripple = torch.stack(
-        (
-            strength,
-            waves,
-            draws.uniform("actor.waved", 0.0, 6.28, (ACTORS, 2)),
-            draws.normal("actor.waving", 0.0, 4.0, (ACTORS, 2)),
-        ),
-        dim=-1,
+    phase, rate = (
+        draws.uniform("actor.waved", 0.0, 6.28, (ACTORS, 2)),
+        draws.normal("actor.waving", 0.0, 4.0, (ACTORS, 2)),
     )
+    ripple = ripple_waves(strength, waves, phase, rate)
     lean = rotation(draws.normal("actor.lean", 0.0, 0.2, (ACTORS, 3)))
     for kind, required_kind in (("cutout", 2), ("blob", 3)):
         assembly.add(
@@ -170,35 +167,25 @@ def _sample_camera(
     phase: Tensor,
     shake: float,
 ) -> Camera:
-    """Build a camera that follows the target's path with a delay and an imprecise gain, so that the target drifts.
+    """Build a camera that follows the target with a delay and an imprecise gain, so that the target drifts.
 
-    Args:
-        draws: Random numbers of the scenes.
-        size: (height, width) of the images.
-        distance: B, mean distance of the target, meters.
-        amplitude: B x 3 x 2, waves of the target's path.
-        frequency: B x 3 x 2.
-        phase: B x 3 x 2.
-        shake: Strength of the hand shake.
+    `distance` is the mean distance of the target, B, meters; amplitude, frequency and phase are those of the waves of
+    its path, B x 3 x 2.
     """
-    height, width = size
     gain = draws.uniform("camera.follow", 0.2, 1.1, (1, 1))
     phase_lag = draws.uniform("camera.late", 0.0, 0.5, (1, 1))
     yaw = gain * (amplitude[:, 0:1] / distance[:, None, None]).atan()
     turn = torch.cat((torch.zeros_like(yaw), yaw, torch.zeros_like(yaw)), dim=1)
-    focal = width * draws.uniform("camera.focal", 0.8, 1.4, (1,)).expand(-1, 2)
-    center = torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64)
     zero = torch.zeros(len(draws), 3, dtype=torch.float64)
     start = vectors(0.0, -draws.uniform("camera.height", 1.0, 2.2), 0.0)
     drift = draws.normal("camera.drift", 0.0, 0.3, (3, 1)) * torch.tensor([[1.0], [0.2], [1.0]])
     drift_frequency = draws.uniform("camera.slow", 0.05, 0.2, (3, 1))
-    shake_path, shake_rotation = sample_hand_motion(draws, shake)
-    return Camera(
-        focal=focal,
-        center=center.expand(len(draws), 2),
+    return build_camera(
+        draws,
+        size,
+        focal=size[1] * draws.uniform("camera.focal", 0.8, 1.4, (1,)),
         position=MotionPath.of(start).with_waves(drift, drift_frequency, torch.zeros(1, 1, dtype=torch.float64)),
         turn=MotionPath.of(zero).with_waves(turn, frequency[:, 0:1], phase[:, 0:1] - phase_lag),
         base=camera_rotation(-draws.uniform("camera.pitch", 0.0, 0.12), torch.zeros(len(draws), dtype=torch.float64)),
-        shake=shake_path,
-        shake_turn=shake_rotation,
+        shake=shake,
     )

@@ -10,9 +10,10 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Material,
     add_sky,
+    build_camera,
     ground_rotation,
+    ripple_waves,
     sample_atmosphere,
-    sample_hand_motion,
     sample_sensor,
     vectors,
     yaw_rotation,
@@ -56,14 +57,9 @@ def add_road(assembly: Assembly) -> Tensor:
     """Add a road with markings, curbs and sidewalks; return the distance of its outer edge from the center, B x 1."""
     draws = assembly.draws
     half_width = draws.uniform("road.half", 3.5, 8.0, (1,))
-    assembly.add(
-        "rectangle",
-        "road",
-        vectors(0.0, -0.01, 0.0 * half_width),
-        vectors(half_width, FAR, 1.0),
-        material=STONE,
-        base=ground_rotation(),
-    )
+    flat = ground_rotation()
+    position, extent = vectors(0.0, -0.01, 0.0 * half_width), vectors(half_width, FAR, 1.0)
+    assembly.add("rectangle", "road", position, extent, material=STONE, base=flat)
     num_dashes = 12
     gap = draws.uniform("dash.gap", 6.0, 12.0, (1,))
     first = draws.uniform("dash.first", -12.0, 0.0, (1,))
@@ -71,38 +67,24 @@ def add_road(assembly: Assembly) -> Tensor:
     dash = vectors(draws.uniform("dash.width", 0.06, 0.12, (1,)), draws.uniform("dash.length", 1.0, 2.5, (1,)), 1.0)
     dash_position = vectors(draws.uniform("dash.side", -0.3, 0.3, (1,)) * half_width, -0.02, dash_z)
     alive = draws.whether("dash.is", 0.8, (1,))
-    assembly.add(
-        "rectangle",
-        "dash",
-        dash_position,
-        dash.expand(-1, num_dashes, -1),
-        material=PAINT,
-        base=ground_rotation(),
-        alive=alive,
-    )
+    dash = dash.expand(-1, num_dashes, -1)
+    assembly.add("rectangle", "dash", dash_position, dash, material=PAINT, base=flat, alive=alive)
     sides = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     line = vectors(torch.full_like(half_width, 0.07).expand(-1, 2), FAR, 1.0)
     position = vectors(sides * (half_width - 0.3), -0.02, 0.0)
     has_lines = draws.whether("line.is", 0.7, (1,))
-    assembly.add("rectangle", "line", position, line, material=PAINT, base=ground_rotation(), alive=has_lines)
+    assembly.add("rectangle", "line", position, line, material=PAINT, base=flat, alive=has_lines)
     curb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
     assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, material=STONE)
     sidewalk_half_width = draws.uniform("path.half", 0.8, 2.5, (1,))
     extent = vectors((sidewalk_half_width + 0.0 * sides), FAR, 1.0)
     position = vectors(sides * (half_width + 0.24 + sidewalk_half_width), -0.13, 0.0)
-    assembly.add("rectangle", "path", position, extent, material=STONE, base=ground_rotation())
+    assembly.add("rectangle", "path", position, extent, material=STONE, base=flat)
     return half_width + 0.24 + 2 * sidewalk_half_width
 
 
 def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: float = 0.75) -> None:
-    """Add two rows of box-shaped houses.
-
-    Args:
-        assembly: The assembly.
-        front: B x 1, minimum distance of the fronts from the center of the street, meters.
-        count: Maximum number of houses.
-        probability: Probability of each house.
-    """
+    """Add two rows of up to `count` box-shaped houses, with fronts at least `front` meters (B x 1) from the center."""
     draws = assembly.draws
     sides = torch.where(torch.arange(count) % 2 == 0, -1.0, 1.0).double()
     z = draws.uniform("house.start", 4.0, 14.0, (1,)) + (torch.arange(count) // 2) * draws.uniform(
@@ -131,9 +113,7 @@ def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: 
 def add_fences(assembly: Assembly, side: Tensor) -> None:
     """Add a low wall on one side and on the other a fence: identical pickets on a plinth, under a rail.
 
-    Args:
-        assembly: The assembly.
-        side: B x 1, distance of their fronts from the center of the street, meters.
+    `side` is the distance of their fronts from the center of the street, B x 1, meters.
     """
     draws = assembly.draws
     fence_side = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
@@ -143,14 +123,9 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
     alive = draws.whether("fence.is", 0.5, (2,))
     wall_half_height = draws.uniform("wall.high", 0.25, 0.8, (1,))
     wall_half_length = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
-    assembly.add(
-        "box",
-        "wall",
-        vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length),
-        vectors(0.12 + 0.0 * wall_half_height, wall_half_height, wall_half_length),
-        material=WALL,
-        alive=alive[:, 1:],
-    )
+    position = vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length)
+    extent = vectors(0.12 + 0.0 * wall_half_height, wall_half_height, wall_half_length)
+    assembly.add("box", "wall", position, extent, material=WALL, alive=alive[:, 1:])
     pitch = draws.log_uniform("fence.pitch", 0.12, 0.7, (1,))
     picket_half_width = 0.5 * pitch * draws.uniform("fence.dense", 0.15, 0.6, (1,))
     plinth_half_height = draws.uniform("fence.foot", 0.0, 0.3, (1,))
@@ -168,14 +143,8 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
     rail_half_thickness = torch.cat(
         (draws.uniform("rail.thick", 0.03, 0.08, (1,)), plinth_half_height.clamp_min(0.02)), dim=1
     )
-    assembly.add(
-        "box",
-        "rail",
-        rail,
-        vectors(0.05 + 0.0 * rail_half_thickness, rail_half_thickness, rail_half_length),
-        material=BARS,
-        alive=alive[:, :1],
-    )
+    extent = vectors(0.05 + 0.0 * rail_half_thickness, rail_half_thickness, rail_half_length)
+    assembly.add("box", "rail", rail, extent, material=BARS, alive=alive[:, :1])
 
 
 def add_poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:
@@ -212,31 +181,15 @@ def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
     size = vectors(radius, radius * draws.uniform("tree.tall", 0.9, 1.4, (count,)), 1.0)
     waves = draws.uniform("tree.waves", 1.0, 4.0, (count, 2))
     sway = draws.uniform("tree.sway", 0.0, 0.04, (count, 2))
-    ripple = torch.stack(
-        (
-            sway,
-            waves,
-            draws.uniform("tree.phase", 0, 6.28, (count, 2)),
-            draws.uniform("tree.rate", 1.0, 4.0, (count, 2)),
-        ),
-        dim=-1,
-    )
+    phase, rate = draws.uniform("tree.phase", 0, 6.28, (count, 2)), draws.uniform("tree.rate", 1.0, 4.0, (count, 2))
+    ripple = ripple_waves(sway, waves, phase, rate)
     assembly.add("cutout", "crown", crown, size, material=Material(contrast=(0.7, 1.0)), ripple=ripple, alive=alive)
 
 
 def add_cars(
     assembly: Assembly, position: MotionPath, heading: Tensor, instance: Tensor, alive: Tensor, name: str = "car"
 ) -> None:
-    """Add cars of three boxes that share a path.
-
-    Args:
-        assembly: The assembly.
-        position: Path on the ground, B x n x 3.
-        heading: B x n, radians; 0 is along z.
-        instance: Instances of the cars.
-        alive: B x n, bool.
-        name: Name of the group.
-    """
+    """Add cars of three boxes that share a path on the ground, B x n x 3; heading: B x n, radians, 0 is along z."""
     draws, count = assembly.draws, heading.shape[1]
     base = yaw_rotation(heading)
     size = draws.uniform(f"{name}.size", 0.85, 1.25, (count, 1)) * torch.tensor([0.88, 0.42, 2.05], dtype=torch.float64)
@@ -252,18 +205,10 @@ def add_cars(
         ("wheels", size * torch.tensor([1.02, 0.7, 0.75]), vectors(0.0, -0.7 * size[..., 1], 0.0), DARK),
     )
     for part, extent, offset, material in parts:
-        offset = (base @ offset[..., None])[..., 0]
         assembly.add(
-            "box",
-            f"{name}.{part}",
-            position,
-            extent,
-            material=material,
-            base=base,
-            offset=offset,
-            instance=instance,
-            alive=alive,
-        )
+            "box", f"{name}.{part}", position, extent, material=material, base=base,
+            offset=(base @ offset[..., None])[..., 0], instance=instance, alive=alive,
+        )  # fmt: skip
 
 
 def add_people(assembly: Assembly, position: MotionPath, instance: Tensor, alive: Tensor, name: str = "person") -> None:
@@ -347,10 +292,8 @@ def _add_traffic(assembly: Assembly, front: Tensor) -> None:
         + draws.uniform("car.gap", 0.0, 5.0, (CARS,))
     )
     speed = draws.uniform("car.speed", 2.0, 25.0, (CARS,)) * torch.where(car_kind == 2, 0.0, side)
-    position, velocity = (
-        vectors(side * lane, 0.0, z),
-        vectors(draws.normal("car.drift", 0.0, 0.15, (CARS,)), 0.0, speed),
-    )
+    position = vectors(side * lane, 0.0, z)
+    velocity = vectors(draws.normal("car.drift", 0.0, 0.15, (CARS,)), 0.0, speed)
     heading = torch.where(speed < 0, torch.pi, 0.0) + draws.normal("car.heading", 0.0, 0.03, (CARS,))
     alive = draws.whether("car.is", 0.7, (CARS,))
     add_cars(assembly, MotionPath.of(position, velocity), heading, torch.arange(1, 1 + CARS), alive)
@@ -362,7 +305,6 @@ def _add_traffic(assembly: Assembly, front: Tensor) -> None:
 
 
 def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
-    height, width = size
     speed = draws.uniform("ego.speed", 4.0, 26.0) * draws.whether("ego.moves", 0.93)
     yaw = draws.normal("ego.yaw", 0.0, 0.04).clamp(-0.15, 0.15)
     turn_rate = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians per second
@@ -377,12 +319,10 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> C
     heave = roughness * draws.normal("ego.heave", 0.0, 0.015, (3, 3)) * torch.tensor([[0.2], [1.0], [0.0]])
     frequency = draws.uniform("ego.rates", 0.6, 2.5, (3, 3))
     phase = draws.uniform("ego.phase", 0.0, 6.28, (3, 3))
-    shake_path, shake_rotation = sample_hand_motion(draws, shake)
-    focal = FOCAL * width * draws.log_uniform("ego.focal", 0.9, 1.15, (1,)).expand(-1, 2)
-    center = torch.tensor([0.5 * (width - 1), 0.47 * (height - 1)], dtype=torch.float64)
-    return Camera(
-        focal=focal,
-        center=center.expand(len(draws), 2),
+    return build_camera(
+        draws,
+        size,
+        focal=FOCAL * size[1] * draws.log_uniform("ego.focal", 0.9, 1.15, (1,)),
         position=MotionPath.of(start + vectors(lateral_amplitude, zero, zero), vectors(zero, zero, speed))
         .with_waves(heave, frequency, phase)
         .with_waves(vectors(lateral_amplitude, zero, zero)[..., None], swerve_frequency[:, None, None], quarter_turn),
@@ -390,6 +330,6 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> C
         .with_waves(bounce, frequency, phase + 0.7)
         .with_waves(vectors(zero, yaw_amplitude, zero)[..., None], swerve_frequency[:, None, None], 0.0 * quarter_turn),
         base=camera_rotation(draws.normal("ego.pitch", 0.0, 0.02), zero),
-        shake=shake_path,
-        shake_turn=shake_rotation,
+        shake=shake,
+        horizon=0.47,
     )

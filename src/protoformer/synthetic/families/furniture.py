@@ -99,19 +99,10 @@ def place_at_wall(
     count: int = 1,
     wall: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Draw positions in front of walls.
+    """Draw n positions in front of walls, for pieces of a half width along and a half depth across the wall, meters.
 
-    Args:
-        draws: Random numbers of the scenes.
-        name: Name of the group.
-        half: Half size of the room, B x 1 x 3.
-        half_width: Half size along the wall, meters.
-        half_depth: Half size across the wall, meters.
-        count: Number n of positions.
-        wall: B x n, index of the wall, 0 .. 3; drawn if None.
-
-    Returns:
-        The heading with the back to the wall (B x n) and the center (x, z) (B x n x 2).
+    `half` is the half size of the room, B x 1 x 3; `wall` is B x n, the index 0 .. 3 of the wall, drawn if None.
+    Returns the heading with the back to the wall (B x n) and the center (x, z) (B x n x 2).
     """
     if wall is None:
         wall = draws.integer(f"{name}.wall", 0, 4, (count,))
@@ -245,10 +236,8 @@ def add_beds(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> N
     """Add a bed with its head at a wall: frame, headboard, mattress, blanket and two pillows."""
     draws = assembly.draws
     half_width = draws.uniform("bed.wide", 0.45, 0.9, (1,))
-    half_depth, frame_half_height = (
-        draws.uniform("bed.deep", 0.95, 1.05, (1,)),
-        draws.uniform("bed.high", 0.12, 0.2, (1,)),
-    )
+    half_depth = draws.uniform("bed.deep", 0.95, 1.05, (1,))
+    frame_half_height = draws.uniform("bed.high", 0.12, 0.2, (1,))
     heading, position = place_at_wall(draws, "bed", half, half_width, half_depth, wall=wall)
     position, base = place_on_floor(half, position), yaw_rotation(heading)
     board = draws.uniform("bed.board", 0.3, 0.65, (1,))
@@ -259,23 +248,14 @@ def add_beds(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> N
         Part(vectors(half_width + 0.03, board, 0.03), vectors(0.0, -board, half_depth - 0.03)),
     ]
     add_boxes(assembly, "bed.frame", position, base, frame, alive)
-    add_boxes(
-        assembly,
-        "bed.mattress",
-        position,
-        base,
-        [Part(vectors(half_width - 0.02, mattress_half_height, half_depth), vectors(0, mattress_y, 0))],
-        alive,
-        LINEN,
-    )
+    mattress = Part(vectors(half_width - 0.02, mattress_half_height, half_depth), vectors(0, mattress_y, 0))
+    add_boxes(assembly, "bed.mattress", position, base, [mattress], alive, LINEN)
     blanket_half_length = draws.uniform("bed.covered", 0.5, 0.75, (1,)) * half_depth
-    blanket = [
-        Part(
-            vectors(half_width + 0.02, mattress_half_height + 0.03, blanket_half_length),
-            vectors(0.0, mattress_y, blanket_half_length - half_depth - 0.01),
-        )
-    ]
-    add_boxes(assembly, "bed.blanket", position, base, blanket, alive, COVER)
+    blanket = Part(
+        vectors(half_width + 0.02, mattress_half_height + 0.03, blanket_half_length),
+        vectors(0.0, mattress_y, blanket_half_length - half_depth - 0.01),
+    )
+    add_boxes(assembly, "bed.blanket", position, base, [blanket], alive, COVER)
     pillow = vectors(0.42 * half_width, 0.07, 0.2)
     pillows = [
         Part(pillow, vectors(side * 0.48 * half_width, mattress_y - mattress_half_height - 0.05, half_depth - 0.3))
@@ -324,14 +304,8 @@ def add_shelves(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -
     book_x = (torch.arange(count) % BOOKS - 0.5 * (BOOKS - 1)) * slot_width
     book_x = book_x + 0.5 * (1 - book_width) * slot_width * draws.uniform("book.aside", -1.0, 1.0, (count,))
     book_y = -0.092 - torch.arange(count) // BOOKS * row_height - book_half_height
-    books = Part(
-        vectors(
-            0.5 * book_width * slot_width,
-            book_half_height,
-            draws.uniform("book.deep", 0.5, 0.9, (count,)) * (half_depth - 0.01),
-        ),
-        vectors(book_x, book_y, 0.0),
-    )
+    book_depth = draws.uniform("book.deep", 0.5, 0.9, (count,)) * (half_depth - 0.01)
+    books = Part(vectors(0.5 * book_width * slot_width, book_half_height, book_depth), vectors(book_x, book_y, 0.0))
     book_alive = alive & draws.whether("book.is", 0.85, (count,))
     add_boxes(
         assembly, "book", position.expand(-1, count, -1), base.expand(-1, count, -1, -1), [books], book_alive, SPINES
@@ -350,10 +324,8 @@ def add_desks(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> 
         for side in (-1, 1)
     ]
     add_boxes(assembly, "desk", position, base, parts, alive)
-    screen_half_width, screen_half_height = (
-        draws.uniform("screen.wide", 0.18, 0.4, (1,)),
-        draws.uniform("screen.tall", 0.12, 0.22, (1,)),
-    )
+    screen_half_width = draws.uniform("screen.wide", 0.18, 0.4, (1,))
+    screen_half_height = draws.uniform("screen.tall", 0.12, 0.22, (1,))
     screen_x = draws.uniform("screen.aside", -0.5, 0.5, (1,)) * (half_width - screen_half_width).clamp_min(0)
     foot, top = 0.04 + 0.5 * screen_half_height, -height - 0.015
     screen = [
@@ -373,10 +345,8 @@ def add_counters(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) 
     """Add a kitchen counter along a wall with cabinets above; return the center of its top, B x 1 x 3."""
     draws = assembly.draws
     unit_half_width = draws.uniform("counter.each", 0.25, 0.45, (1,))
-    half_depth, half_height = (
-        draws.uniform("counter.deep", 0.28, 0.33, (1,)),
-        draws.uniform("counter.tall", 0.42, 0.46, (1,)),
-    )
+    half_depth = draws.uniform("counter.deep", 0.28, 0.33, (1,))
+    half_height = draws.uniform("counter.tall", 0.42, 0.46, (1,))
     heading, position = place_at_wall(draws, "counter", half, 3 * unit_half_width, half_depth, wall=wall)
     position, base = place_on_floor(half, position), yaw_rotation(heading)
     upper_y = 2 * half_height + draws.uniform("counter.above", 0.45, 0.6, (1,))
@@ -407,24 +377,15 @@ def add_lamps(assembly: Assembly, half: Tensor, alive: Tensor) -> None:
     draws, count = assembly.draws, alive.shape[1]
     height, shade = draws.uniform("lamp.tall", 1.2, 1.7, (count,)), draws.uniform("lamp.shade", 0.1, 0.22, (count,))
     heading, position = place_at_wall(draws, "lamp", half, 0.3, 0.3, count)
-    position, base = (
-        place_on_floor(half, position),
-        yaw_rotation(heading + draws.uniform("lamp.turn", 0.0, 1.57, (count,))),
-    )
+    position = place_on_floor(half, position)
+    base = yaw_rotation(heading + draws.uniform("lamp.turn", 0.0, 1.57, (count,)))
     stand = [
         Part(vectors(0.012, 0.5 * height, 0.012), vectors(0.0, -0.5 * height, 0.0)),
         Part(vectors(0.13, 0.012, 0.13), vectors(0.0, -0.012, 0.0 * height)),
     ]
     add_boxes(assembly, "lamp", position, base, stand, alive)
-    add_boxes(
-        assembly,
-        "shade",
-        position,
-        base,
-        [Part(vectors(shade, 0.8 * shade, shade), vectors(0, -height, 0))],
-        alive,
-        SHADE,
-    )
+    part = Part(vectors(shade, 0.8 * shade, shade), vectors(0, -height, 0))
+    add_boxes(assembly, "shade", position, base, [part], alive, SHADE)
 
 
 def add_cabinets(assembly: Assembly, half: Tensor, alive: Tensor) -> Tensor:
@@ -437,7 +398,6 @@ def add_cabinets(assembly: Assembly, half: Tensor, alive: Tensor) -> Tensor:
     )
     heading, position = place_at_wall(draws, "cabinet", half, size[..., 0], size[..., 2], count)
     position = place_on_floor(half, position)
-    add_boxes(
-        assembly, "cabinet", position, yaw_rotation(heading), [Part(size, vectors(0.0, -size[..., 1], 0.0))], alive
-    )
+    part = Part(size, vectors(0.0, -size[..., 1], 0.0))
+    add_boxes(assembly, "cabinet", position, yaw_rotation(heading), [part], alive)
     return position - vectors(0.0, 2 * size[..., 1], 0.0)

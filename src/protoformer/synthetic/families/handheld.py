@@ -8,8 +8,8 @@ from torch import Tensor
 from protoformer.synthetic.assembly import (
     Assembly,
     add_sky,
+    build_camera,
     sample_atmosphere,
-    sample_hand_motion,
     sample_sensor,
     vectors,
 )
@@ -57,8 +57,6 @@ def build_handheld(draws: SceneRandom, size: tuple[int, int], bank: TextureBank,
 
 
 def _sample_camera(draws: SceneRandom, size: tuple[int, int], front: Tensor, shake: float) -> Camera:
-    height, width = size
-    batch = len(draws)
     pace = draws.uniform("walk.pace", 0.0, 1.6) * draws.whether("walk.is", 0.6)
     heading = draws.normal("walk.heading", 0.0, 0.4)
     yaw = heading + draws.normal("walk.gaze", 0.0, 0.4)
@@ -67,15 +65,12 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], front: Tensor, sha
     gaze_frequency = draws.uniform("walk.slow", 0.03, 0.15, (3, 1))
     gaze = draws.normal("walk.look", 0.0, 0.25, (3, 1)) * torch.tensor([[0.3], [1.0], [0.05]])
     phase = draws.uniform("walk.phase", 0.0, 2 * math.pi, (3, 1))
-    shake_path, shake_rotation = sample_hand_motion(draws, shake)
-    focal = width * draws.uniform("camera.focal", 0.7, 1.2, (1,)).expand(-1, 2)
-    center = torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64)
-    return Camera(
-        focal=focal,
-        center=center.expand(batch, 2),
+    return build_camera(
+        draws,
+        size,
+        focal=size[1] * draws.uniform("camera.focal", 0.7, 1.2, (1,)),
         position=MotionPath.of(start, velocity),
-        turn=MotionPath.of(torch.zeros(batch, 3)).with_waves(gaze, gaze_frequency, phase),
+        turn=MotionPath.of(torch.zeros(len(draws), 3)).with_waves(gaze, gaze_frequency, phase),
         base=camera_rotation(draws.normal("walk.pitch", 0.0, 0.08), yaw),
-        shake=shake_path,
-        shake_turn=shake_rotation,
+        shake=shake,
     )

@@ -10,9 +10,10 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Material,
     add_sky,
+    build_camera,
     ground_rotation,
+    ripple_waves,
     sample_atmosphere,
-    sample_hand_motion,
     sample_sensor,
     vectors,
     yaw_rotation,
@@ -120,13 +121,8 @@ def _sample_orbit(
 ) -> MotionPath:
     """Draw circular paths, which keep fast objects in view.
 
-    Args:
-        draws: Random numbers of the scenes.
-        name: Name of the group.
-        start: B x n x 3, position halfway between the first two frames.
-        pixel_size: B x n, size of a pixel at the objects, meters.
-        max_speed: Pixels per frame.
-        side: Longer side of the image, pixels.
+    `start` is the position halfway between the first two frames, B x n x 3; `pixel_size` the size of a pixel there, B x
+    n, meters; `max_speed` is in pixels per frame; `side` is the longer side of the image, pixels.
     """
     shape = tuple(pixel_size.shape[1:])
     speed = draws.log_uniform(f"{name}.speed", MIN_SPEED, max_speed, shape)
@@ -185,7 +181,7 @@ def _sample_ripple(draws: SceneRandom, name: str, count: int) -> Tensor:
     amplitude = enabled * draws.uniform(f"{name}.wave", 0.05, 0.35, (count, 2)) / waves
     phase = draws.uniform(f"{name}.waved", 0.0, 6.28, (count, 2))
     rate = draws.normal(f"{name}.waving", 0.0, 0.5, (count, 2)) * FPS
-    return torch.stack((amplitude, waves, phase, rate), dim=-1)
+    return ripple_waves(amplitude, waves, phase, rate)
 
 
 def _add_background(assembly: Assembly) -> None:
@@ -196,34 +192,20 @@ def _add_background(assembly: Assembly) -> None:
     lean = vectors(draws.normal("wall.x", 0, 0.3, (1,)), draws.normal("wall.y", 0, 0.3, (1,)), 0.0).clamp(-0.6, 0.6)
     wall = vectors(4.0 * distance, 4.0 * distance, 1.0)
     material = Material(repeat=(8.0, 40.0))
-    assembly.add(
-        "rectangle",
-        "wall",
-        vectors(0.0, 0.0, distance),
-        wall,
-        material=material,
-        base=rotation(lean),
-        alive=background == 0,
-    )
+    position, base = vectors(0.0, 0.0, distance), rotation(lean)
+    assembly.add("rectangle", "wall", position, wall, material=material, base=base, alive=background == 0)
     hall = draws.log_uniform("hall.size", 12.0, 50.0, (1, 3)) * torch.tensor([1.5, 0.7, 1.0])
     position = draws.uniform("hall.place", -0.5, 0.5, (1, 3)) * hall
     assembly.add("room", "hall", position, hall, material=Material(repeat=(3.0, 20.0)), alive=background == 1)
     depth = draws.log_uniform("plain.depth", 1.5, 12.0, (1,))
     plain = torch.full((batch, 1, 3), 1500.0, dtype=torch.float64)
     material = Material(repeat=(2.0, 30.0))
-    assembly.add(
-        "rectangle",
-        "plain",
-        vectors(0.0, depth, 0.0),
-        plain,
-        material=material,
-        base=ground_rotation(),
-        alive=background == 2,
-    )
+    position, base = vectors(0.0, depth, 0.0), ground_rotation()
+    assembly.add("rectangle", "plain", position, plain, material=material, base=base, alive=background == 2)
 
 
 def _sample_camera(draws: SceneRandom, size: tuple[int, int], focal: Tensor, shake: float) -> Camera:
-    height, width = size
+    width = size[1]
     pan = draws.log_uniform("camera.pan", 0.2, min(60.0, MAX_PAN * width)) / focal * FPS
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
     roll = draws.normal("camera.roll", 0.0, 0.004) * FPS
@@ -238,15 +220,14 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], focal: Tensor, sha
     )
     zero = torch.zeros(len(draws), 3, dtype=torch.float64)
     phase = torch.zeros(1, 1, dtype=torch.float64)
-    shake_path, shake_rotation = sample_hand_motion(draws, shake)
-    return Camera(
-        focal=focal[:, None].expand(-1, 2),
-        center=torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64).expand(len(draws), 2),
+    return build_camera(
+        draws,
+        size,
+        focal=focal[:, None],
         position=MotionPath.of(zero).with_waves(shift_amplitude, shift_frequency, phase),
         turn=MotionPath.of(zero).with_waves(turn_amplitude, turn_frequency, phase),
         base=torch.eye(3, dtype=torch.float64).expand(len(draws), 3, 3),
-        shake=shake_path,
-        shake_turn=shake_rotation,
+        shake=shake,
     )
 
 

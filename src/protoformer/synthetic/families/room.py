@@ -10,10 +10,10 @@ from protoformer.synthetic.assembly import (
     Assembly,
     Material,
     add_sky,
+    build_camera,
     ground_rotation,
     remove_near,
     sample_atmosphere,
-    sample_hand_motion,
     sample_sensor,
     vectors,
     yaw_rotation,
@@ -114,36 +114,15 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     base = yaw_rotation(0.5 * math.pi * side.abs())
     assembly.add("rectangle", "walls", position, wall_extent, material=WALLS, base=base, casts=False, parts=4)
     floor_extent = vectors(x, z, 1.0)
-    assembly.add(
-        "rectangle",
-        "floor",
-        vectors(0.0, y - 0.005, 0.0 * x),
-        floor_extent,
-        material=FLOOR,
-        base=ground_rotation(),
-        casts=False,
-    )
-    assembly.add(
-        "rectangle",
-        "ceiling",
-        vectors(0.0, 0.005 - y, 0.0 * x),
-        floor_extent,
-        material=CEILING,
-        base=ground_rotation(),
-        casts=False,
-    )
+    flat = ground_rotation()
+    for name, height, material in (("floor", y - 0.005, FLOOR), ("ceiling", 0.005 - y, CEILING)):
+        position = vectors(0.0, height, 0.0 * x)
+        assembly.add("rectangle", name, position, floor_extent, material=material, base=flat, casts=False)
     rug_extent = vectors(draws.uniform("rug.x", 0.5, 1.5, (1,)), draws.uniform("rug.z", 0.5, 1.5, (1,)), 1.0)
     position = vectors(draws.normal("rug.at.x", 0.0, 0.4, (1,)), y - 0.01, draws.normal("rug.at.z", 0.0, 0.4, (1,)))
-    rug_rotation = yaw_rotation(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ ground_rotation()
-    assembly.add(
-        "rectangle",
-        "rug",
-        position,
-        rug_extent,
-        material=RUG,
-        base=rug_rotation,
-        alive=draws.whether("rug.is", 0.5, (1,)),
-    )
+    base = yaw_rotation(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ flat
+    alive = draws.whether("rug.is", 0.5, (1,))
+    assembly.add("rectangle", "rug", position, rug_extent, material=RUG, base=base, alive=alive)
     count = 5
     picture_extent = vectors(
         draws.log_uniform("picture.wide", 0.12, 0.7, (count,)),
@@ -170,19 +149,11 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
     ]
     frame.append(Part(vectors(half_width + 0.08, 0.04, 0.03), vectors(0.0, -2 * half_height - 0.04, 0.0)))
     add_boxes(assembly, "door.frame", position, base, frame, alive, LINEN)
-    add_boxes(
-        assembly,
-        "door",
-        position,
-        base,
-        [Part(vectors(half_width, half_height, 0.012), vectors(0.0, -half_height, 0.015))],
-        alive,
-    )
+    door = Part(vectors(half_width, half_height, 0.012), vectors(0.0, -half_height, 0.015))
+    add_boxes(assembly, "door", position, base, [door], alive)
 
-    half_width, half_height = (
-        draws.uniform("window.wide", 0.3, 0.9, (1,)),
-        draws.uniform("window.tall", 0.35, 0.65, (1,)),
-    )
+    half_width = draws.uniform("window.wide", 0.3, 0.9, (1,))
+    half_height = draws.uniform("window.tall", 0.35, 0.65, (1,))
     heading, position = place_at_wall(draws, "window", half, half_width + 0.2, 0.05)
     position = vectors(position[..., 0], draws.uniform("window.high", -0.5, -0.1, (1,)), position[..., 1])
     base, alive = yaw_rotation(heading), draws.whether("window.is", 0.7, (1,))
@@ -239,10 +210,8 @@ def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     base = yaw_rotation(chair_heading + draws.normal("chair.turn", 0.0, 0.3, (CHAIRS,)))
     has_chair = draw_presence("chair", CHAIRS)
     add_chairs(assembly, vectors(position[..., 0], half[..., 1] - LEGS, position[..., 2]), base, has_chair)
-    view_targets, target_exists = (
-        torch.cat((tops, position), dim=1)[..., ::2],
-        torch.cat((tops_alive, has_chair), dim=1),
-    )
+    view_targets = torch.cat((tops, position), dim=1)[..., ::2]
+    target_exists = torch.cat((tops_alive, has_chair), dim=1)
     heading, wall = place_at_wall(draws, "plant", half, 0.3, 0.35)
     plant_half_height = draws.uniform("plant.tall", 0.3, 0.7, (1,))
     position = vectors(wall[..., 0], half[..., 1] - plant_half_height, wall[..., 1])
@@ -307,15 +276,9 @@ def _sample_camera(
 ) -> Camera:
     """Build a camera at eye height near a wall that looks across the room, mostly at an object, and moves by hand.
 
-    Args:
-        draws: Random numbers of the scenes.
-        size: (height, width) of the images.
-        half: B x 1 x 3, half size of the room.
-        view_targets: B x n x 2, points of interest, as `add_furniture` returns them.
-        target_exists: B x n, bool.
-        shake: Strength of the hand shake.
+    `half` is the half size of the room, B x 1 x 3; `view_targets`, B x n x 2, and `target_exists`, B x n, are those of
+    `add_furniture`.
     """
-    height, width = size
     x, y, z = half[:, 0].unbind(-1)
     side = draws.uniform("camera.side", -math.pi, math.pi)
     radius = draws.uniform("camera.out", 0.55, 0.85)
@@ -337,15 +300,12 @@ def _sample_camera(
     phase = torch.zeros(1, 1, dtype=torch.float64)
     turn = (angular_velocity * vectors(0.5, 1.0, 0.3))[..., None] / (2 * math.pi * frequency)
     zero_vector = torch.zeros_like(start)
-    shake_path, shake_rotation = sample_hand_motion(draws, shake)
-    focal = FOCAL * width * draws.log_uniform("camera.focal", 0.9, 1.1, (1,)).expand(-1, 2)
-    center = torch.tensor([0.5 * (width - 1), 0.5 * (height - 1)], dtype=torch.float64)
-    return Camera(
-        focal=focal,
-        center=center.expand(len(draws), 2),
+    return build_camera(
+        draws,
+        size,
+        focal=FOCAL * size[1] * draws.log_uniform("camera.focal", 0.9, 1.1, (1,)),
         position=MotionPath.of(start).with_waves(velocity[..., None] / (2 * math.pi * frequency), frequency, phase),
         turn=MotionPath.of(zero_vector).with_waves(turn, frequency, phase),
         base=camera_rotation(pitch, yaw) @ rotation(torch.stack((zero, zero, roll), dim=-1)),
-        shake=shake_path,
-        shake_turn=shake_rotation,
+        shake=shake,
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from protoformer.synthetic import surface as surfaces_of
 from protoformer.synthetic.kernels.casting_kernels import BLOCK, ends_of, rippled, turned
 
-LEAST_FACING = tl.constexpr(surfaces_of.LEAST_FACING)
+MIN_FACING = tl.constexpr(surfaces_of.MIN_FACING)
 SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
 
 
@@ -105,7 +105,7 @@ def look(
     v = t3 * s + t4 * t + t5
     facing = -(cx * rx + cy * ry + cz) / tl.sqrt(1 + rx * rx + ry * ry)
     meters = depth / tl.load(lens + 4 * scene)
-    footprint = side * side * meters * meters * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, LEAST_FACING)
+    footprint = side * side * meters * meters * tl.abs(t0 * t4 - t1 * t3) / tl.maximum(facing, MIN_FACING)
     level = tl.minimum(tl.maximum(0.5 * tl.log2(tl.maximum(footprint, 1e-12)) + SOFTNESS, 0.0), levels - 1.0)
     whole = tl.minimum(level.to(tl.int32), levels - 2)
     blend = level - whole

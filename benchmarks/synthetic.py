@@ -2,8 +2,8 @@
 
 Prints three tables and, with --json, writes the same figures to a file:
 
-    python benchmarks/world.py --json out/world.json
-    python benchmarks/world.py --device cuda --families objects drive room
+    python benchmarks/synthetic.py --json out/synthetic.json
+    python benchmarks/synthetic.py --device cuda --families objects drive room
 
 The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
 (clean or final pass), forward flow and its occlusion. `objects` has 48 primitives. On a CPU one process renders for

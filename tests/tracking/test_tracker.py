@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.tracking.target import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
+from protoformer.tracking.tracker import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
 
 SIZE = (240, 320)
 BOX = (100.0, 80.0, 40.0, 30.0)
@@ -32,23 +32,23 @@ def test_a_sure_box_is_taken_over_and_its_size_changes_a_little_less_than_it_was
 
 def test_a_low_score_is_ignored_and_the_last_sure_one_stays() -> None:
     target = Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE - 0.01, False, SIZE)
-    assert target.lost and target.box == BOX and target.prior_weight == 0
+    assert target.lost and target.box == BOX and target.prior_strength == 0
     assert Target(BOX).after((0.0, 0.0, 9.0, 9.0), LOST_SCORE + 0.01, False, SIZE).lost is False
 
 
 def test_a_lost_target_is_detected_again_from_a_higher_score_on_and_a_still_higher_one_far_away() -> None:
-    found = (200.0, 100.0, 50.0, 20.0)
-    assert lost(3).after(found, REDETECT_SCORE - 0.01, False, SIZE).lost_for == 4
-    assert lost(3).after(found, REDETECT_SCORE, False, SIZE) == Target(found)
-    assert lost(30).after(found, REDETECT_SCORE_REMOTE - 0.01, True, SIZE).lost
-    assert lost(30).after(found, REDETECT_SCORE_REMOTE, True, SIZE) == Target(found)
+    result = (200.0, 100.0, 50.0, 20.0)
+    assert lost(3).after(result, REDETECT_SCORE - 0.01, False, SIZE).frames_lost == 4
+    assert lost(3).after(result, REDETECT_SCORE, False, SIZE) == Target(result)
+    assert lost(30).after(result, REDETECT_SCORE_REMOTE - 0.01, True, SIZE).lost
+    assert lost(30).after(result, REDETECT_SCORE_REMOTE, True, SIZE) == Target(result)
 
 
 def test_a_window_grows_while_the_target_is_lost_and_not_without_end() -> None:
     sides = [lost(frames).search_region(4.0, SIZE).side for frames in range(40)]
     assert sides == sorted(sides) and sides[PATIENCE] == pytest.approx(2 * sides[0])
     assert sides[-1] == sides[-2] == pytest.approx(2 * sides[0])
-    assert Target(BOX, lost_for=10**6).search_region(4.0, SIZE).side == sides[-1]
+    assert Target(BOX, frames_lost=10**6).search_region(4.0, SIZE).side == sides[-1]
 
 
 def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_of_the_first() -> None:
@@ -77,7 +77,7 @@ def test_a_lost_target_is_looked_for_at_its_usual_size() -> None:
 
 @given(st.integers(20, 400), st.integers(20, 400), st.floats(4, 60))
 def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, side: float) -> None:
-    target, seen = Target((1.0, 2.0, side, side), lost_for=PATIENCE), set()
+    target, seen = Target((1.0, 2.0, side, side), frames_lost=PATIENCE), set()
     for _ in range(2 * 40 * 40):
         region = target.search_region(4.0, (height, width))
         reach = region.side / 2
@@ -105,7 +105,7 @@ def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, 
     ],
 )
 def test_a_box_is_cut_to_the_frame_and_one_that_left_it_is_lost(
-    found: tuple[float, ...], expected: tuple[float, ...] | None
+    result: tuple[float, ...], expected: tuple[float, ...] | None
 ) -> None:
-    target = lost(1).after(found, 0.9, False, SIZE)
+    target = lost(1).after(result, 0.9, False, SIZE)
     assert target.lost if expected is None else target.box == expected
