@@ -3,7 +3,7 @@
     python benchmarks/kernels.py --json out/kernels.json
     python benchmarks/kernels.py --groups gru norm --minutes 3
 
-Every group of `dispatch.KERNEL_GROUPS` is replaced on its own. Inference runs on one image pair in a CUDA graph, and the
+Every group of `dispatch.KERNEL_GROUPS` is replaced on its own. Inference runs on one image pair in a CUDA graph; the
 replacement is plain torch in a graph of its own. Training runs forward, flow loss, backward and AdamW on one batch in a
 CUDA graph, and the replacement is plain torch compiled by torch.compile, except for groups inside a custom operator,
 which torch.compile does not enter. The two variants are timed in alternation, so that a change of the GPU's clock

@@ -61,10 +61,10 @@ def test_a_projection_is_the_plain_one_and_hands_the_tokens_on(rows, channels, h
     tokens = numbers.random(rows, channels, seed=0, dtype=torch.float32)
     bias = numbers.random(2 * channels, seed=1, dtype=torch.float32)
     weight = numbers.random(2 * channels, channels, seed=2, dtype=half_dtype)
-    narrowed = torch.empty_like(tokens, dtype=half_dtype)
-    found = mlp_kernels.project(tokens, weight, bias, narrowed)
-    assert torch.equal(narrowed, tokens.to(half_dtype))
-    right = narrowed.double() @ weight.double().T + bias.double()
+    tokens_half = torch.empty_like(tokens, dtype=half_dtype)
+    found = mlp_kernels.project(tokens, weight, bias, tokens_half)
+    assert torch.equal(tokens_half, tokens.to(half_dtype))
+    right = tokens_half.double() @ weight.double().T + bias.double()
     assert numbers.error(found, right) < numbers.tolerance[half_dtype]
     assert torch.equal(mlp_kernels.project(tokens, weight, bias, None), found)
 
