@@ -1,19 +1,18 @@
-"""How well the groups of prototypes agree with what is truly one thing, beside regions that need no network.
+"""Agreement of prototype groups with true objects and motions, compared with regions computed without a network.
 
     python benchmarks/prototype_regions.py --json out/prototype_regions.json
 
-Scenes of the world, whose parts are known. Things: what moves by itself, each a part, and all the rest. Motions:
-surfaces of the scene, joined where their mean true motions differ by less than a pixel. Every method has about as many
-regions as the network has prototypes, which is more than there are parts, so three figures stand beside one another:
-the adjusted Rand index of the regions as they are; "best", of regions given each to the part it shares most pixels
-with, which nobody can do without the truth; and "moving", of the parts that the page shows, regions cut and joined by
-the flow that the network found, for every method alike, and without the true number of parts. Parts: how many of these
-there are. A grid of squares, which knows nothing, says what the flow alone is worth. Recall: true boundaries of things
-within 2 pixels of a boundary of regions; edges: the share of all pixels that lie at one, without which recall means
-nothing.
+Synthetic scenes with known segmentations are used. Things: independently moving objects and the background. Motions:
+surfaces, joined where their mean true motions differ by less than a pixel. Every method has about as many regions as
+the network has prototypes, more than there are true segments, so three scores are given: the adjusted Rand index of the
+regions as they are; "best", with each region assigned to the true segment that it shares most pixels with (an upper
+bound that uses the ground truth); and "moving", of the moving parts computed from the regions and the estimated flow,
+in the same way for all methods and without the true number of segments. Parts: their number. A grid of squares shows
+what the flow alone contributes. Recall: fraction of the true object boundaries within 2 pixels of a region boundary;
+edges: fraction of all pixels at a region boundary, which recall has to be compared with.
 
-Change: how much the flow of a prototype's pixels changes, pixels, without that one, of the largest; faithful: how many
-times more than that of all others; both are medians over what was taken out.
+Change: change of the flow of a prototype's pixels when that prototype, one of the largest, is removed, pixels;
+faithful: its ratio to the change of all other pixels; both are medians over the removed prototypes.
 """
 
 import argparse
@@ -41,17 +40,17 @@ from region_baselines import REGIONS
 from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
 
 FAMILIES = ("objects", "room", "chase")
-ALIKE = 1.0
-"""Pixels: surfaces whose mean motions differ by less are one motion."""
+MOTION_TOLERANCE = 1.0
+"""Difference of mean motions, pixels, below which surfaces are one motion."""
 REMOVED = ("change", "faithful")
-"""What is measured by taking prototypes out."""
+"""Columns measured by removing prototypes."""
 COUNTS = ("regions", "parts")
-"""Figures that are whole numbers."""
+"""Columns of whole numbers."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one method on one scene, or the mean over scenes; regions, parts: how many it has."""
+    """Scores of one method on one scene, or their means over scenes; regions, parts: numbers of them."""
 
     regions: float
     things: float
@@ -67,7 +66,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Scene:
-    """Two images, 3 x H x W, and the true parts of the first, H x W each."""
+    """Two images, 3 x H x W, and the true segmentations of the first, H x W each."""
 
     first: Tensor
     second: Tensor
@@ -75,33 +74,33 @@ class Scene:
     motions: Tensor
 
 
-def scene_of(family: str, number: int, size: tuple[int, int], seed: int) -> Scene:
-    """One of the world."""
+def render_scene(family: str, number: int, size: tuple[int, int], seed: int) -> Scene:
+    """Render one synthetic scene."""
     renderer = SyntheticScenes(family, seed=seed, size=size).renderer([number])
     views = [renderer.view(frame / renderer.scenes.fps) for frame in range(2)]
     flow = renderer.motion(*views).flow[0]
     surfaces = views[0].hits.index[0].view(size)
     images = [renderer.clean(view)[0] for view in views]
-    return Scene(*images, renderer.instances(views[0])[0, 0], motions_of(surfaces, flow))
+    return Scene(*images, renderer.instances(views[0])[0, 0], join_motions(surfaces, flow))
 
 
-def motions_of(surfaces: Tensor, flow: Tensor) -> Tensor:
-    """Surfaces (H x W) joined where their mean motions (of 2 x H x W) are alike: H x W."""
-    places = surfaces.unique(return_inverse=True)[1]
-    sizes = torch.bincount(places.flatten())
-    sums = torch.zeros(len(sizes), 2).index_add_(0, places.flatten(), flow.flatten(1).T)
+def join_motions(surfaces: Tensor, flow: Tensor) -> Tensor:
+    """Join surfaces (H x W) whose mean motions (flow: 2 x H x W) are similar: H x W."""
+    indices = surfaces.unique(return_inverse=True)[1]
+    sizes = torch.bincount(indices.flatten())
+    sums = torch.zeros(len(sizes), 2).index_add_(0, indices.flatten(), flow.flatten(1).T)
     gaps = torch.cdist(sums / sizes[:, None], sums / sizes[:, None])
     joins, owner = [], torch.arange(len(sizes))
-    for one, other in (gaps < ALIKE).triu(1).nonzero().tolist():
-        kept, gone = sorted((int(owner[one]), int(owner[other])))
-        if kept != gone:
-            joins.append((kept, gone))
+    for one, other in (gaps < MOTION_TOLERANCE).triu(1).nonzero().tolist():
+        kept, removed = sorted((int(owner[one]), int(owner[other])))
+        if kept != removed:
+            joins.append((kept, removed))
             owner = owners(len(sizes), joins)
-    return owner[places]
+    return owner[indices]
 
 
-def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
-    """Of regions, H x W, with the true parts; result: the flow as the network found it."""
+def score_regions(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
+    """Compare regions, H x W, with the true segmentations; result: the estimated flow."""
     moving = segment_motion(labels, result.flow, result.confidence)
     return Agreement(
         regions=len(labels.unique()),
@@ -118,54 +117,54 @@ def agreement(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
 
 
 def grid_regions(image: Tensor, count: int) -> Tensor:
-    """An image, 3 x H x W, cut into a grid of `count` cells: H x W, int64."""
+    """Divide an image, 3 x H x W, into a grid of `count` cells: H x W, int64."""
     size = (image.shape[1], image.shape[2])
     return cell_of_pixel(size, grid_shape(count)).view(size)
 
 
-def mean_of(found: list[Agreement]) -> Agreement:
-    """Over scenes, those left out in which a figure does not exist."""
+def mean_agreement(scores: list[Agreement]) -> Agreement:
+    """Average over scenes, without those for which a score is undefined."""
     means = {}
     for field in fields(Agreement):
-        known = [value for each in found if not math.isnan(value := getattr(each, field.name))]
-        means[field.name] = statistics.fmean(known) if known else math.nan
+        values = [value for each in scores if not math.isnan(value := getattr(each, field.name))]
+        means[field.name] = statistics.fmean(values) if values else math.nan
     return Agreement(**means)
 
 
-def measured(
-    model: FlowPredictor, layers: list[str], scenes: list[Scene], taken_out: int
+def measure(
+    model: FlowPredictor, layers: list[str], scenes: list[Scene], num_removals: int
 ) -> tuple[dict[str, Agreement], dict[str, tuple[float, float]]]:
-    """The agreement of every method, and of every layer the medians of change and ratio over removals."""
-    found: dict[str, list[Agreement]] = {}
-    gone: dict[str, list[Removal]] = {}
+    """Return the mean scores of every method, and the median change and ratio over removals of every layer."""
+    scores: dict[str, list[Agreement]] = {}
+    effects: dict[str, list[Removal]] = {}
     for scene in scenes:
         result = model.flow(scene.first, scene.second)
         explained = model.explain(scene.first).first
-        count = explained.layer(layers[-1]).count
+        count = explained.layer(layers[-1]).num_prototypes
         for layer in layers:
             labels = explained.layer(layer).labels()
-            found.setdefault(f"prototypes, layer {layer}", []).append(agreement(labels, scene, result))
-            effects = removals(model, scene.first, scene.second, layer=layer, count=taken_out)
-            gone.setdefault(f"prototypes, layer {layer}", []).extend(effects)
+            scores.setdefault(f"prototypes, layer {layer}", []).append(score_regions(labels, scene, result))
+            removed = removals(model, scene.first, scene.second, layer=layer, count=num_removals)
+            effects.setdefault(f"prototypes, layer {layer}", []).extend(removed)
         for name, regions in {**REGIONS, "grid": grid_regions}.items():
-            found.setdefault(name, []).append(agreement(regions(scene.first, count), scene, result))
+            scores.setdefault(name, []).append(score_regions(regions(scene.first, count), scene, result))
     faithful = {
         name: (statistics.median(one.inside for one in each), statistics.median(one.ratio for one in each))
-        for name, each in gone.items()
+        for name, each in effects.items()
         if each
     }
-    return {name: mean_of(each) for name, each in found.items()}, faithful
+    return {name: mean_agreement(each) for name, each in scores.items()}, faithful
 
 
-def cell_of(name: str, value: float) -> str:
-    """A figure as the table shows it."""
+def format_cell(name: str, value: float) -> str:
+    """Format a value of the table."""
     if math.isnan(value):
         return "-"
     return f"{value:.0f}" if name in COUNTS else f"{value:.3f}"
 
 
-def truth_of(scenes: list[Scene]) -> dict[str, float]:
-    """How many true parts there are in a scene, on average."""
+def count_segments(scenes: list[Scene]) -> dict[str, float]:
+    """Return the mean numbers of true segments in a scene."""
     return {
         "true_things": statistics.fmean(len(scene.things.unique()) for scene in scenes),
         "true_motions": statistics.fmean(len(scene.motions.unique()) for scene in scenes),
@@ -173,42 +172,42 @@ def truth_of(scenes: list[Scene]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="flow", help="a task, a preset or a .safetensors file")
-    parser.add_argument("--families", nargs="+", default=FAMILIES, help="of the world's scenes")
-    parser.add_argument("--scenes", type=int, default=5, help="of each family")
-    parser.add_argument("--removals", type=int, default=3, help="prototypes that are taken out, a scene and layer")
-    parser.add_argument("--layers", nargs="+", default=None, help="stage and block; by default the last of each stage")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, help="families of synthetic scenes")
+    parser.add_argument("--scenes", type=int, default=5, help="scenes of each family")
+    parser.add_argument("--removals", type=int, default=3, help="prototypes removed per scene and layer")
+    parser.add_argument("--layers", nargs="+", default=None, help="default: the last block of each stage")
     parser.add_argument("--size", type=int, nargs=2, default=(192, 256), metavar=("HEIGHT", "WIDTH"))
-    parser.add_argument("--seed", type=int, default=9, help="of the world")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--seed", type=int, default=9, help="seed of the scenes")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
     arguments = parser.parse_args()
     model = load(arguments.model, task="flow")
     depths = enumerate(model.network.config.encoder.depths, 1)
     layers = arguments.layers or [f"{stage}.{depth}" for stage, depth in depths]
     size = (arguments.size[0], arguments.size[1])
-    table = Table(title="Agreement of regions with true parts (adjusted Rand index), and with boundaries", box=None)
+    table = Table(title="Agreement of regions with true segments (adjusted Rand index), and with boundaries", box=None)
     for column in ("family", "method", *(field.name.replace("_", " ") for field in fields(Agreement)), *REMOVED):
         table.add_column(column, justify="left" if column in ("family", "method") else "right")
-    told = []
+    rows = []
     for family in arguments.families:
-        scenes = [scene_of(family, number, size, arguments.seed) for number in range(arguments.scenes)]
-        found, faithful = measured(model, layers, scenes, arguments.removals)
-        for name, each in found.items():
+        scenes = [render_scene(family, number, size, arguments.seed) for number in range(arguments.scenes)]
+        scores, faithful = measure(model, layers, scenes, arguments.removals)
+        for name, each in scores.items():
             effect = faithful.get(name, (math.nan, math.nan))
             numbers = {**asdict(each), **dict(zip(REMOVED, effect, strict=True))}
-            table.add_row(family, name, *(cell_of(key, value) for key, value in numbers.items()))
-            known = {key: None if math.isnan(value) else value for key, value in numbers.items()}
-            told.append({"family": family, "method": name, **known, **truth_of(scenes)})
+            table.add_row(family, name, *(format_cell(key, value) for key, value in numbers.items()))
+            finite = {key: None if math.isnan(value) else value for key, value in numbers.items()}
+            rows.append({"family": family, "method": name, **finite, **count_segments(scenes)})
     console = Console(width=170)
     console.print(table)
     for family in arguments.families:
-        things, motions = next((row["true_things"], row["true_motions"]) for row in told if row["family"] == family)
-        console.print(f"{family}: truly {things:.1f} things and {motions:.1f} motions a scene")
+        things, motions = next((row["true_things"], row["true_motions"]) for row in rows if row["family"] == family)
+        console.print(f"{family}: {things:.1f} true things and {motions:.1f} true motions per scene")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.json, json.dumps(told, indent=1).encode())
+        write_atomically(arguments.json, json.dumps(rows, indent=1).encode())
 
 
 if __name__ == "__main__":

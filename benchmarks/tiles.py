@@ -91,8 +91,8 @@ def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
 
     layer = [given[name] for name in ("first", "first_bias", "second")]
     if kernel == "project":
-        rows, narrowed = given["features"].flatten(0, 1), torch.empty_like(given["rows"])
-        return lambda: (mlp_kernels.project(rows, *layer[:2], narrowed),)
+        rows, tokens_half = given["features"].flatten(0, 1), torch.empty_like(given["rows"])
+        return lambda: (mlp_kernels.project(rows, *layer[:2], tokens_half),)
     if kernel == "mlp":
         return lambda: (mlp_kernels.mlp(given["rows"], *layer, given["second_bias"]),)
     if kernel == "mlp_tokens":
@@ -107,14 +107,14 @@ def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     from protoformer.models.kernels.blocked import like_tokens
 
     queries, keys, values = ours
-    levels = queries.new_empty(*keys.shape[:3], dtype=torch.float32)
-    prototyping_kernels.partial_sums(queries, keys, values, levels)
+    lse = queries.new_empty(*keys.shape[:3], dtype=torch.float32)
+    prototyping_kernels.partial_sums(queries, keys, values, lse)
     d_mass = given["d_mass"].transpose(1, 2).contiguous()
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
     def call() -> tuple[Tensor, ...]:
         parts = prototyping_backward_kernels.partial_gradients(
-            given["d_sums"], d_mass, *ours, d_keys, d_values, levels=levels
+            given["d_sums"], d_mass, *ours, d_keys, d_values, lse=lse
         )
         batch, heads, count, width = queries.shape
         d_queries = parts.sum(dim=0)[: batch * count].view(batch, count, heads, width)

@@ -15,7 +15,7 @@ args = parser.parse_args()
 
 explanation = pf.load("flow").flow(args.first, args.second).explain()
 for layer in explanation.first.layers:
-    print(f"layer {layer.name}: {len(layer.used)} of {layer.count} prototypes have pixels")
+    print(f"layer {layer.name}: {len(layer.used)} of {layer.num_prototypes} prototypes have pixels")
 
 for part in explanation.parts().parts[:5]:  # regions with one motion, largest first
     u, v = part.mean

@@ -8,7 +8,7 @@ import torch
 
 import protoformer as pf
 from protoformer.export import exporter as export_module
-from protoformer.export.exporter import LARGEST_DIFFERENCE
+from protoformer.export.exporter import MAX_DIFFERENCE
 from protoformer.synthetic.layers import random_scene
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
@@ -23,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network itself in the place of a graph."""
     graphs = []
-    monkeypatch.setattr(export_module, "_program", lambda graph, _: graphs.append(graph))
+    monkeypatch.setattr(export_module, "_trace", lambda graph, _: graphs.append(graph))
     monkeypatch.setattr(export_module, "_pt2_bytes", lambda *_: b"a graph")
     monkeypatch.setattr(export_module, "_pt2_runner", lambda _: torch.no_grad()(graphs[-1]))
 
@@ -36,7 +36,7 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
     )
     assert outcome.code == 0 and outcome.errors == [] and len(outcome.notes) == 1
     summary = json.loads(outcome.out)
-    assert summary["difference"] <= LARGEST_DIFFERENCE
+    assert summary["difference"] <= MAX_DIFFERENCE
     assert summary == {
         "path": "flow.pt2",
         "format": "pt2",
@@ -55,7 +55,7 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
     run = torch.export.load("flow.pt2").module()
     flow, _ = run(torch.cat((pair.first, pair.second)), torch.cat((pair.second, pair.first)))
     expected = model.flow(pair.first, pair.second, num_updates=1).flow
-    torch.testing.assert_close(flow[0], expected, atol=LARGEST_DIFFERENCE, rtol=0)
+    torch.testing.assert_close(flow[0], expected, atol=MAX_DIFFERENCE, rtol=0)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -71,7 +71,7 @@ def test_the_difference_is_printed(protoformer) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_graph_that_differs_ends_with_code_1_and_no_file(protoformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_module, "LARGEST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(export_module, "MAX_DIFFERENCE", -1.0)
     outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--updates", "1")
     assert (outcome.code, outcome.out) == (1, "")
     assert len(outcome.errors) == 1

@@ -1,4 +1,4 @@
-"""Prototypes that are taken out, and regions that need none."""
+"""Removal of prototypes, and baseline regions."""
 
 import sys
 
@@ -14,31 +14,31 @@ from region_baselines import k_means_regions, slic_regions
 from region_metrics import adjusted_rand_index
 
 
-def test_without_a_prototype_the_flow_changes_most_where_it_was() -> None:
+def test_removing_a_prototype_changes_the_flow_most_at_its_pixels() -> None:
     renderer = SyntheticScenes("room", seed=9, size=(64, 96), bank=procedural_bank(64, 2)).renderer([0])
     first, second = (renderer.clean(renderer.view(frame / renderer.scenes.fps))[0] for frame in range(2))
-    told: list[int] = []
-    found = removals(
+    calls: list[int] = []
+    effects = removals(
         pf.load("flow", "cpu"),
         first,
         second,
         layer="2.1",
         count=3,
         updates=2,
-        progress=lambda done, _: told.append(done),
+        progress=lambda done, _: calls.append(done),
     )
-    assert len(found) == 3 and told == [1, 2, 3]
-    assert [each.share for each in found] == sorted((each.share for each in found), reverse=True)
-    ratios = sorted(each.ratio for each in found)
+    assert len(effects) == 3 and calls == [1, 2, 3]
+    assert [each.share for each in effects] == sorted((each.share for each in effects), reverse=True)
+    ratios = sorted(each.ratio for each in effects)
     assert ratios[1] > 1.2, ratios
 
 
-def test_a_layer_that_is_not_there_is_said(tiny: pf.FlowPredictor) -> None:
+def test_an_unknown_layer_is_refused(tiny: pf.FlowPredictor) -> None:
     with pytest.raises(pf.InputError, match=r"there is no layer '2\.9'"):
         removals(tiny, torch.zeros(3, 32, 32), torch.zeros(3, 32, 32), layer="2.9")
 
 
-def test_regions_of_a_chequered_image_are_its_fields() -> None:
+def test_regions_of_a_checkerboard_are_its_fields() -> None:
     truth = cell_of_pixel((48, 64), (3, 4)).view(48, 64)
     image = torch.rand(12, 3, generator=torch.Generator().manual_seed(1))[truth].permute(2, 0, 1)
     assert adjusted_rand_index(k_means_regions(image, 12), truth) > 0.99
@@ -46,7 +46,7 @@ def test_regions_of_a_chequered_image_are_its_fields() -> None:
     assert adjusted_rand_index(slic_regions(image, 12), truth) > 0.99
 
 
-def test_without_scikit_image_slic_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slic_without_scikit_image_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     with pytest.raises(pf.InputError, match=r"pip install 'protoformer\[bench\]'\.$"):
         slic_regions(torch.zeros(3, 16, 16), 4)

@@ -1,4 +1,4 @@
-"""Explanations as pictures, numbers and a page."""
+"""Explanations as images, JSON and a page."""
 
 import json
 import re
@@ -43,8 +43,8 @@ def explanation(model: pf.FlowPredictor) -> pf.Explanation:
     return model.explain(scene.first, scene.second)
 
 
-def unrolled(runs: list[int]) -> list[int]:
-    """Numbers from runs of them."""
+def decode_runs(runs: list[int]) -> list[int]:
+    """Decode run-length encoded values."""
     return [number for number, times in zip(runs[::2], runs[1::2], strict=True) for _ in range(times)]
 
 
@@ -58,15 +58,15 @@ def test_colors_are_the_same_in_every_run(model: pf.FlowPredictor, explanation: 
 def test_matched_prototypes_share_a_color_and_others_are_gray(
     explanation: pf.Explanation, families: int | None
 ) -> None:
-    ours, theirs = prototype_colors(explanation, "1.1", families)
+    first_colors, second_colors = prototype_colors(explanation, "1.1", families)
     matches = explanation.matches("1.1")
     assert matches
     for match in matches:
-        assert torch.equal(ours[match.first], theirs[match.second])
+        assert torch.equal(first_colors[match.first], second_colors[match.second])
     alone = sorted(set(range(16)) - {match.second for match in matches})
-    assert (theirs[alone] == theirs[alone][:, :1]).all()
+    assert (second_colors[alone] == second_colors[alone][:, :1]).all()
     used = explanation.first.layer("1.1").used
-    assert len(ours[used].unique(dim=0)) == (len(used) if families is None else families)
+    assert len(first_colors[used].unique(dim=0)) == (len(used) if families is None else families)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 5), (5, 10), (10, 10), (10, 20)])
@@ -77,7 +77,7 @@ def test_prototypes_beside_one_another_have_different_colors(rows: int, columns:
         assert gaps.min() > 0.15
 
 
-def test_a_tinted_image_is_gray_where_the_tint_is_weak() -> None:
+def test_tint_strength_ranges_from_color_to_gray() -> None:
     image = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
     labels = torch.arange(20).view(4, 5) % 2
     shown = tint_image(image, labels, torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 1.0)
@@ -92,34 +92,34 @@ def test_a_group_keeps_its_color_along_a_clip(model: pf.FlowPredictor) -> None:
     assert all(np.array_equal(frames[0], each) for each in frames[1:])
 
 
-def test_a_color_goes_by_the_number_of_its_family_however_large() -> None:
+def test_colors_depend_on_the_family_index_of_any_size() -> None:
     names = torch.tensor([[3, 1_000_000_000]])
     frame = draw_prototype_frame(PrototypeFrame(0, Fraction(0), torch.zeros(3, 1, 2), names, names, 1.0))
     expected = 0.6 * 255 * label_colors([3, 1_000_000_000])
     assert np.abs(frame[0] - expected.numpy()).max() <= 1 and torch.equal(label_colors([3])[0], distinct_colors(4)[3])
 
 
-def test_steps_stand_side_by_side_and_end_with_the_groups(explanation: pf.Explanation) -> None:
+def test_em_steps_are_side_by_side_and_end_with_the_groups(explanation: pf.Explanation) -> None:
     shown = draw_em_steps(explanation, "1.1")
-    steps = explanation.first.layer("1.1").steps
+    steps = explanation.first.layer("1.1").num_steps
     assert shown.shape == (44, 60 * (steps + 1), 3)
     assert np.array_equal(shown[:, -60:], draw_groups(explanation, "1.1")[0])
     assert not np.array_equal(shown[:, :60], shown[:, -60:])
 
 
-def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_files_contain_the_explanation(explanation: pf.Explanation, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
     written = pf.save_explanation(
-        tmp_path / "new" / "out", explanation, layer="2.1", prototypes=(3,), progress=lambda *each: told.append(each)
+        tmp_path / "new" / "out", explanation, layer="2.1", prototypes=(3,), progress=lambda *each: calls.append(each)
     )
-    assert told == [(1, 2), (2, 2)]
+    assert calls == [(1, 2), (2, 2)]
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new" / "out").iterdir()}
     sizes = {path.name: image_size(path)[::-1] for path in written if path.suffix == ".png"}
     assert sizes == {
         "2.1-parts.png": (120, 44),
         "2.1-groups.png": (120, 44),
         "2.1-families.png": (120, 44),
-        "2.1-steps.png": (60 * (explanation.first.layer().steps + 1), 44),
+        "2.1-steps.png": (60 * (explanation.first.layer().num_steps + 1), 44),
         "2.1-prototype-3.png": (60, 44),
     }
     record = json.loads((tmp_path / "new" / "out" / "explanation.json").read_text())
@@ -142,16 +142,16 @@ def test_files_hold_what_the_explanation_says(explanation: pf.Explanation, tmp_p
     assert {match["first"] for match in layer["matches"]} <= {group["prototype"] for group in first["groups"]}
 
 
-def test_the_record_tells_the_part_of_every_pixel(explanation: pf.Explanation) -> None:
-    found = explanation.parts("1.1")
-    told = explanation_record(explanation, ("1.1",))["layers"][0]["parts"]
-    assert found is not None and set(told) == {"maps", "parts"}
-    for runs, labels in zip(told["maps"], (found.labels, found.second), strict=True):
-        assert [unrolled(row) for row in runs] == labels.tolist()
-    assert [each["part"] for each in told["parts"]] == list(range(len(found.parts)))
-    assert set(told["parts"][0]) == {"part", "pixels", "share", "center", "mean", "spread", "prototypes"}
-    assert sum(each["pixels"] for each in told["parts"]) == 44 * 60
-    largest = told["parts"][0]
+def test_the_record_contains_the_part_of_every_pixel(explanation: pf.Explanation) -> None:
+    moving = explanation.parts("1.1")
+    record = explanation_record(explanation, ("1.1",))["layers"][0]["parts"]
+    assert moving is not None and set(record) == {"maps", "parts"}
+    for runs, labels in zip(record["maps"], (moving.labels, moving.second), strict=True):
+        assert [decode_runs(row) for row in runs] == labels.tolist()
+    assert [each["part"] for each in record["parts"]] == list(range(len(moving.parts)))
+    assert set(record["parts"][0]) == {"part", "pixels", "share", "center", "mean", "spread", "prototypes"}
+    assert sum(each["pixels"] for each in record["parts"]) == 44 * 60
+    largest = record["parts"][0]
     assert sum(pixels for _, pixels in largest["prototypes"]) == largest["pixels"]
 
 
@@ -162,15 +162,15 @@ def test_a_part_has_one_color_in_both_images_and_in_every_run(
     shown = draw_parts(explanation)
     assert all(np.array_equal(one, other) for one, other in zip(shown, draw_parts(again), strict=True))
     black = pf.Explanation("flow", *(replace(each, image=0 * each.image) for each in explanation.images))
-    found = black.parts()
-    assert found is not None
-    colors = (0.6 * 255 * part_colors(len(found.parts))).round()
-    for painted, labels in zip(draw_parts(black), (found.labels, found.second), strict=True):
+    moving = black.parts()
+    assert moving is not None
+    colors = (0.6 * 255 * part_colors(len(moving.parts))).round()
+    for tinted, labels in zip(draw_parts(black), (moving.labels, moving.second), strict=True):
         inside = ~boundaries(labels)
-        assert (torch.from_numpy(painted)[inside] - colors[labels[inside]]).abs().max() <= 1
+        assert (torch.from_numpy(tinted)[inside] - colors[labels[inside]]).abs().max() <= 1
 
 
-def test_without_motion_there_are_no_parts_to_show(model: pf.FlowPredictor, tmp_path: Path) -> None:
+def test_without_motion_there_are_no_parts(model: pf.FlowPredictor, tmp_path: Path) -> None:
     alone = model.explain(random_scene(SIZE, seed=1).render().first)
     assert draw_parts(alone) == []
     written = pf.save_explanation(tmp_path, alone)
@@ -178,7 +178,7 @@ def test_without_motion_there_are_no_parts_to_show(model: pf.FlowPredictor, tmp_
     assert json.loads((tmp_path / "explanation.json").read_text())["layers"][0]["parts"] is None
 
 
-def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
+def test_the_page_is_self_contained(explanation: pf.Explanation) -> None:
     page = explanation_page(explanation)
     assert "http" not in page.lower() and "@import" not in page and "url(" not in page
     assert re.findall(r'(?:src|href)="(.{5})', page) == ["data:"]
@@ -188,10 +188,10 @@ def test_the_page_holds_all_it_shows(explanation: pf.Explanation) -> None:
     assert all(image["address"].startswith("data:image/jpeg;base64,") for image in data["images"])
     for layer in data["layers"]:
         assert len(layer["images"][0]["maps"]) == len(layer["images"][0]["groups"]) == layer["steps"] + 1
-        found, parts = explanation.parts(layer["name"]), layer["parts"]
-        assert found is not None and (parts["rows"], parts["columns"]) == SIZE
-        assert unrolled(parts["maps"][0]) == found.labels.flatten().tolist()
-        assert len(parts["colors"]) == len(parts["groups"]) + 1 == len(found.parts) + 1
+        moving, parts = explanation.parts(layer["name"]), layer["parts"]
+        assert moving is not None and (parts["rows"], parts["columns"]) == SIZE
+        assert decode_runs(parts["maps"][0]) == moving.labels.flatten().tolist()
+        assert len(parts["colors"]) == len(parts["groups"]) + 1 == len(moving.parts) + 1
 
 
 def test_a_network_without_steps_has_a_page_too(model: pf.FlowPredictor, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every layer did, as it did it, and what it does with one prototype less."""
+"""Traces of the encoder layers, and layers with one prototype removed."""
 
 from threading import Thread
 
@@ -23,10 +23,10 @@ def encoder(**fields: object) -> Encoder:
 @torch.no_grad()
 def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, object]) -> None:
     network = encoder(**fields)
-    found = network(IMAGES, return_prototypes=True).prototypes
+    expected = network(IMAGES, return_prototypes=True).prototypes
     traces = trace_encoder(network, IMAGES)
     assert [(each.stage, each.block, each.stride) for each in traces] == [(1, 1, 4), (2, 1, 8)]
-    for trace, (used,) in zip(traces, found, strict=True):
+    for trace, (used,) in zip(traces, expected, strict=True):
         assert torch.equal(trace.centers[-1], used.centers)
         assert torch.equal(trace.assignments[-1], used.owners)
         assert len(trace.centers) == len(trace.assignments) == trace.prototyping.num_iterations + 1
@@ -34,7 +34,7 @@ def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, obj
         torch.testing.assert_close(again[-1], used.centers)
 
 
-def test_earlier_steps_go_by_earlier_centers() -> None:
+def test_assignments_of_earlier_steps_use_their_prototypes() -> None:
     for trace in trace_encoder(encoder(), IMAGES):
         pooled = F.adaptive_avg_pool2d(trace.tokens.transpose(1, 2).unflatten(2, trace.size), trace.prototyping.grid)
         torch.testing.assert_close(trace.centers[0], pooled.flatten(2).transpose(1, 2))
@@ -43,22 +43,22 @@ def test_earlier_steps_go_by_earlier_centers() -> None:
 
 
 @torch.no_grad()
-def test_another_thread_in_the_same_network_is_not_traced() -> None:
+def test_calls_from_another_thread_are_not_traced() -> None:
     network = encoder()
     alone = trace_encoder(network, IMAGES)
 
-    def meanwhile(*_: object) -> None:
+    def run_other_thread(*_: object) -> None:
         hook.remove()
         other = Thread(target=network, args=(IMAGES.flip(3),))
         other.start()
         other.join()
 
-    hook = layer_mixer(network, 2, 1).register_forward_pre_hook(meanwhile)
+    hook = layer_mixer(network, 2, 1).register_forward_pre_hook(run_other_thread)
     for one, two in zip(alone, trace_encoder(network, IMAGES), strict=True):
         assert torch.equal(one.tokens, two.tokens)
 
 
-def test_tracing_leaves_the_network_as_it_was() -> None:
+def test_tracing_does_not_change_the_network() -> None:
     network = encoder()
     before = network(IMAGES).features
     trace_encoder(network, IMAGES)
@@ -68,18 +68,18 @@ def test_tracing_leaves_the_network_as_it_was() -> None:
 
 @pytest.mark.parametrize("fields", [{}, {"components": "cap"}, {"synchronization": "fc"}], ids=str)
 @torch.no_grad()
-def test_without_a_prototype_its_pixels_alone_are_mixed_anew(fields: dict[str, object]) -> None:
+def test_removing_a_prototype_changes_only_its_pixels(fields: dict[str, object]) -> None:
     network = encoder(**fields)
     trace = trace_encoder(network, IMAGES)[1]
     mixer = layer_mixer(network, 2, 1)
     before, _ = mixer(trace.tokens, trace.size)
-    gone = int(trace.assignments[-1][0].mode().values)
-    with without_prototype(mixer, gone):
+    removed = int(trace.assignments[-1][0].mode().values)
+    with without_prototype(mixer, removed):
         after, _ = mixer(trace.tokens, trace.size)
     changed = (after - before).abs().sum(dim=-1) > 1e-5
     assert not changed[1].any()
-    ours = trace.assignments[-1][0] == gone
-    if fields.get("components") != "cap":  # where memberships are soft, every pixel has a share of every prototype
-        assert torch.equal(changed[0], ours)
-    assert changed[0][ours].all()
+    mask = trace.assignments[-1][0] == removed
+    if fields.get("components") != "cap":  # soft memberships depend on every prototype
+        assert torch.equal(changed[0], mask)
+    assert changed[0][mask].all()
     assert torch.equal(mixer(trace.tokens, trace.size)[0], before)

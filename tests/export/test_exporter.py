@@ -1,4 +1,4 @@
-"""What is exported does what the network does, says what it is, and is refused where it cannot be."""
+"""Exported files compute what the network computes and describe themselves; invalid exports are refused."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from PIL import Image
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.export import exporter as export_module
-from protoformer.export.exporter import DESCRIPTION, INPUTS, LARGEST_DIFFERENCE, OUTPUTS
+from protoformer.export.exporter import DESCRIPTION, INPUTS, MAX_DIFFERENCE, OUTPUTS
 from protoformer.io.image_input import as_image
 from protoformer.models.heads import cost_memory
 from protoformer.models.heads import cost_memory as attention
@@ -35,12 +35,12 @@ def rendered(size: tuple[int, int], seed: int = 5) -> Pair:
 def assert_agrees(
     run: export_module.Runner, model: pf.FlowPredictor, first: torch.Tensor, second: torch.Tensor
 ) -> None:
-    """A graph gives every pair of a batch what the model gives it alone."""
+    """Every pair of a batch has the output of the model on that pair alone."""
     flow, confidence = run(first, second)
     for index in range(len(first)):
         expected = model.flow(first[index], second[index], num_updates=1)
-        torch.testing.assert_close(flow[index], expected.flow, atol=LARGEST_DIFFERENCE, rtol=0)
-        torch.testing.assert_close(confidence[index], expected.confidence, atol=LARGEST_DIFFERENCE, rtol=0)
+        torch.testing.assert_close(flow[index], expected.flow, atol=MAX_DIFFERENCE, rtol=0)
+        torch.testing.assert_close(confidence[index], expected.confidence, atol=MAX_DIFFERENCE, rtol=0)
 
 
 def assert_agrees_at_any_size(run: export_module.Runner, model: pf.FlowPredictor) -> None:
@@ -52,7 +52,7 @@ def assert_agrees_at_any_size(run: export_module.Runner, model: pf.FlowPredictor
 
 @pytest.fixture(scope="session")
 def moving() -> pf.FlowPredictor:
-    """The smallest network with its last layer made strong, so that its flow is of several pixels."""
+    """The smallest network with a scaled last layer, so that its flow is several pixels."""
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cpu", flow={"global_matching": True})
     with torch.no_grad():
@@ -62,7 +62,7 @@ def moving() -> pf.FlowPredictor:
 
 @pytest.fixture(scope="session")
 def exported(moving: pf.FlowPredictor, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with flow.onnx and flow.pt2, the network with one update; of processes side by side, one makes it."""
+    """A folder with flow.onnx and flow.pt2, the network with one update; made once for all test processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exported"
     with FileLock(folder.with_suffix(".lock")), pytest.MonkeyPatch.context() as patched:
@@ -70,28 +70,28 @@ def exported(moving: pf.FlowPredictor, tmp_path_factory: pytest.TempPathFactory)
             made = folder.with_suffix(".made")
             made.mkdir(exist_ok=True)
             export_checked(moving, made / "flow.onnx", patched)
-            # From the same trace, and later: before it is saved, it is stripped of what no .onnx file may show.
+            # Second, from the same trace, as it is stripped of source lines before it is saved.
             export_checked(moving, made / "flow.pt2", patched)
             made.rename(folder)
     return folder
 
 
 def export_checked(model: pf.FlowPredictor, path: Path, patched: pytest.MonkeyPatch) -> None:
-    """Export for any size, and see what is told of it; exports after it have its trace, which takes long to make."""
-    told: list[tuple[int, int]] = []
-    trace = export_module._program
+    """Export at dynamic size and check progress and result; later exports reuse the trace, which takes long."""
+    calls: list[tuple[int, int]] = []
+    trace = export_module._trace
 
-    def traced(*arguments: Any) -> torch.export.ExportedProgram:
+    def trace_once(*arguments: Any) -> torch.export.ExportedProgram:
         program = trace(*arguments)
-        patched.setattr(export_module, "_program", lambda *_: program)
+        patched.setattr(export_module, "_trace", lambda *_: program)
         return program
 
-    patched.setattr(export_module, "_program", traced)
-    written = pf.export_model(model, path, updates=1, progress=lambda done, total: told.append((done, total)))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    patched.setattr(export_module, "_trace", trace_once)
+    written = pf.export_model(model, path, updates=1, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (written.path, written.format, written.size) == (path, path.suffix[1:], None)
     assert written.bytes == path.stat().st_size
-    assert written.difference <= LARGEST_DIFFERENCE and len(written.checked) == 2
+    assert written.difference <= MAX_DIFFERENCE and len(written.checked) == 2
 
 
 @pytest.fixture(scope="session")
@@ -100,14 +100,14 @@ def onnx_file(exported: Path) -> Path:
 
 
 @pytest.mark.long
-def test_onnx_runtime_finds_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, onnx_file: Path) -> None:
+def test_onnxruntime_computes_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, onnx_file: Path) -> None:
     assert moving.flow(*rendered(SIZES[0]), num_updates=1).flow.abs().max() > 1
     run = export_module._onnx_runner(onnx_file.read_bytes())
     assert_agrees_at_any_size(run, moving)
 
 
 @pytest.mark.long
-def test_onnx_runtime_finds_the_flow_of_the_network_on_a_real_pair(moving: pf.FlowPredictor, onnx_file: Path) -> None:
+def test_onnxruntime_computes_the_flow_of_the_network_on_real_images(moving: pf.FlowPredictor, onnx_file: Path) -> None:
     frames = Path(__file__).parents[2].parent / "shared" / "data" / "Middlebury" / "other-data" / "RubberWhale"
     if not frames.is_dir():
         pytest.skip("the benchmark samples are not beside this checkout")
@@ -116,7 +116,7 @@ def test_onnx_runtime_finds_the_flow_of_the_network_on_a_real_pair(moving: pf.Fl
 
 
 @pytest.mark.long
-def test_an_onnx_file_says_what_it_is(moving: pf.FlowPredictor, onnx_file: Path) -> None:
+def test_an_onnx_file_has_metadata(moving: pf.FlowPredictor, onnx_file: Path) -> None:
     import onnx
 
     proto = onnx.load(onnx_file)
@@ -127,7 +127,7 @@ def test_an_onnx_file_says_what_it_is(moving: pf.FlowPredictor, onnx_file: Path)
     assert pf.ModelConfig.from_dict(json.loads(about["config"])) == moving.network.config
     assert json.loads(about["inputs"]) == INPUTS and json.loads(about["outputs"]) == OUTPUTS
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
-    assert b".py" not in onnx_file.read_bytes()  # no lines of the checkout that it was made in
+    assert b".py" not in onnx_file.read_bytes()  # no source lines with local paths
     axes = {
         value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
         for value in (*proto.graph.input, *proto.graph.output)
@@ -142,7 +142,7 @@ def test_an_onnx_file_says_what_it_is(moving: pf.FlowPredictor, onnx_file: Path)
 
 
 @pytest.mark.long
-def test_the_documents_example_runs(
+def test_the_example_of_the_docs_runs(
     onnx_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -156,17 +156,17 @@ def test_the_documents_example_runs(
 
 
 @pytest.mark.long
-def test_torch_finds_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, exported: Path) -> None:
-    told = {DESCRIPTION: ""}
-    run = torch.no_grad()(torch.export.load(exported / "flow.pt2", extra_files=told).module())
+def test_torch_computes_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, exported: Path) -> None:
+    entries = {DESCRIPTION: ""}
+    run = torch.no_grad()(torch.export.load(exported / "flow.pt2", extra_files=entries).module())
     assert_agrees_at_any_size(run, moving)
     with pytest.raises(AssertionError, match="Guard failed"):
         run(*rendered((63, 80)))
-    about = json.loads(told[DESCRIPTION])
+    about = json.loads(entries[DESCRIPTION])
     assert (about["model"], about["updates"], about["size"]) == ("custom", "1", "dynamic")
 
 
-def test_a_cost_memory_written_in_one_part_is_that_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cost_memory_in_one_part_equals_that_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", device="cpu", flow={"decoder": "memory", "aggregation": "pixels"})
     pair = rendered((64, 72))
@@ -184,7 +184,7 @@ class TestRefusals:
             pf.export_model(tiny, tmp_path / "flow.onnx", size=size)
 
     @pytest.mark.parametrize("size", [(64,), (64, 64, 3), (64.0, 64.0)])
-    def test_what_is_no_size(self, tiny: pf.FlowPredictor, tmp_path: Path, size: tuple[int, int]) -> None:
+    def test_an_invalid_size(self, tiny: pf.FlowPredictor, tmp_path: Path, size: tuple[int, int]) -> None:
         with pytest.raises(InputError, match="is not a height and a width in pixels; give two whole numbers"):
             pf.export_model(tiny, tmp_path / "flow.onnx", size=size)
 
@@ -196,14 +196,12 @@ class TestRefusals:
             pf.export_model(tiny, tmp_path / "flow.onnx", size=(440, 1024))
 
     @pytest.mark.parametrize("updates", [0, -1, 2.5])
-    def test_no_updates(self, tiny: pf.FlowPredictor, tmp_path: Path, updates: int) -> None:
+    def test_an_invalid_number_of_updates(self, tiny: pf.FlowPredictor, tmp_path: Path, updates: int) -> None:
         with pytest.raises(InputError, match=f"{updates!r} updates cannot be run"):
             pf.export_model(tiny, tmp_path / "flow.onnx", updates=updates)
 
     @pytest.mark.parametrize(("name", "format"), [("flow.pb", None), ("flow", None), ("flow.pt2", "onnx")])
-    def test_a_suffix_of_another_kind(
-        self, tiny: pf.FlowPredictor, tmp_path: Path, name: str, format: str | None
-    ) -> None:
+    def test_a_wrong_suffix(self, tiny: pf.FlowPredictor, tmp_path: Path, name: str, format: str | None) -> None:
         with pytest.raises(InputError, match=r"by that suffix; give \.onnx"):
             pf.export_model(tiny, tmp_path / name, format=format)
 
@@ -215,7 +213,7 @@ class TestRefusals:
         with pytest.raises(InputError, match=rf"needs {missing}, not installed here; run: pip install 'proto.*export"):
             pf.export_model(tiny, tmp_path / "flow.onnx")
 
-    def test_a_name_for_a_model_that_there_is_not(self, tmp_path: Path) -> None:
+    def test_an_unknown_model(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there is no model 'none'"):
             pf.export_model("none", tmp_path / "flow.onnx")
 
@@ -226,14 +224,14 @@ def test_a_graph_that_differs_is_not_written(
 ) -> None:
     graph = export_module.FlowGraph(tiny.network, 1)
 
-    def off(first: torch.Tensor, second: torch.Tensor) -> Pair:
+    def wrong_graph(first: torch.Tensor, second: torch.Tensor) -> Pair:
         with torch.no_grad():
             flow, confidence = graph(first, second)
         return flow + wrong, confidence
 
-    monkeypatch.setattr(export_module, "_program", lambda *_: None)
+    monkeypatch.setattr(export_module, "_trace", lambda *_: None)
     monkeypatch.setattr(export_module, "_pt2_bytes", lambda *_: b"")
-    monkeypatch.setattr(export_module, "_pt2_runner", lambda _: off)
+    monkeypatch.setattr(export_module, "_pt2_runner", lambda _: wrong_graph)
     (tmp_path / "flow.pt2").write_bytes(b"before")
     with pytest.raises(pf.ExportError, match=r"differs from the model by .* px.* on a pair of 97x130.* nothing was"):
         pf.export_model(tiny, tmp_path / "flow.pt2", updates=1)

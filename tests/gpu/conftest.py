@@ -1,14 +1,14 @@
-"""What the tests of kernels share: whether they can run, numbers to run on, and how far from right a result is.
+"""Fixtures of the kernel tests: whether kernels can run, random inputs, and error measures.
 
-Triton's kernels need a CUDA device. Without one they run in Triton's interpreter on the CPU: `tests/conftest.py` sets
-TRITON_INTERPRET=1, and TRITON_INTERPRET=0 turns it off. The plain version, in float64, is what is right.
+Triton kernels need a CUDA device. Without one they run in Triton's interpreter on the CPU: `tests/conftest.py` sets
+TRITON_INTERPRET=1, and TRITON_INTERPRET=0 disables it. The reference is plain torch in float64.
 
-What the interpreter leaves to a GPU:
+Not tested in the interpreter:
 
-- bfloat16, whose products are wrong in it: NumPy has no such numbers, so it multiplies their 16 bits as integers. All
-  kernels are tested in float32 and float16 instead.
+- bfloat16, whose products it computes wrongly: NumPy has no bfloat16, so that it multiplies the 16 bits as integers.
+  All kernels are tested in float32 and float16 instead.
 - Large cases, marked `slow_interpreted`, which take seconds each.
-- CUDA graphs, streams, memory, launches, and that two runs agree bit by bit: programs run one after the other in it.
+- CUDA graphs, streams, memory, launches and bit-identical runs, as the interpreter runs programs one after the other.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 HALF_PRECISIONS = [torch.float16, *([] if INTERPRETED else [torch.bfloat16])]
 slow = pytest.mark.slow_interpreted
-# images, heads, K, head width, pixels
+# images, heads, K, head dim, pixels
 SHAPES = [
     (2, 2, 10, 32, 37),
     (1, 3, 50, 32, 301),
@@ -54,7 +54,7 @@ SHAPES = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to a GPU what takes seconds in the interpreter."""
+    """Skip tests that take seconds in the interpreter."""
     if not ON_GPU:
         for item in items:
             if item.get_closest_marker("slow_interpreted"):
@@ -62,10 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _products_have_run() -> None:
-    """What the first product on a GPU says once is said before the tests, in which a warning is an error.
+def _warm_up_cublas() -> None:
+    """Run a first matrix product before the tests, in which warnings are errors.
 
-    Autograd's own thread has no CUDA context until its first product, of which cuBLAS warns.
+    Autograd's thread has no CUDA context until its first product, and cuBLAS warns about that.
     """
     if not torch.cuda.is_available():
         return
@@ -78,12 +78,15 @@ def _products_have_run() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class StepErrors:
-    """How far one training step is from another that begins with the same state and batch, as shares of its size.
+    """Relative differences between two training steps from the same state and batch.
 
-    gradient: Length of the difference over the length of the gradient, of all parameters together.
-    scale: How much larger or smaller the gradient is, along its own direction.
-    moments, weights, average: The same as `gradient`, of what AdamW and the average make of the step's own gradient.
-    values: The largest error of the loss and of the metrics, as a share of the loss or of the metric, if it is larger.
+    Attributes:
+        gradient: Norm of the difference divided by the norm of the gradient, over all parameters.
+        scale: Relative difference of the gradient along its own direction.
+        moments: As `gradient`, of AdamW's second moments for the step's own gradient.
+        weights: As `gradient`, of the weights after the step for its own gradient.
+        average: As `gradient`, of the weight average for the step's own weights.
+        values: Largest error of the loss and metrics, relative to the larger of the loss and the metric.
     """
 
     gradient: float
@@ -95,81 +98,81 @@ class StepErrors:
 
 
 State = dict[str, Tensor]
-KEPT = ("model.{}", "optimizer.{}.exp_avg", "optimizer.{}.exp_avg_sq")
-"""Names in `Engine.state` of a parameter and its moments."""
+STATE_NAMES = ("model.{}", "optimizer.{}.exp_avg", "optimizer.{}.exp_avg_sq")
+"""Names of a parameter and its moments in `Engine.state`."""
 
 
-def step_errors(before: State, expected: State, found: State, settings: OptimizerSection, rate: float) -> StepErrors:
+def step_errors(before: State, expected: State, actual: State, settings: OptimizerSection, rate: float) -> StepErrors:
     """Compare two steps from the same state.
 
-    AdamW divides by the size of the gradient, so where there is none but rounding, weights move by the whole rate in a
-    random direction. Weights are therefore not compared with each other: gradients are, which are read from the
-    moments, and everything after them with what the step's own gradient makes of it in float64.
+    AdamW divides by the magnitude of the gradient, so that rounding errors of a zero gradient move weights by the whole
+    learning rate. Weights are therefore not compared with each other. Gradients are, as computed from the moments, and
+    everything after them is compared with its float64 value for the step's own gradient.
 
     Args:
-        before: `Engine.state` that both steps began with.
-        expected: The state after the step that is right.
-        found: The state after the other one.
-        settings: Of the optimizer.
-        rate: Of learning, in both.
+        before: `Engine.state` before both steps.
+        expected: The state after the reference step.
+        actual: The state after the other step.
+        settings: Settings of the optimizer.
+        rate: Learning rate.
     """
 
-    def share(error: Tensor, size: Tensor) -> float:
+    def relative(error: Tensor, size: Tensor) -> float:
         return float(error.norm() / size.norm())
 
     def flat(state: State, names: Sequence[str]) -> Tensor:
         return torch.cat([state[name].detach().double().flatten() for name in names])
 
     for name in ("guard.step", "guard.good", "guard.skipped", "guard.row", "ema_updates"):
-        assert torch.equal(found[name], expected[name]), name
-    steps = [name for name in found if name.startswith("optimizer.") and name.endswith(".step")]
-    counts = {name[len("optimizer.") : -len(".step")]: found[name] for name in steps}
+        assert torch.equal(actual[name], expected[name]), name
+    steps = [name for name in actual if name.startswith("optimizer.") and name.endswith(".step")]
+    counts = {name[len("optimizer.") : -len(".step")]: actual[name] for name in steps}
     trained = [name for name, count in counts.items() if not torch.equal(count, before[f"optimizer.{name}.step"])]
     assert {float(counts[name]) for name in trained} == {float(before["guard.good"]) + 1}
     for name in counts.keys() - set(trained):  # the loss does not depend on it
-        assert torch.equal(found[f"model.{name}"], before[f"model.{name}"]), name
+        assert torch.equal(actual[f"model.{name}"], before[f"model.{name}"]), name
 
     decay, square_decay = settings.betas
-    weight, first, second = ([each.format(name) for name in trained] for each in KEPT)
-    gradient, right_gradient = (
-        (flat(state, first) - decay * flat(before, first)) / (1 - decay) for state in (found, expected)
+    weight, first, second = ([each.format(name) for name in trained] for each in STATE_NAMES)
+    gradient, expected_gradient = (
+        (flat(state, first) - decay * flat(before, first)) / (1 - decay) for state in (actual, expected)
     )
     squares = (1 - square_decay) * gradient.square()
     count = float(before["guard.good"]) + 1
-    mean = flat(found, first) / (1 - decay**count)
-    spread = (flat(found, second) / (1 - square_decay**count)).sqrt() + settings.eps
+    mean = flat(actual, first) / (1 - decay**count)
+    spread = (flat(actual, second) / (1 - square_decay**count)).sqrt() + settings.epsilon
     weights = flat(before, weight)
     update = -rate * (mean / spread + settings.weight_decay * weights)
 
-    updates, names = float(before["ema_updates"]), [name for name in found if name.startswith("ema.")]
-    kept = min(settings.ema_decay, (1 + updates) / (10 + updates))
+    updates, names = float(before["ema_updates"]), [name for name in actual if name.startswith("ema.")]
+    decay_of_average = min(settings.ema, (1 + updates) / (10 + updates))
     average = flat(before, names)
-    towards = (1 - kept) * (flat(found, [f"model.{name[len('ema.') :]}" for name in names]) - average)
-    values, right_values = (state["guard.sums"] - before["guard.sums"] for state in (found, expected))
+    towards = (1 - decay_of_average) * (flat(actual, [f"model.{name[len('ema.') :]}" for name in names]) - average)
+    values, expected_values = (state["guard.sums"] - before["guard.sums"] for state in (actual, expected))
     return StepErrors(
-        gradient=share(gradient - right_gradient, right_gradient),
-        scale=float((gradient @ right_gradient) / (right_gradient @ right_gradient)) - 1,
-        moments=share(flat(found, second) - square_decay * flat(before, second) - squares, squares),
-        weights=share(_beyond_rounding(flat(found, weight) - weights - update, weights), update),
-        average=share(_beyond_rounding(flat(found, names) - average - towards, average), towards),
+        gradient=relative(gradient - expected_gradient, expected_gradient),
+        scale=float((gradient @ expected_gradient) / (expected_gradient @ expected_gradient)) - 1,
+        moments=relative(flat(actual, second) - square_decay * flat(before, second) - squares, squares),
+        weights=relative(_beyond_rounding(flat(actual, weight) - weights - update, weights), update),
+        average=relative(_beyond_rounding(flat(actual, names) - average - towards, average), towards),
         values=float(
-            ((values - right_values).abs() / right_values.abs().clamp_min(float(right_values[0].abs()))).max()
+            ((values - expected_values).abs() / expected_values.abs().clamp_min(float(expected_values[0].abs()))).max()
         ),
     )
 
 
 def _beyond_rounding(error: Tensor, size: Tensor) -> Tensor:
-    """What of an error is more than a last digit of float32 numbers of this size."""
+    """Return the part of an error that exceeds the last digit of float32 values of this size."""
     return (error.abs() - 2.0**-23 * size.abs()).clamp_min(0)
 
 
 def assert_same_steps(errors: Sequence[StepErrors], precision: str) -> None:
-    """Assert that steps are the same but for rounding.
+    """Assert that steps are equal up to rounding.
 
-    In float32 the same step differs by 1e-5 of its gradient at most. In bfloat16 a last digit anywhere before a
-    rounding, as another order of a sum leaves it, comes out as some percent of the gradient, in random directions;
-    along its own direction that is about a thousandth. Seldom it decides which of two prototypes is nearer, which
-    changes that one step by a third. So in bfloat16 the median of the steps is strict, and no step may be another one.
+    In float32 equal steps differ by at most 1e-5 of the gradient. In bfloat16 a difference in a last digit, as from
+    another order of a sum, becomes a few percent of the gradient in random directions, and about a thousandth along its
+    own direction. Rarely it changes the nearest prototype of a pixel, which changes that step by a third. So in
+    bfloat16 the bound of the median is strict, and that of single steps only excludes another batch.
     """
     for each in errors:
         assert max(each.moments, each.weights, each.average) < 2e-3, each
@@ -180,7 +183,7 @@ def assert_same_steps(errors: Sequence[StepErrors], precision: str) -> None:
 
 
 def steps_of_two(one: Engine, other: Engine, data: list[State], settings: OptimizerSection) -> list[StepErrors]:
-    """Train two engines on the same batches, both from the state of the first before every step, and compare them."""
+    """Train two engines on the same batches, each step from the state of the first engine, and compare them."""
     rate, errors = 1e-4, []
     for tensors in data:
         before = {name: tensor.clone() for name, tensor in one.state().items()}
@@ -193,7 +196,7 @@ def steps_of_two(one: Engine, other: Engine, data: list[State], settings: Optimi
 
 @pytest.fixture
 def same_steps() -> Callable[[Engine, Engine, list[State], Recipe], None]:
-    """Asserts that two engines of a recipe train in the same way: see `assert_same_steps`."""
+    """Return a function that asserts that two engines of a recipe train equally; see `assert_same_steps`."""
 
     def check(one: Engine, other: Engine, data: list[State], recipe: Recipe) -> None:
         assert_same_steps(steps_of_two(one, other, data, recipe.optimizer), recipe.run.precision)
@@ -203,15 +206,15 @@ def same_steps() -> Callable[[Engine, Engine, list[State], Recipe], None]:
 
 @pytest.fixture
 def exact_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions of float32 numbers on a GPU are in float32, not in TF32, which has 10 bits."""
+    """Compute float32 convolutions on a GPU in float32 instead of TF32, which has 10 bits."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.fixture
-def recorded_is_eager(
+def graph_equals_eager(
     same_steps: Callable[[Engine, Engine, list[State], Recipe], None], exact_convolutions: None
 ) -> Callable[[Recipe, list[State]], None]:
-    """Asserts that each step of a recipe's network, warming up, recorded or replayed, is the one without recording."""
+    """Return a function that asserts that all steps (warm-up, capture, replay) of a graphed engine equal eager ones."""
 
     def check(recipe: Recipe, data: list[State]) -> None:
         eager, graph = (
@@ -227,64 +230,64 @@ def recorded_is_eager(
 
 
 @pytest.fixture
-def kernels_run() -> None:
-    """Only where Triton's kernels do."""
+def requires_kernels() -> None:
+    """Skip if Triton kernels cannot run."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed")
     if not (ON_GPU or INTERPRETED):
-        pytest.skip("needs a CUDA device, or Triton's interpreter, which TRITON_INTERPRET=0 turns off")
+        pytest.skip("needs a CUDA device, or Triton's interpreter, which TRITON_INTERPRET=0 disables")
 
 
 @pytest.fixture
-def on_gpu() -> None:
-    """Only where there is a CUDA device."""
+def requires_gpu() -> None:
+    """Skip without a CUDA device."""
     if not ON_GPU:
         pytest.skip("needs a CUDA device")
 
 
 @pytest.fixture
-def kernels_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mixer takes the kernels wherever it is: in the interpreter, too."""
+def force_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a mixer use the kernels on any device, as in the interpreter."""
     monkeypatch.setattr(dispatch, "fits_kernels", lambda *_: True)
 
 
 @pytest.fixture(params=[torch.float32, *HALF_PRECISIONS], ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Every precision of products."""
+    """All precisions of matrix products."""
     precision: torch.dtype = request.param
     return precision
 
 
 @pytest.fixture(params=HALF_PRECISIONS, ids=str)
 def half_dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    """Those in which layers are kernels as well."""
+    """Precisions in which the MLP and the projection have kernels."""
     precision: torch.dtype = request.param
     return precision
 
 
 @pytest.fixture(params=SHAPES, ids=str)
 def shape(request: pytest.FixtureRequest) -> tuple[int, ...]:
-    """Images, heads, prototypes, the width of a head, and pixels."""
+    """Images, heads, prototypes, head dim and pixels."""
     sizes: tuple[int, ...] = request.param
     return sizes
 
 
 class Numbers:
-    """Numbers to give to a kernel, and what is to be said of those that come back."""
+    """Random inputs of kernels, and errors of their outputs."""
 
     device = DEVICE
     tolerance = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}  # noqa: RUF012
 
     @staticmethod
     def random(*shape: int, seed: int, dtype: torch.dtype) -> Tensor:
-        """Normal numbers that `dtype` can hold."""
+        """Draw normally distributed values, rounded to `dtype`."""
         numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         return numbers.to(dtype).to(DEVICE)
 
-    def arriving(self, found: tuple[Tensor, ...], size: float) -> list[Tensor]:
-        """The gradients that reach these outputs."""
+    def output_gradients(self, outputs: tuple[Tensor, ...], size: float) -> list[Tensor]:
+        """Draw gradients of outputs."""
         return [
-            size * self.random(*each.shape, seed=10 + place, dtype=torch.float64) for place, each in enumerate(found)
+            size * self.random(*each.shape, seed=10 + index, dtype=torch.float64) for index, each in enumerate(outputs)
         ]
 
     def gradients(
@@ -292,26 +295,26 @@ class Numbers:
         function: Callable[..., tuple[Tensor, ...]],
         inputs: tuple[Tensor, ...],
         size: float,
-        given_as: torch.dtype = torch.float64,
+        rounded_to: torch.dtype = torch.float64,
     ) -> list[Tensor]:
-        """What a plain function returns in float64, and its gradients for `arriving` ones that `given_as` can hold."""
+        """Return outputs of a function in float64, and its gradients for `output_gradients` rounded to a dtype."""
         exact = [each.double().requires_grad_() for each in inputs]
-        found = function(*exact)
-        arrives = [each.to(given_as).double() for each in self.arriving(found, size)]
-        return [*(each.detach() for each in found), *torch.autograd.grad(found, exact, arrives)]
+        outputs = function(*exact)
+        gradients = [each.to(rounded_to).double() for each in self.output_gradients(outputs, size)]
+        return [*(each.detach() for each in outputs), *torch.autograd.grad(outputs, exact, gradients)]
 
     @staticmethod
-    def turned(tensor: Tensor) -> Tensor:
-        """The same numbers, which do not lie in a row."""
+    def transposed(tensor: Tensor) -> Tensor:
+        """Return the same values with a non-contiguous memory layout."""
         if tensor.dim() == 2:
             return tensor.T.contiguous().T
         return torch.stack((tensor, tensor + 5), dim=-1)[..., 0]
 
     @staticmethod
-    def error(ours: Tensor, exact: Tensor) -> float:
-        """The length of the difference over the length of what is right."""
+    def error(actual: Tensor, exact: Tensor) -> float:
+        """Return the norm of the difference divided by the norm of the exact values."""
         exact = exact.detach().double()
-        return float((ours.detach().double() - exact).norm() / exact.norm().clamp_min(1e-30))
+        return float((actual.detach().double() - exact).norm() / exact.norm().clamp_min(1e-30))
 
 
 @pytest.fixture
@@ -321,20 +324,20 @@ def numbers() -> Numbers:
 
 @pytest.fixture
 def mixer() -> Callable[..., Mixer]:
-    """Makes the mixer of so many channels, heads and prototypes, the same each time."""
+    """Return a function that builds a mixer with deterministic weights."""
 
-    def made(channels: int = 128, heads: int = 4, count: int = 100, **settings: Any) -> Mixer:
+    def build(channels: int = 128, heads: int = 4, count: int = 100, **settings: Any) -> Mixer:
         torch.manual_seed(0)
         prototyping = Prototyping(channels, heads, count, **settings)
         return Mixer(prototyping, LatentSynchronization(channels, heads)).to(DEVICE)
 
-    return made
+    return build
 
 
 @contextmanager
-def _waiting_refused() -> Iterator[None]:
+def _refuse_sync() -> Iterator[None]:
     try:
-        with warnings.catch_warnings():  # it is said to be a prototype
+        with warnings.catch_warnings():  # torch warns that the mode is a prototype
             warnings.simplefilter("ignore")
             torch.cuda.set_sync_debug_mode("error")
         yield
@@ -343,6 +346,6 @@ def _waiting_refused() -> Iterator[None]:
 
 
 @pytest.fixture
-def waiting_refused() -> Callable[[], AbstractContextManager[None]]:
-    """Whatever waits for the device in it is an error."""
-    return _waiting_refused
+def sync_refused() -> Callable[[], AbstractContextManager[None]]:
+    """Return a context in which synchronization with the device is an error."""
+    return _refuse_sync

@@ -1,4 +1,4 @@
-"""Without one group of kernels a mixer computes the same, by plain torch."""
+"""With one group of kernels disabled, a mixer computes the same by plain torch."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from protoformer.models.kernels.dispatch import disabled
 
-pytestmark = pytest.mark.usefixtures("kernels_run", "kernels_taken")
+pytestmark = pytest.mark.usefixtures("requires_kernels", "force_kernels")
 
 SIZE = (7, 10)
 SETTINGS = [{}, {"normalize": False, "residual": False}]
@@ -16,7 +16,7 @@ def outputs_and_gradients(module, tokens: Tensor, dtype: torch.dtype, numbers) -
     tokens = tokens.clone().requires_grad_()
     with torch.autocast(numbers.device, dtype, enabled=dtype != torch.float32):
         output, prototypes = module(tokens, SIZE)
-    d_output, d_centers = numbers.arriving((output, prototypes.centers), 1.0)
+    d_output, d_centers = numbers.output_gradients((output, prototypes.centers), 1.0)
     parameters = [weight for name, weight in module.named_parameters() if name != "prototyping.query.bias"]
     gradients = torch.autograd.grad(
         (output, prototypes.centers), [tokens, *parameters], (d_output.to(output.dtype), d_centers.float())
@@ -26,8 +26,8 @@ def outputs_and_gradients(module, tokens: Tensor, dtype: torch.dtype, numbers) -
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("group", ["centers", "projection", "mlp"])
-def test_a_mixer_without_one_group_is_the_same(group, settings, dtype, mixer, numbers):
-    module = mixer(32, 2, 12, num_iterations=2, **settings)
+def test_a_mixer_with_one_group_disabled_is_the_same(group, settings, dtype, mixer, numbers):
+    module = mixer(32, 2, 12, iterations=2, **settings)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tokens = numbers.random(2, SIZE[0] * SIZE[1], 32, seed=0, dtype=torch.float32)

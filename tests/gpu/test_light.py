@@ -1,4 +1,4 @@
-"""Another light is the same on a GPU as on a CPU, and nobody waits for it."""
+"""Light augmentation on a GPU equals that on a CPU and does not synchronize."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ STRONG = Light(
 )  # fmt: skip
 
 
-def pairs() -> FlowSample:
+def make_pairs() -> FlowSample:
     random = torch.Generator().manual_seed(0)
     first, second = torch.rand(2, 4, 3, 64, 96, generator=random)
     valid = torch.rand(4, 1, 64, 96, generator=random) < 0.9
@@ -26,27 +26,27 @@ def pairs() -> FlowSample:
     return FlowSample(first=first, second=second, flow=flow, valid=valid, occlusion=~valid)
 
 
-def on_gpu(sample: FlowSample) -> FlowSample:
+def to_gpu(sample: FlowSample) -> FlowSample:
     names = ("first", "second", "flow", "valid", "occlusion")
     return dataclasses.replace(sample, **{name: getattr(sample, name).cuda() for name in names})
 
 
-def test_pairs_are_relit_as_on_a_cpu() -> None:
-    sample = pairs()
+def test_relit_pairs_equal_those_on_a_cpu() -> None:
+    sample = make_pairs()
     expected = relight_flow(sample, STRONG, SceneRandom(3, range(4)))
-    found = relight_flow(on_gpu(sample), STRONG, SceneRandom(3, range(4)))
-    torch.testing.assert_close(found.first.cpu(), expected.first, rtol=0, atol=1e-4)
-    torch.testing.assert_close(found.second.cpu(), expected.second, rtol=0, atol=1e-4)
-    assert found.occlusion is not None and expected.occlusion is not None
-    assert torch.equal(found.occlusion.cpu(), expected.occlusion)
+    actual = relight_flow(to_gpu(sample), STRONG, SceneRandom(3, range(4)))
+    torch.testing.assert_close(actual.first.cpu(), expected.first, rtol=0, atol=1e-4)
+    torch.testing.assert_close(actual.second.cpu(), expected.second, rtol=0, atol=1e-4)
+    assert actual.occlusion is not None and expected.occlusion is not None
+    assert torch.equal(actual.occlusion.cpu(), expected.occlusion)
 
 
-def test_relighting_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
-    sample = on_gpu(pairs())
+def test_relighting_does_not_synchronize(sync_refused: Callable[[], AbstractContextManager[None]]) -> None:
+    sample = to_gpu(make_pairs())
     depth = DepthSample(image=sample.first, depth=sample.flow[:, :1], valid=sample.valid)
     relight_flow(sample, STRONG, SceneRandom(3, range(4)))
     relight_depth(depth, STRONG, SceneRandom(3, range(4)))
     torch.cuda.synchronize()
-    with waiting_refused():
+    with sync_refused():
         relight_flow(sample, STRONG, SceneRandom(5, range(4)))
         relight_depth(depth, STRONG, SceneRandom(5, range(4)))

@@ -1,4 +1,4 @@
-"""Costs read by kernels are those of the stored volume, in their gradients too."""
+"""The kernels of the correlation lookup and their gradients agree with the stored correlation."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from protoformer.models.heads.correlation import KernelCorrelation, KernelOnDema
 from protoformer.models.heads.flow import CorrelationCosts
 from protoformer.training.step import recompute_activations
 
-pytestmark = pytest.mark.usefixtures("kernels_run")
+pytestmark = pytest.mark.usefixtures("requires_kernels")
 
 slow = pytest.mark.slow_interpreted
 SIZES = [
@@ -20,49 +20,51 @@ SIZES = [
 """Height, width, levels, radius."""
 
 
-def estimates(numbers, height: int, width: int, spread: float, seed: int) -> Tensor:
-    wander = numbers.random(2, 2, height, width, seed=seed, dtype=torch.float32)
-    return pixel_grid(height, width, wander.device) + spread * wander
+def draw_centers(numbers, height: int, width: int, spread: float, seed: int) -> Tensor:
+    noise = numbers.random(2, 2, height, width, seed=seed, dtype=torch.float32)
+    return pixel_grid(height, width, noise.device) + spread * noise
 
 
-def learned(kind, maps: list[Tensor], centers: list[Tensor], levels: int, radius: int) -> list[Tensor]:
-    """Windows around several estimates, as updates read them, and the gradients of both maps."""
+def evaluate(kind, maps: list[Tensor], centers: list[Tensor], levels: int, radius: int) -> list[Tensor]:
+    """Return windows around several centers, as updates read them, and the gradients of both maps."""
     source, target = (each.clone().requires_grad_() for each in maps)
     correlation = kind(source, target, levels)
-    found = [correlation.windows(each, radius) for each in centers]
-    loss = sum(((number + 1) * each.float()).square().sum() for number, each in enumerate(found))
-    return [*(each.detach() for each in found), *torch.autograd.grad(loss, (source, target))]
+    windows = [correlation.windows(each, radius) for each in centers]
+    loss = sum(((number + 1) * each.float()).square().sum() for number, each in enumerate(windows))
+    return [*(each.detach() for each in windows), *torch.autograd.grad(loss, (source, target))]
 
 
 @pytest.mark.parametrize(("height", "width", "levels", "radius"), SIZES)
 @pytest.mark.parametrize("spread", [0.0, 1.5, 40.0])
-def test_windows_and_gradients_are_those_of_the_stored_volume(height, width, levels, radius, spread, numbers):
+def test_windows_and_gradients_equal_the_stored_correlation(height, width, levels, radius, spread, numbers):
     maps = [numbers.random(2, 24, height, width, seed=seed, dtype=torch.float32) for seed in (0, 1)]
-    centers = [estimates(numbers, height, width, spread, seed) for seed in (2, 3, 4)]
-    ours, right = (learned(kind, maps, centers, levels, radius) for kind in (KernelCorrelation, StoredCorrelation))
-    for mine, expected in zip(ours, right, strict=True):
-        assert mine.shape == expected.shape and numbers.error(mine, expected) < 1e-5
+    centers = [draw_centers(numbers, height, width, spread, seed) for seed in (2, 3, 4)]
+    actual, expected = (
+        evaluate(kind, maps, centers, levels, radius) for kind in (KernelCorrelation, StoredCorrelation)
+    )
+    for one, other in zip(actual, expected, strict=True):
+        assert one.shape == other.shape and numbers.error(one, other) < 1e-5
 
 
 @pytest.mark.parametrize(("height", "width", "levels", "radius"), SIZES)
 @pytest.mark.parametrize("spread", [0.0, 40.0])
-def test_costs_computed_on_demand_are_those_of_the_stored_volume(height, width, levels, radius, spread, dtype, numbers):
+def test_costs_on_demand_equal_the_stored_correlation(height, width, levels, radius, spread, dtype, numbers):
     maps = [numbers.random(2, 40, height, width, seed=seed, dtype=dtype) for seed in (0, 1)]
-    centers = estimates(numbers, height, width, spread, 2)
-    ours = KernelOnDemandCorrelation(*maps, levels).windows(centers, radius)
-    right = StoredCorrelation(*(each.float() for each in maps), levels).windows(centers, radius)
-    assert ours.shape == right.shape and numbers.error(ours, right) < numbers.tolerance[dtype]
+    centers = draw_centers(numbers, height, width, spread, 2)
+    actual = KernelOnDemandCorrelation(*maps, levels).windows(centers, radius)
+    expected = StoredCorrelation(*(each.float() for each in maps), levels).windows(centers, radius)
+    assert actual.shape == expected.shape and numbers.error(actual, expected) < numbers.tolerance[dtype]
 
 
 @pytest.mark.parametrize("kind", [KernelCorrelation, KernelOnDemandCorrelation])
-def test_estimates_that_are_lost_read_nothing(kind, numbers):
+def test_centers_far_outside_read_zeros(kind, numbers):
     maps = [numbers.random(2, 8, 8, 9, seed=seed, dtype=torch.float32) for seed in (0, 1)]
-    centers = estimates(numbers, 8, 9, 0.0, 0)
+    centers = draw_centers(numbers, 8, 9, 0.0, 0)
     centers[0, 0], centers[1, 1] = 1e30, -1e30
     assert not kind(*maps, 2).windows(centers, 3).any()
 
 
-def test_nothing_read_is_no_gradient(numbers):
+def test_without_a_lookup_the_gradient_is_zero(numbers):
     source, target = (numbers.random(1, 8, 8, 9, seed=seed, dtype=torch.float32).requires_grad_() for seed in (0, 1))
     correlation = KernelCorrelation(source, target, 2)
     for gradient in torch.autograd.grad(correlation.ticket, (source, target)):
@@ -70,13 +72,13 @@ def test_nothing_read_is_no_gradient(numbers):
 
 
 @slow
-def test_windows_that_are_computed_a_second_time_give_the_same_gradient(numbers, monkeypatch):
+def test_recomputed_windows_give_the_same_gradient(numbers, monkeypatch):
     monkeypatch.setattr("protoformer.models.heads.flow.use_kernels", lambda *_: True)
-    centers = estimates(numbers, 8, 9, 1.0, 2)
+    centers = draw_centers(numbers, 8, 9, 1.0, 2)
     gradients = []
-    for again in (False, True):
+    for recompute in (False, True):
         costs = CorrelationCosts(2, 3)
-        if again:
+        if recompute:
             recompute_activations(costs)
         maps = [numbers.random(2, 8, 8, 9, seed=seed, dtype=torch.float32).requires_grad_() for seed in (0, 1)]
         read = costs.prepare(*maps, maps[0], False)
@@ -86,35 +88,36 @@ def test_windows_that_are_computed_a_second_time_give_the_same_gradient(numbers,
         assert torch.equal(once, twice)
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_half_precision_loses_no_more_than_its_own_rounding(numbers):
+@pytest.mark.usefixtures("requires_gpu")
+def test_half_precision_has_only_its_rounding_error(numbers):
     maps = [numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32).bfloat16() for seed in (0, 1)]
-    centers = [estimates(numbers, 24, 40, 2.0, seed) for seed in (2, 3)]
+    centers = [draw_centers(numbers, 24, 40, 2.0, seed) for seed in (2, 3)]
     with torch.autocast("cuda", torch.bfloat16):
-        ours = learned(KernelCorrelation, maps, centers, 4, 4)
-    right = learned(StoredCorrelation, [each.double().float() for each in maps], centers, 4, 4)
-    for mine, expected in zip(ours, right, strict=True):
-        assert mine.dtype == torch.bfloat16 and numbers.error(mine, expected) < 1e-2
+        actual = evaluate(KernelCorrelation, maps, centers, 4, 4)
+    expected = evaluate(StoredCorrelation, [each.double().float() for each in maps], centers, 4, 4)
+    for one, other in zip(actual, expected, strict=True):
+        assert one.dtype == torch.bfloat16 and numbers.error(one, other) < 1e-2
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_in_use_half_precision_keeps_half_of_the_bytes(numbers):
+@pytest.mark.usefixtures("requires_gpu")
+def test_inference_in_half_precision_stores_float16_costs(numbers):
     maps = [30 * numbers.random(2, 192, 24, 40, seed=seed, dtype=torch.float32) for seed in (0, 1)]
     maps = [each.bfloat16() for each in maps]
-    centers = estimates(numbers, 24, 40, 2.0, 2)
+    centers = draw_centers(numbers, 24, 40, 2.0, 2)
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-        ours = KernelCorrelation(*maps, 1)
-        found = ours.windows(centers, 4)
-    right = StoredCorrelation(*(each.float() for each in maps), 1)
-    assert ours.kept.costs.dtype == torch.float16 and found.dtype == torch.bfloat16
-    assert numbers.error(ours.kept.costs.view_as(right.volumes[0]), right.volumes[0]) < 5e-4  # bfloat16 gives 2e-3
-    assert numbers.error(found, right.windows(centers, 4)) < 3e-3
+        actual = KernelCorrelation(*maps, 1)
+        windows = actual.windows(centers, 4)
+    expected = StoredCorrelation(*(each.float() for each in maps), 1)
+    assert actual.kept.costs.dtype == torch.float16 and windows.dtype == torch.bfloat16
+    volume = expected.volumes[0]
+    assert numbers.error(actual.kept.costs.view_as(volume), volume) < 5e-4  # bfloat16 gives 2e-3
+    assert numbers.error(windows, expected.windows(centers, 4)) < 3e-3
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_two_runs_agree_bit_by_bit(numbers):
+@pytest.mark.usefixtures("requires_gpu")
+def test_two_runs_are_bit_identical(numbers):
     maps = [numbers.random(2, 64, 24, 40, seed=seed, dtype=torch.float32).bfloat16() for seed in (0, 1)]
-    centers = [estimates(numbers, 24, 40, 2.0, seed) for seed in (2, 3, 4)]
+    centers = [draw_centers(numbers, 24, 40, 2.0, seed) for seed in (2, 3, 4)]
     with torch.autocast("cuda", torch.bfloat16):
-        for one, other in zip(*(learned(KernelCorrelation, maps, centers, 4, 4) for _ in range(2)), strict=True):
+        for one, other in zip(*(evaluate(KernelCorrelation, maps, centers, 4, 4) for _ in range(2)), strict=True):
             assert torch.equal(one, other)

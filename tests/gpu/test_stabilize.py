@@ -1,4 +1,4 @@
-"""Stabilization on a GPU: nothing waits for it, a recorded step is the step itself, and windows are those of a CPU."""
+"""Stabilization on a GPU: no synchronization, graphed steps equal eager steps, and windows equal those on a CPU."""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,42 +32,42 @@ def batches(count: int) -> list[dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(
-    precision: str, recorded_is_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
+def test_graphed_steps_equal_eager_steps(
+    precision: str, graph_equals_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
 ) -> None:
     recipe = dataclasses.replace(RECIPE, run=RunSection(precision=precision))
-    recorded_is_eager(recipe, batches(WARM_UP + 4))
+    graph_equals_eager(recipe, batches(WARM_UP + 4))
 
 
 @pytest.mark.parametrize("regressor", ["field", "grid"])
-def test_the_loss_waits_for_nothing(
-    regressor: str, waiting_refused: Callable[[], AbstractContextManager[None]]
+def test_the_loss_does_not_synchronize(
+    regressor: str, sync_refused: Callable[[], AbstractContextManager[None]]
 ) -> None:
     task = StabilizeTask(RECIPE.changed([f"model.overrides.stabilization.regressor={regressor}"]))
     tensors = task.tensors(next(task.source(0, 1, torch.device("cuda"), pytest.fail).batches(0)))
     network = task.build().cuda().train()
-    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
+    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # compiles kernels
     torch.cuda.synchronize()
-    with waiting_refused():
+    with sync_refused():
         task.loss(network, tensors, task.weight(tensors)).total.backward()
 
 
-def test_sampling_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
-    world = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+def test_sampling_does_not_synchronize(sync_refused: Callable[[], AbstractContextManager[None]]) -> None:
+    scenes = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
     sample = SyntheticWindows(RECIPE.model.config())
-    for _ in range(2):  # the first time kernels are compiled
-        sample(world.renderer([3, 4], "cuda"), "final")
-    with waiting_refused():
-        sample(world.renderer([3, 4], "cuda"), "final")
+    for _ in range(2):  # the first run compiles kernels
+        sample(scenes.renderer([3, 4], "cuda"), "final")
+    with sync_refused():
+        sample(scenes.renderer([3, 4], "cuda"), "final")
 
 
-def test_windows_are_those_of_a_cpu() -> None:
-    world = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3))
+def test_windows_equal_those_on_a_cpu() -> None:
+    scenes = SyntheticScenes("handheld", seed=5, size=(48, 64), bank=procedural_bank(64, 3))
     sample = SyntheticWindows(RECIPE.model.config())
-    ours, theirs = (sample(world.renderer([3, 4], device), "clean") for device in ("cpu", "cuda"))
-    assert torch.allclose(ours.warp, theirs.warp.cpu(), atol=0.01)
-    known = (ours.confidence > 0).expand_as(ours.displacements) & (theirs.confidence.cpu() > 0)
+    on_cpu, on_gpu = (sample(scenes.renderer([3, 4], device), "clean") for device in ("cpu", "cuda"))
+    assert torch.allclose(on_cpu.warp, on_gpu.warp.cpu(), atol=0.01)
+    valid = (on_cpu.confidence > 0).expand_as(on_cpu.displacements) & (on_gpu.confidence.cpu() > 0)
     assert (
-        torch.allclose(ours.displacements[known], theirs.displacements.cpu()[known], atol=0.05)
-        and known.float().mean() > 0.5
+        torch.allclose(on_cpu.displacements[valid], on_gpu.displacements.cpu()[valid], atol=0.05)
+        and valid.float().mean() > 0.5
     )

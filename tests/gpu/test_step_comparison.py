@@ -1,4 +1,4 @@
-"""The comparison of recorded steps with eager ones passes what is the same and finds what is one percent wrong."""
+"""The comparison of graphed and eager steps accepts equal steps and detects errors of one percent."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,13 +31,13 @@ def recipe_in(precision: str) -> Recipe:
 @pytest.fixture(scope="module")
 def engines() -> dict[str, tuple[Engine, Engine]]:
     """Two engines for each precision."""
-    made = {precision: recipe_in(precision) for precision in ("fp32", "bf16")}
+    recipes = {precision: recipe_in(precision) for precision in ("fp32", "bf16")}
     return {
         precision: (
             build_engine(launch("cpu"), recipe, task_of(recipe)),
             build_engine(launch("cpu"), recipe, task_of(recipe)),
         )
-        for precision, recipe in made.items()
+        for precision, recipe in recipes.items()
     }
 
 
@@ -57,7 +57,7 @@ def batches() -> list[State]:
 
 @pytest.fixture
 def check(engines: dict[str, tuple[Engine, Engine]], same_steps: Check) -> Callable[[str, Step], None]:
-    """Compares a way to step, of an engine, a batch and a rate, with the engine's own; both begin afresh."""
+    """Return a function that compares a step function with the engine's own step, from the same state."""
 
     def run(precision: str, step: Step) -> None:
         one, other = engines[precision]
@@ -71,13 +71,13 @@ def check(engines: dict[str, tuple[Engine, Engine]], same_steps: Check) -> Calla
     return run
 
 
-def right(engine: Engine, tensors: State, rate: float) -> None:
+def unchanged(engine: Engine, tensors: State, rate: float) -> None:
     """The engine's own step."""
     engine.step(tensors, rate)
 
 
-def reordered(engine: Engine, tensors: State, rate: float) -> None:
-    """A step whose gradient is that of weights with other last digits, which round as another order of sums does."""
+def rounded(engine: Engine, tensors: State, rate: float) -> None:
+    """Compute the gradient at weights with changed last digits, like the rounding of another order of sums."""
     parameters, generator = list(engine.network.parameters()), torch.Generator().manual_seed(1)
     exact = [each.detach().clone() for each in parameters]
     with torch.no_grad():
@@ -91,8 +91,8 @@ def reordered(engine: Engine, tensors: State, rate: float) -> None:
     with_hook(engine, restore, tensors, rate)
 
 
-def larger(engine: Engine, tensors: State, rate: float) -> None:
-    """A step whose gradient, cut to its norm already, is 1 % too large."""
+def scaled_gradient(engine: Engine, tensors: State, rate: float) -> None:
+    """Scale the clipped gradient by 1.01."""
 
     def enlarge(*_: object) -> None:
         for each in engine.network.parameters():
@@ -103,7 +103,7 @@ def larger(engine: Engine, tensors: State, rate: float) -> None:
 
 
 def with_hook(engine: Engine, hook: Callable[..., None], tensors: State, rate: float) -> None:
-    """A step before whose update something is done."""
+    """Run a step with a hook before the update."""
     handle = engine.optimizer.register_step_pre_hook(hook)
     try:
         engine.step(tensors, rate)
@@ -112,7 +112,7 @@ def with_hook(engine: Engine, hook: Callable[..., None], tensors: State, rate: f
 
 
 def overshot(kind: str, key: str = "") -> Step:
-    """A step that changes one part of the state by 1 % too much."""
+    """Return a step that changes one part of the state by 1 % too much."""
 
     def step(engine: Engine, tensors: State, rate: float) -> None:
         before = {name: tensor.clone() for name, tensor in engine.state().items()}
@@ -125,26 +125,26 @@ def overshot(kind: str, key: str = "") -> Step:
     return step
 
 
-def faster(engine: Engine, tensors: State, rate: float) -> None:
-    """A step at a rate that is 1 % too high."""
+def higher_rate(engine: Engine, tensors: State, rate: float) -> None:
+    """Run a step with a learning rate that is 1 % too high."""
     engine.step(tensors, 1.01 * rate)
 
 
 def stale(only: int | None = None) -> Step:
-    """Steps on the batch before, or only one of them."""
-    taken: list[State] = []
+    """Return steps on the previous batch, or only one such step."""
+    batches: list[State] = []
 
     def step(engine: Engine, tensors: State, rate: float) -> None:
-        taken.append(tensors)
-        is_stale = only is None or len(taken) - 1 == only
-        engine.step(taken[-2] if is_stale and len(taken) > 1 else tensors, rate)
+        batches.append(tensors)
+        is_stale = only is None or len(batches) - 1 == only
+        engine.step(batches[-2] if is_stale and len(batches) > 1 else tensors, rate)
 
     return step
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("step", [right, reordered])
-def test_the_same_step_passes(precision: str, step: Step, check: Callable[[str, Step], None]) -> None:
+@pytest.mark.parametrize("step", [unchanged, rounded])
+def test_equal_steps_are_accepted(precision: str, step: Step, check: Callable[[str, Step], None]) -> None:
     check(precision, step)
 
 
@@ -154,9 +154,9 @@ def test_the_same_step_passes(precision: str, step: Step, check: Callable[[str, 
         ("fp32", overshot("model.")),
         ("fp32", overshot("ema.")),
         ("fp32", overshot("optimizer.", ".exp_avg_sq")),
-        ("fp32", faster),
-        ("fp32", larger),
-        ("bf16", larger),
+        ("fp32", higher_rate),
+        ("fp32", scaled_gradient),
+        ("bf16", scaled_gradient),
         ("fp32", stale()),
         ("bf16", stale()),
         ("fp32", stale(only=STEPS - 1)),
@@ -167,7 +167,7 @@ def test_the_same_step_passes(precision: str, step: Step, check: Callable[[str, 
         "bf16 one batch",
     ],
 )
-def test_a_step_that_is_one_percent_wrong_is_found(
+def test_a_step_with_an_error_of_one_percent_is_detected(
     precision: str, step: Step, check: Callable[[str, Step], None]
 ) -> None:
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Tracking on a GPU: nothing waits for it, a recorded step is the step itself, and boxes are those of a CPU."""
+"""Tracking on a GPU: no synchronization, graphed steps equal eager steps, and outputs equal those on a CPU."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,6 @@ from protoformer.tracking.data import SyntheticPairs
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
-from protoformer.tracking.tracker import UPDATE_INTERVAL
 from protoformer.tracking.training import TrackTask
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
 from protoformer.training.step import WARM_UP
@@ -43,121 +42,123 @@ def batches(count: int) -> list[dict[str, Tensor]]:
 
 @gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(
-    precision: str, recorded_is_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
+def test_graphed_steps_equal_eager_steps(
+    precision: str, graph_equals_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
 ) -> None:
     recipe = dataclasses.replace(RECIPE, run=RunSection(precision=precision))
-    recorded_is_eager(recipe, batches(WARM_UP + 4))
+    graph_equals_eager(recipe, batches(WARM_UP + 4))
 
 
 @gpu
-def test_the_loss_waits_for_nothing(waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
+def test_the_loss_does_not_synchronize(sync_refused: Callable[[], AbstractContextManager[None]]) -> None:
     task, (tensors,) = TrackTask(RECIPE), batches(1)
     network = task.build().cuda().train()
-    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # kernels are made
+    task.loss(network, tensors, torch.ones((), device="cuda")).total.backward()  # compiles kernels
     torch.cuda.synchronize()
-    with waiting_refused():
+    with sync_refused():
         weight = task.weight(tensors).float().clamp_min(1)
         task.loss(network, tensors, weight).total.backward()
 
 
 @gpu
 @pytest.mark.parametrize("family", ["chase", "objects"])
-def test_sampling_waits_for_nothing(family: str, waiting_refused: Callable[[], AbstractContextManager[None]]) -> None:
-    world = SyntheticScenes(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
+def test_sampling_does_not_synchronize(family: str, sync_refused: Callable[[], AbstractContextManager[None]]) -> None:
+    scenes = SyntheticScenes(family, seed=5, size=(48, 64), bank=procedural_bank(64, 3)).on("cuda")
     sample = SyntheticPairs(RECIPE.model.config())
-    for _ in range(2):  # the first time kernels are compiled
-        sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
-    with waiting_refused():
-        sample(world.renderer([3, 4, 5, 6], "cuda"), "final")
+    for _ in range(2):  # the first run compiles kernels
+        sample(scenes.renderer([3, 4, 5, 6], "cuda"), "final")
+    with sync_refused():
+        sample(scenes.renderer([3, 4, 5, 6], "cuda"), "final")
 
 
 BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
-FRAMES = np.random.default_rng(0).integers(0, 256, (UPDATE_INTERVAL + 3, 60, 90, 3), dtype=np.uint8)
-PIXELS, SCORES, SHARE = 3e-3, 1e-5, 1e-4
-"""How far apart boxes, scores and templates of one frame may be in float32, where they are 2e-5, 1e-7 and 1e-6.
+FRAMES = np.random.default_rng(0).integers(0, 256, (EVERY + 3, 60, 90, 3), dtype=np.uint8)
+BOX_TOLERANCE, SCORE_TOLERANCE, TEMPLATE_TOLERANCE = 3e-3, 1e-5, 1e-4
+"""Tolerances of boxes (pixels), scores and templates (relative) of one frame; errors are 2e-5, 1e-7 and 1e-6.
 
-Networks whose weights are 1 % off, or the boxes of another frame, are further apart by an order of magnitude or more.
-Only frames that are given the same are compared: from frame to frame a network with random weights amplifies rounding.
+With weights changed by 1 %, or with another frame, differences are at least ten times the tolerance. Only outputs for
+equal inputs are compared, frame by frame: over a clip, a network with random weights amplifies rounding.
 """
 
 
-def network_sure_of_all() -> ProtoFormer:
-    """The same one each time, which is sure of whatever it finds: boxes move and targets are looked at again."""
+def confident_network() -> ProtoFormer:
+    """Return a deterministic network with high scores, so that boxes move and templates are updated."""
     torch.manual_seed(0)
     network = build_network(preset("tiny", tracking={"search_size": 64, "template_size": 48}), "track")
     torch.nn.init.constant_(network.tracking_head.score_head.roi_head.out_proj.bias, 5.0)
     return network
 
 
-def boxes_apart(ours: Sequence[TrackedBox], theirs: Sequence[TrackedBox]) -> float:
-    """The largest distance of two edges, pixels."""
-    assert [each.lost for each in ours] == [each.lost for each in theirs] == [False] * len(BOXES)
-    return float((torch.tensor([each.box for each in ours]) - torch.tensor([each.box for each in theirs])).abs().max())
+def max_box_difference(boxes1: Sequence[TrackedBox], boxes2: Sequence[TrackedBox]) -> float:
+    """Return the largest difference of two boxes, pixels."""
+    assert [each.lost for each in boxes1] == [each.lost for each in boxes2] == [False] * len(BOXES)
+    first, second = (torch.tensor([each.box for each in boxes]) for boxes in (boxes1, boxes2))
+    return float((first - second).abs().max())
 
 
 def next_boxes(model: TrackingPredictor, frame: np.ndarray) -> Sequence[TrackedBox]:
-    """Where a new tracker of a model, which begins with the first frame, finds the targets in another one."""
+    """Return the boxes of a new tracker, initialized in the first frame, in another frame."""
     return model.tracker(FRAMES[0], BOXES, precision="full").update(frame)
 
 
-class Noted(TrackingEngine):
-    """An engine that keeps what it was asked and what it answered."""
+class RecordingEngine(TrackingEngine):
+    """An engine that records its inputs and outputs."""
 
     def __init__(self, network: ProtoFormer) -> None:
         super().__init__(network, torch.device("cpu"), half=False)
         self.embedded: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
         self.located: list[tuple[tuple[Any, ...], tuple[Tensor, Tensor]]] = []
 
-    def embed(self, *given: Tensor) -> tuple[Tensor, ...]:
-        self.embedded.append((given, super().embed(*given)))
+    def embed(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        self.embedded.append((inputs, super().embed(*inputs)))
         return self.embedded[-1][1]
 
-    def locate(self, *given: Any) -> tuple[Tensor, Tensor]:
-        self.located.append((given, super().locate(*given)))
+    def locate(self, *inputs: Any) -> tuple[Tensor, Tensor]:
+        self.located.append((inputs, super().locate(*inputs)))
         return self.located[-1][1]
 
 
-def noted_on_cpu() -> Noted:
-    """What the engine of a CPU was asked, and answered, while it followed the targets through all frames."""
-    model = TrackingPredictor(network_sure_of_all(), False, torch.device("cpu"))
-    noted = model._engines[False] = Noted(model.network)
+def record_on_cpu() -> RecordingEngine:
+    """Return the recorded inputs and outputs of an engine on a CPU that tracked the targets through all frames."""
+    model = TrackingPredictor(confident_network(), False, torch.device("cpu"))
+    recording = model._engines[False] = RecordingEngine(model.network)
     results = model.track(FRAMES, BOXES, precision="full")
     assert not any(each.lost.any() for each in results)
-    assert all((each.boxes[1:] - each.boxes[:-1]).abs().amax(dim=1).min() > 10 * PIXELS for each in results)
-    assert (len(noted.embedded), len(noted.located)) == (2, len(FRAMES) - 1)
-    return noted
+    assert all((each.boxes[1:] - each.boxes[:-1]).abs().amax(dim=1).min() > 10 * BOX_TOLERANCE for each in results)
+    assert (len(recording.embedded), len(recording.located)) == (2, len(FRAMES) - 1)
+    return recording
 
 
-def assert_answers_alike(noted: Noted, engine: TrackingEngine, device: str) -> None:
-    """Assert that an engine answers the same to the same questions, each by itself."""
-    for given, template in noted.embedded:
-        for mine, right in zip(engine.embed(*given), template, strict=True):
-            assert (mine.cpu() - right).norm() < SHARE * right.norm()
-    for (*given, template), (boxes, scores) in noted.located:
-        found, sure = engine.locate(*given, tuple(each.to(device) for each in template))
-        assert (found - boxes).abs().max() < PIXELS and (sure - scores).abs().max() < SCORES
+def assert_equal_outputs(recording: RecordingEngine, engine: TrackingEngine, device: str) -> None:
+    """Assert that an engine has the recorded output for each recorded input on its own."""
+    for inputs, template in recording.embedded:
+        for actual, expected in zip(engine.embed(*inputs), template, strict=True):
+            assert (actual.cpu() - expected).norm() < TEMPLATE_TOLERANCE * expected.norm()
+    for (*inputs, template), (boxes, scores) in recording.located:
+        actual_boxes, actual_scores = engine.locate(*inputs, tuple(each.to(device) for each in template))
+        assert (actual_boxes - boxes).abs().max() < BOX_TOLERANCE
+        assert (actual_scores - scores).abs().max() < SCORE_TOLERANCE
 
 
 @gpu
 def test_trackers_of_one_model_share_a_graph(exact_convolutions: None) -> None:
-    network = network_sure_of_all()
+    network = confident_network()
     shared = TrackingPredictor(network, False, torch.device("cuda"))
     for frame in FRAMES[1:]:
-        eager = TrackingPredictor(network, False, torch.device("cuda"))  # has recorded nothing yet
-        assert boxes_apart(next_boxes(shared, frame), next_boxes(eager, frame)) < PIXELS
+        eager = TrackingPredictor(network, False, torch.device("cuda"))  # has no graph yet
+        assert max_box_difference(next_boxes(shared, frame), next_boxes(eager, frame)) < BOX_TOLERANCE
     (engine,) = shared._engines.values()
     assert len(FRAMES) - 1 > graphs.WARM_UP + 2 and len(engine._locate._recorded) == 1
 
 
 @gpu
-def test_targets_are_where_a_cpu_finds_them(exact_convolutions: None) -> None:
-    noted = noted_on_cpu()
-    network = network_sure_of_all().eval().cuda()
-    assert_answers_alike(noted, TrackingEngine(network, torch.device("cuda"), half=False), "cuda")
+def test_single_frame_outputs_equal_those_on_a_cpu(exact_convolutions: None) -> None:
+    recording = record_on_cpu()
+    network = confident_network().eval().cuda()
+    assert_equal_outputs(recording, TrackingEngine(network, torch.device("cuda"), half=False), "cuda")
 
 
-def slightly_off(network: ProtoFormer) -> ProtoFormer:
+def perturbed(network: ProtoFormer) -> ProtoFormer:
     """Change every weight by about 1 %."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -166,24 +167,24 @@ def slightly_off(network: ProtoFormer) -> ProtoFormer:
     return network
 
 
-def test_the_comparison_of_answers_finds_weights_that_are_one_percent_off() -> None:
-    noted, cpu = noted_on_cpu(), torch.device("cpu")
-    assert_answers_alike(noted, TrackingEngine(network_sure_of_all().eval(), cpu, half=False), "cpu")
-    off = TrackingEngine(slightly_off(network_sure_of_all()).eval(), cpu, half=False)
+def test_the_comparison_of_outputs_detects_weights_changed_by_one_percent() -> None:
+    recording, cpu = record_on_cpu(), torch.device("cpu")
+    assert_equal_outputs(recording, TrackingEngine(confident_network().eval(), cpu, half=False), "cpu")
+    off = TrackingEngine(perturbed(confident_network()).eval(), cpu, half=False)
     with pytest.raises(AssertionError):
-        assert_answers_alike(noted, off, "cpu")
-    noted.embedded.clear()  # so that boxes and scores have to show it
+        assert_equal_outputs(recording, off, "cpu")
+    recording.embedded.clear()  # so that boxes and scores have to differ
     with pytest.raises(AssertionError):
-        assert_answers_alike(noted, off, "cpu")
+        assert_equal_outputs(recording, off, "cpu")
 
 
-def test_the_comparison_of_boxes_finds_another_frame_and_weights_that_are_one_percent_off() -> None:
+def test_the_comparison_of_boxes_detects_another_frame_and_weights_changed_by_one_percent() -> None:
     models = [
         TrackingPredictor(network, False, torch.device("cpu"))
-        for network in (network_sure_of_all(), network_sure_of_all(), slightly_off(network_sure_of_all()))
+        for network in (confident_network(), confident_network(), perturbed(confident_network()))
     ]
     one, same, off = (next_boxes(model, FRAMES[1]) for model in models)
-    assert boxes_apart(one, same) < PIXELS
-    assert boxes_apart(one, off) > 10 * PIXELS
+    assert max_box_difference(one, same) < BOX_TOLERANCE
+    assert max_box_difference(one, off) > 10 * BOX_TOLERANCE
     for earlier, later in itertools.pairwise(FRAMES[1:]):
-        assert boxes_apart(next_boxes(models[0], earlier), next_boxes(models[0], later)) > 10 * PIXELS
+        assert max_box_difference(next_boxes(models[0], earlier), next_boxes(models[0], later)) > 10 * BOX_TOLERANCE

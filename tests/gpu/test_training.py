@@ -1,4 +1,4 @@
-"""Training on a GPU: nothing waits for it, and a recorded step is the step itself."""
+"""Training on a GPU: no synchronization, and graphed steps equal eager steps."""
 
 import dataclasses
 from collections.abc import Callable
@@ -35,9 +35,9 @@ def engine(task: str = "flow", **run: object) -> Engine:
 
 
 def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
-    """As unlike one another as they can be: their truth grows, so a step on another's batch is another step."""
+    """Return batches with growing ground truth, so that a step on the wrong batch is detected."""
     generator = torch.Generator().manual_seed(0)
-    made = []
+    batches = []
     for number in range(count):
         images = torch.rand(2, 2, 3, 64, 64, generator=generator)
         flow = (number + 1) * torch.randn(2, 2, 64, 64, generator=generator)
@@ -48,11 +48,11 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
             tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
             tensors["center"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])
         tensors["valid"] = torch.rand(2, 1, 64, 64, generator=generator) < 0.7
-        made.append({name: tensor.cuda() for name, tensor in tensors.items()})
-    return made
+        batches.append({name: tensor.cuda() for name, tensor in tensors.items()})
+    return batches
 
 
-def trained(engine: Engine, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+def run_steps(engine: Engine, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     for tensors in data:
         engine.step(tensors, rate=1e-3)
     torch.cuda.synchronize()
@@ -60,64 +60,64 @@ def trained(engine: Engine, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def distance(one: dict[str, Tensor], other: dict[str, Tensor], kind: str) -> float:
-    """Between the weights of two states, all of them together."""
-    apart = [(one[name].double() - other[name].double()).square().sum() for name in one if name.startswith(kind)]
-    return float(torch.stack(apart).sum().sqrt())
+    """Return the Euclidean distance between the weights of two states."""
+    squares = [(one[name].double() - other[name].double()).square().sum() for name in one if name.startswith(kind)]
+    return float(torch.stack(squares).sum().sqrt())
 
 
-def near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
-    """Apart by little of what was moved since the start: a step that is missed, or on another batch, is more."""
-    assert found.keys() == expected.keys()
+def assert_near(actual: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
+    """Assert that two states differ by little of their distance from the start, less than a missed step would."""
+    assert actual.keys() == expected.keys()
     for kind in ("model.", "ema."):
         moved = distance(start, expected, kind)
-        assert moved > 0 and distance(found, expected, kind) < 0.2 * moved, kind
+        assert moved > 0 and distance(actual, expected, kind) < 0.2 * moved, kind
     for name in ("step", "good", "skipped"):
-        assert torch.equal(found[f"guard.{name}"], expected[f"guard.{name}"]), name
-    assert torch.allclose(found["guard.sums"], expected["guard.sums"], rtol=1e-2)
+        assert torch.equal(actual[f"guard.{name}"], expected[f"guard.{name}"]), name
+    assert torch.allclose(actual["guard.sums"], expected["guard.sums"], rtol=1e-2)
 
 
 @pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_recorded_steps_are_the_steps_themselves(
-    task: str, precision: str, recorded_is_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
+def test_graphed_steps_equal_eager_steps(
+    task: str, precision: str, graph_equals_eager: Callable[[Recipe, list[dict[str, Tensor]]], None]
 ) -> None:
     run = dataclasses.replace(RECIPE.run, precision=precision)
-    recorded_is_eager(dataclasses.replace(RECIPE, task=task, run=run), batches(STEPS, task))
+    graph_equals_eager(dataclasses.replace(RECIPE, task=task, run=run), batches(STEPS, task))
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
-def test_a_poisoned_batch_is_skipped_where_it_is_computed(speed: str) -> None:
+def test_a_batch_with_nan_is_skipped(speed: str) -> None:
     data = batches(STEPS)
-    bad = WARM_UP + 2  # one that is replayed
+    bad = WARM_UP + 2  # a replayed step
     data[bad]["first"] = torch.full_like(data[bad]["first"], torch.nan)
-    made = engine(speed=speed)
-    before = trained(made, data[:bad])
-    after = trained(made, data[bad : bad + 1])
+    trained_engine = engine(speed=speed)
+    before = run_steps(trained_engine, data[:bad])
+    after = run_steps(trained_engine, data[bad : bad + 1])
     for name in before:
         if name.startswith(("model.", "ema", "optimizer.")):
             assert torch.equal(before[name], after[name]), name
     assert (after["guard.skipped"], after["guard.row"]) == (1, 1)
-    good = trained(made, data[bad + 1 :])
+    good = run_steps(trained_engine, data[bad + 1 :])
     assert all(tensor.isfinite().all() for tensor in good.values()) and good["guard.row"] == 0
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("speed", ["eager", "graph"])
-def test_a_step_never_waits_for_the_device(task: str, speed: str) -> None:
-    data, made = batches(STEPS + 2, task), engine(task, speed=speed)
-    trained(made, data[:STEPS])
+def test_a_step_does_not_synchronize(task: str, speed: str) -> None:
+    data, trained_engine = batches(STEPS + 2, task), engine(task, speed=speed)
+    run_steps(trained_engine, data[:STEPS])
     try:
         torch.cuda.set_sync_debug_mode("error")
         for tensors in data[STEPS:]:
-            made.step(tensors, rate=1e-3)
+            trained_engine.step(tensors, rate=1e-3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.filterwarnings("ignore")  # what torch's compiler says of itself and of the GPU
+@pytest.mark.filterwarnings("ignore")  # messages of torch's compiler
 @pytest.mark.parametrize(("speed", "steps"), [("compile", 3), ("both", WARM_UP + 2)])
-def test_compiled_parts_compute_the_same(
+def test_compiled_steps_equal_eager_steps(
     speed: str,
     steps: int,
     same_steps: Callable[[Engine, Engine, list[dict[str, Tensor]], Recipe], None],
@@ -127,8 +127,8 @@ def test_compiled_parts_compute_the_same(
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
-def test_a_run_on_the_world_goes_on_where_it_stopped(speed: str, tmp_path: Path) -> None:
-    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, execution=speed))
+def test_a_run_on_synthetic_scenes_resumes(speed: str, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, speed=speed))
 
     def state(folder: str, steps: int) -> dict[str, Tensor]:
         chosen = recipe.changed([f"run.steps={steps}"])
@@ -137,14 +137,14 @@ def test_a_run_on_the_world_goes_on_where_it_stopped(speed: str, tmp_path: Path)
         return load(ended.checkpoint).tensors
 
     half, resumed, whole = state("halves", 5), state("halves", 12), state("whole", 12)
-    near(resumed, whole, start=half)
+    assert_near(resumed, whole, start=half)
 
 
-def test_the_share_of_data_is_the_time_that_the_gpu_has_nothing_to_do() -> None:
+def test_the_data_share_is_the_idle_time_of_the_gpu() -> None:
     side, pace = torch.cuda.Stream(), StepTimer(torch.device("cuda"))
 
     def spin(seconds: float) -> None:
-        torch.cuda._sleep(int(seconds * 1e9))  # clock cycles, of about a billionth of a second
+        torch.cuda._sleep(int(seconds * 1e9))  # clock cycles of about a nanosecond
 
     spin(0.001)
     torch.cuda.synchronize()
@@ -152,7 +152,7 @@ def test_the_share_of_data_is_the_time_that_the_gpu_has_nothing_to_do() -> None:
         pace.clear()
         for _ in range(3):
             with pace.waiting():
-                if slow:  # the batch is made on its own stream, which nobody but the step's stream waits for
+                if slow:  # the batch is computed on its own stream, and the step's stream waits for it
                     side.wait_stream(torch.cuda.current_stream())
                     with torch.cuda.stream(side):
                         spin(0.02)

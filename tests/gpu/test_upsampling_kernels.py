@@ -1,4 +1,4 @@
-"""Upsampling by kernels is the plain one, in its gradients too."""
+"""The kernels of convex upsampling and their gradients agree with torch."""
 
 import pytest
 import torch
@@ -7,14 +7,14 @@ from torch import Tensor
 from protoformer.geometry.resizing import convex_upsample
 from protoformer.models.heads.update import kernel_upsample
 
-pytestmark = pytest.mark.usefixtures("kernels_run")
+pytestmark = pytest.mark.usefixtures("requires_kernels")
 
 
-def learned(upsample, field: Tensor, weights: Tensor, factor: int, numbers) -> list[Tensor]:
-    given = [each.clone().requires_grad_() for each in (field, weights)]
-    fine = upsample(*given, factor)
-    arrives = numbers.random(*fine.shape, seed=7, dtype=torch.float32)
-    return [fine.detach(), *torch.autograd.grad(fine, given, arrives)]
+def evaluate(upsample, field: Tensor, weights: Tensor, factor: int, numbers) -> list[Tensor]:
+    leaves = [each.clone().requires_grad_() for each in (field, weights)]
+    fine = upsample(*leaves, factor)
+    gradient = numbers.random(*fine.shape, seed=7, dtype=torch.float32)
+    return [fine.detach(), *torch.autograd.grad(fine, leaves, gradient)]
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,14 @@ def learned(upsample, field: Tensor, weights: Tensor, factor: int, numbers) -> l
     ids=str,
 )
 @pytest.mark.parametrize("factor", [8, 4])
-def test_upsampling_and_its_gradients_are_the_plain_ones(shape, factor, dtype, numbers):
+def test_upsampling_and_its_gradients_equal_torch(shape, factor, dtype, numbers):
     batch, _, height, width = shape
     field = 10 * numbers.random(*shape, seed=0, dtype=torch.float32)
     weights = 3 * numbers.random(batch, 9 * factor**2, height, width, seed=1, dtype=dtype)
-    ours, right = (learned(each, field, weights, factor, numbers) for each in (kernel_upsample, convex_upsample))
-    for mine, expected in zip(ours, right, strict=True):
-        limit = numbers.tolerance[dtype] if mine.dtype == dtype else 1e-5
-        assert mine.shape == expected.shape and numbers.error(mine, expected) < limit
+    actual, expected = (evaluate(each, field, weights, factor, numbers) for each in (kernel_upsample, convex_upsample))
+    for one, other in zip(actual, expected, strict=True):
+        limit = numbers.tolerance[dtype] if one.dtype == dtype else 1e-5
+        assert one.shape == other.shape and numbers.error(one, other) < limit
 
 
 def test_large_logits_choose_one_neighbor(numbers):

@@ -69,8 +69,8 @@ def test_an_explanation_tells_whose_it_is_and_how_much_there_is_of_it(tiny: pf.F
     assert repr(explained) == f"Explanation(flow, 2 images of 48x32 pixels, {layers} layers, not trained)"
     assert repr(explained.first) == f"ImageExplanation(48x32 pixels, {layers} layers)"
     last = explained.first.layer()
-    used = f"{len(last.used)} of {last.count} prototypes have pixels"
-    assert repr(last) == f"LayerExplanation({last.name}, 48x32 pixels, {used}, {last.steps} steps)"
+    used = f"{len(last.used)} of {last.num_prototypes} prototypes have pixels"
+    assert repr(last) == f"LayerExplanation({last.name}, 48x32 pixels, {used}, {last.num_steps} steps)"
 
 
 @pytest.mark.parametrize("task", ["flow", "depth", "track", "stabilize"])

@@ -71,7 +71,7 @@ def test_a_clip_gives_a_video(
     answer = explain_clip(model, ROOM, clip, tmp_path)
     steps = list(model.explain_video(clip))
     kept = sum(step.kept for step in steps[1:]) / 2
-    assert f"; {kept:.0%} of a frame's pixels belong to one that the frame before had." in answer.summary
+    assert f"; {kept:.0%} of a frame's pixels belong to one of the previous frame." in answer.summary
     assert len(list(open_video(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
     with pytest.raises(InputError, match="more than 2 frames"):
         explain_clip(model, Limits(10, 20_000, 2, 60, 1), clip, tmp_path)
@@ -91,7 +91,7 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto((tmp_path / "index.html").as_uri())
     box = tab.locator(".stage").first.bounding_box()
-    tab.select_option("#families", label="12 families of similar ones")
+    tab.select_option("#families", label="12 families of similar prototypes")
     before = tab.evaluate("document.querySelector('canvas').toDataURL()")
     tab.mouse.move(box["x"] + 30.5 / 96 * box["width"], box["y"] + 40.5 / 72 * box["height"])
     number = int(explanation.first.layer().labels()[40, 30])
@@ -99,7 +99,7 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
     words = tab.inner_text("#words")
     assert tab.locator(".stage canvas").count() == 2 and tab.inner_text("#at") == "2 of 2"
     assert words.startswith(f"Prototype {number}: {group.pixels} pixels, {100 * group.share:.1f} % of the image")
-    assert f"moves by ({group.mean[0]:.2f}, {group.mean[1]:.2f}) px" in words and "In the other image: " in words
+    assert f"mean motion ({group.mean[0]:.2f}, {group.mean[1]:.2f}) px" in words and "In the other image: " in words
     assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
     tab.select_option("#layer", "0")
     tab.locator("#step").fill("0")
@@ -133,11 +133,11 @@ def test_the_page_begins_with_moving_parts_and_lights_them_up(
             tab.mouse.move(box["x"] + (column + 0.5) / 96 * box["width"], box["y"] + (row + 0.5) / 72 * box["height"])
             words, number = tab.inner_text("#words"), int(labels[row, column])
             if number < 0:
-                assert words == "Nothing of the first image arrives here."
+                assert words == "No pixel of the first image moves here."
                 continue
             part = found.parts[number]
             assert words.startswith(f"Part {number}: {part.pixels} pixels, {100 * part.share:.1f} % of the image")
-            assert f"moves by ({part.mean[0]:.2f}, {part.mean[1]:.2f}) px" in words
+            assert f"mean motion ({part.mean[0]:.2f}, {part.mean[1]:.2f}) px" in words
             assert "\nPrototypes {} ({} pixels)".format(*part.prototypes[0]) in words
             assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
     tab.select_option("#families", label="every prototype")
@@ -153,7 +153,7 @@ def test_a_page_of_one_image_begins_with_families(
     protoformer.save_explanation(tmp_path, model.explain(two_images[0]))
     tab = browser.new_page()
     tab.goto((tmp_path / "index.html").as_uri())
-    assert tab.locator("#families option:checked").inner_text() == "12 families of similar ones"
+    assert tab.locator("#families option:checked").inner_text() == "12 families of similar prototypes"
     assert tab.get_by_text("moving parts", exact=True).count() == 0
     tab.close()
 

@@ -164,7 +164,7 @@ def _tell_images(explanation: Explanation, layer: str | None, written: list[Path
         "width": shown.size[1],
         "height": shown.size[0],
         "layers": [each.name for each in explanation.first.layers] if layer is None else [layer],
-        "prototypes": shown.count,
+        "prototypes": shown.num_prototypes,
         "with_pixels": len(shown.used),
         "matched": len(explanation.matches(layer)) if explanation.second else None,
         "parts": None if parts is None else len(parts.parts),
@@ -177,7 +177,7 @@ def _tell_images(explanation: Explanation, layer: str | None, written: list[Path
     matched = "" if summary["matched"] is None else f", {summary['matched']} of them matched in the second image"
     moving = "" if parts is None else f"; {format_count(len(parts.parts), 'moving part')}"
     print(
-        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.count} prototypes of layer "
+        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.num_prototypes} prototypes of layer "
         f"{shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
     )
 

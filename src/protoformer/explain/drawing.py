@@ -1,92 +1,97 @@
-"""Explanations as pictures: every pixel in the color of its prototype, the same one wherever the prototype is."""
+"""Images of explanations: pixels tinted by prototype or moving part."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protoformer.explain.groups import at_pixels
+from protoformer.explain.groups import cells_to_pixels
 from protoformer.explain.result import Explanation
 from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
 from protoformer.viz.images import Pixels, distinct_colors, draw_gray, frame_pixels, label_colors, to_uint8
 
 STRENGTH = 0.6
-"""How much of a pixel is the color of its prototype; the rest is the image."""
+"""Weight of the color of a pixel's label; the rest is the image."""
 
 
 def prototype_colors(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Tensor]:
-    """Of each image, the color of every prototype in a layer: K x 3 in [0, 1].
+    """Return the colors of the prototypes of a layer, for each image: K x 3 in [0, 1].
 
-    By number, so that they are the same in every run; prototypes beside one another in the grid that they were pooled
-    from have different hues. In the second image a prototype that is matched has the color of its match, any other is
-    a gray. families: similar prototypes share a color, so that about so many are left; None: each has its own.
+    Colors depend on the index, so that they are the same in every run, and neighbors in the pooling grid have different
+    hues. In the second image, matched prototypes have the color of their match, and others are gray.
+
+    Args:
+        explanation: The explanation.
+        layer: Name of the layer; None: the last.
+        families: Number of families of similar prototypes that share a color; None: every prototype has its own.
     """
-    of_first = explanation.first.layer(layer)
-    own = distinct_colors(of_first.count)
+    first_layer = explanation.first.layer(layer)
+    colors = distinct_colors(first_layer.num_prototypes)
     if families is not None:
-        own = own[of_first.families(families)]
+        colors = colors[first_layer.families(families)]
     if explanation.second is None:
-        return [own]
-    shades = 0.25 + 0.5 * ((torch.arange(of_first.count).float() * 0.61803399) % 1)
-    other = shades[:, None].repeat(1, 3)
+        return [colors]
+    shades = 0.25 + 0.5 * ((torch.arange(first_layer.num_prototypes).float() * 0.61803399) % 1)
+    second_colors = shades[:, None].repeat(1, 3)
     for match in explanation.matches(layer):
-        other[match.second] = own[match.first]
-    return [own, other]
+        second_colors[match.second] = colors[match.first]
+    return [colors, second_colors]
 
 
 def draw_groups(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Pixels]:
-    """Each image with every pixel tinted by its prototype after the last step of EM: uint8 H x W x 3."""
+    """Tint each image by the final prototype of each pixel: uint8, H x W x 3."""
     colors = prototype_colors(explanation, layer, families)
     return [
-        tint_image(to_uint8(each.image), each.layer(layer).labels(), own)
-        for each, own in zip(explanation.images, colors, strict=True)
+        tint_image(to_uint8(image.image), image.layer(layer).labels(), image_colors)
+        for image, image_colors in zip(explanation.images, colors, strict=True)
     ]
 
 
 def part_colors(count: int) -> Tensor:
-    """The color of each part by its number, and at the end black for what is in none: (count + 1) x 3 in [0, 1]."""
+    """Return the color of each moving part and, last, black for pixels of no part: (count + 1) x 3 in [0, 1]."""
     return torch.cat((distinct_colors(count), torch.zeros(1, 3, dtype=torch.float32)))
 
 
 def draw_parts(explanation: Explanation, layer: str | None = None) -> list[Pixels]:
-    """Both images with every pixel tinted by the part that it moves with, outlined: uint8 H x W x 3.
+    """Tint and outline the moving parts in both images: uint8, H x W x 3; empty without flow.
 
-    A part has one color in both. Dark in the second is where none of the first image arrives. Empty without a flow.
+    A part has the same color in both. Pixels of the second image that no pixel of the first moves to are dark.
     """
-    found = explanation.parts(layer)
-    if found is None:
+    moving = explanation.parts(layer)
+    if moving is None:
         return []
-    colors, shown = part_colors(len(found.parts)), []
-    for image, labels in zip(explanation.images, (found.labels, found.second), strict=True):
-        painted = tint_image(to_uint8(image.image), labels, colors)
-        painted[boundaries(labels).numpy()] //= 3
-        shown.append(painted)
-    return shown
+    colors, drawn = part_colors(len(moving.parts)), []
+    for image, labels in zip(explanation.images, (moving.labels, moving.second), strict=True):
+        tinted = tint_image(to_uint8(image.image), labels, colors)
+        tinted[boundaries(labels).numpy()] //= 3
+        drawn.append(tinted)
+    return drawn
 
 
 def draw_em_steps(explanation: Explanation, layer: str | None = None) -> Pixels:
-    """The first image after every step of EM, from the pooled start on the left: uint8 H x (N + 1) W x 3."""
-    chosen, image = explanation.first.layer(layer), to_uint8(explanation.first.image)
-    colors = distinct_colors(chosen.count)
-    return np.concatenate([tint_image(image, chosen.labels(step), colors) for step in range(chosen.steps + 1)], axis=1)
+    """Draw the first image after every EM step side by side, the pooled start first: uint8, H x (N + 1) W x 3."""
+    first_layer, image = explanation.first.layer(layer), to_uint8(explanation.first.image)
+    colors = distinct_colors(first_layer.num_prototypes)
+    steps = range(first_layer.num_steps + 1)
+    return np.concatenate([tint_image(image, first_layer.labels(step), colors) for step in steps], axis=1)
 
 
 def draw_memberships(explanation: Explanation, prototype: int, layer: str | None = None) -> Pixels:
-    """How much of each pixel of the first image belongs to a prototype, white being the most there is: uint8 H x W."""
-    chosen = explanation.first.layer(layer)
-    soft = chosen.membership(prototype)
-    fine = at_pixels(soft, chosen.size, chosen.seen, chosen.trace.stride)
+    """Draw the soft membership of the first image's pixels in a prototype, white at its maximum: uint8, H x W."""
+    first_layer = explanation.first.layer(layer)
+    membership = first_layer.membership(prototype)
+    fine = cells_to_pixels(membership, first_layer.size, first_layer.input_size, first_layer.trace.stride)
     return draw_gray(fine / fine.max().clamp_min(1e-12))
 
 
-def draw_prototype_frame(step: PrototypeFrame) -> Pixels:
-    """A frame of a clip tinted by its families of prototypes, which keep their colors all along: H x W x 3."""
-    shown, places = step.families.unique(return_inverse=True)
-    return tint_image(frame_pixels(step.image), places, label_colors(shown.tolist()))
+def draw_prototype_frame(frame: PrototypeFrame) -> Pixels:
+    """Tint a frame of a clip by families of prototypes, which keep their colors through the clip: H x W x 3."""
+    families, indices = frame.families.unique(return_inverse=True)
+    return tint_image(frame_pixels(frame.image), indices, label_colors(families.tolist()))
 
 
 def tint_image(image: Pixels, labels: Tensor, colors: Tensor, strength: float = STRENGTH) -> Pixels:
-    """An image (H x W x 3) in gray, tinted by the colors (n x 3 in [0, 1]) of its labels (H x W): uint8 H x W x 3."""
+    """Tint a gray version of an image (H x W x 3) by the colors (n x 3 in [0, 1]) of its labels: uint8, H x W x 3."""
     gray = image.astype(np.float32).mean(axis=2, keepdims=True)
     paint = (colors * 255).numpy().astype(np.float32)[labels.numpy()]
     return np.asarray(((1 - strength) * gray + strength * paint).round().clip(0, 255), dtype=np.uint8)

@@ -12,16 +12,20 @@ from protoformer.geometry.warps import pixel_grid
 from protoformer.models.prototyping import Prototypes
 
 FAMILIES = 12
-"""Families of similar prototypes that still can be told apart at a glance."""
+"""Default number of families of similar prototypes, few enough to tell their colors apart."""
 
 
 @dataclass(frozen=True)
 class Group:
     """The pixels of one prototype.
 
-    prototype: its number, from 0, row by row in the grid it was pooled from. pixels, share: of the image's. center:
-    (x, y), pixels, the mean of where they are. mean: of their values, (u, v) in pixels for a flow, (meters,) for a
-    depth; empty where there are none. spread: the root of the mean squared distance from it, in the same unit.
+    Attributes:
+        prototype: Its index, in row-major order of the grid that it was pooled from.
+        pixels: Number of pixels.
+        share: Fraction of the image's pixels.
+        center: Mean position (x, y), pixels.
+        mean: Mean value: flow (u, v) in pixels, or depth in meters; empty without values.
+        spread: Root mean squared distance of the values from their mean, in the same unit.
     """
 
     prototype: int
@@ -34,72 +38,88 @@ class Group:
 
 @dataclass(frozen=True)
 class Match:
-    """A prototype of a first image and one of a second, each the other's most similar; similarity: their cosine."""
+    """A prototype of the first image and one of the second that are mutually most similar, and their cosine."""
 
     first: int
     second: int
     similarity: float
 
 
-def at_pixels(labels: Tensor, size: tuple[int, int], seen: tuple[int, int], stride: int) -> Tensor:
-    """A map of cells, h x w, at the pixels of an image of (H, W) = size: H x W.
+def cells_to_pixels(cells: Tensor, size: tuple[int, int], input_size: tuple[int, int], stride: int) -> Tensor:
+    """Upsample a map of cells, h x w, to the pixels of an image by nearest neighbor.
 
-    seen: the (height, width) at which the network saw the image. A cell is stride x stride pixels of that.
+    Args:
+        cells: h x w; a cell is stride x stride pixels of the network's input.
+        size: (H, W) of the image.
+        input_size: (height, width) of the network's input, a resized version of the image.
+        stride: Side of a cell.
+
+    Returns:
+        H x W.
     """
-    places = []
-    for length, shown, cells in zip(size, seen, labels.shape, strict=True):
-        centers = (torch.arange(length, device=labels.device).float() + 0.5) * (shown / length)
-        places.append((centers / stride).long().clamp(max=cells - 1))
-    return labels[places[0]][:, places[1]]
+    indices = []
+    for length, input_length, count in zip(size, input_size, cells.shape, strict=True):
+        centers = (torch.arange(length, device=cells.device).float() + 0.5) * (input_length / length)
+        indices.append((centers / stride).long().clamp(max=count - 1))
+    return cells[indices[0]][:, indices[1]]
 
 
-def group_cells(found: Prototypes, seen: tuple[int, int], stride: int) -> Tensor:
-    """The prototype of each cell of a batch's first image, (height, width) = seen without its padding: h x w, int64."""
-    rows, columns = (-(-side // stride) for side in seen)
-    return found.owners[0].view(found.size)[:rows, :columns].cpu()
+def assignment_map(prototypes: Prototypes, input_size: tuple[int, int], stride: int) -> Tensor:
+    """Return the prototype of each cell of the first image of a batch, without padding: h x w, int64, on the CPU."""
+    rows, columns = (-(-side // stride) for side in input_size)
+    return prototypes.owners[0].view(prototypes.size)[:rows, :columns].cpu()
 
 
 def extract_groups(labels: Tensor, values: Tensor | None = None) -> tuple[Group, ...]:
-    """Of every prototype that has pixels, in rising order. labels: H x W, int64; values: C x H x W."""
+    """Describe the groups of all labels with pixels, in ascending order; labels: H x W, int64; values: C x H x W."""
     height, width = labels.shape
     flat = labels.flatten()
     counts = torch.bincount(flat)
-    number = torch.arange(height * width, device=labels.device)
-    parts = [(number % width).double()[None], torch.div(number, width, rounding_mode="floor").double()[None]]
+    index = torch.arange(height * width, device=labels.device)
+    terms = [(index % width).double()[None], torch.div(index, width, rounding_mode="floor").double()[None]]
     if values is not None:
-        chosen = values.flatten(1).double().to(labels.device)
-        parts += [chosen, chosen.square().sum(dim=0, keepdim=True)]
-    stacked = torch.cat(parts)
+        flat_values = values.flatten(1).double().to(labels.device)
+        terms += [flat_values, flat_values.square().sum(dim=0, keepdim=True)]
+    stacked = torch.cat(terms)
     sums = torch.zeros(len(counts), len(stacked), dtype=torch.float64, device=labels.device)
     means = (sums.index_add_(0, flat, stacked.T) / counts.clamp_min(1)[:, None]).tolist()
-    found = []
+    groups = []
     for prototype, pixels in enumerate(counts.tolist()):
         if pixels:
-            x, y, *told = means[prototype]
-            mean = tuple(told[:-1])
-            spread = max(0.0, told[-1] - sum(each**2 for each in mean)) ** 0.5 if told else None
-            found.append(Group(prototype, pixels, pixels / flat.numel(), (x, y), mean, spread))
-    return tuple(found)
+            x, y, *moments = means[prototype]
+            mean = tuple(moments[:-1])
+            spread = max(0.0, moments[-1] - sum(value**2 for value in mean)) ** 0.5 if moments else None
+            groups.append(Group(prototype, pixels, pixels / flat.numel(), (x, y), mean, spread))
+    return tuple(groups)
 
 
 def mutual_matches(first: Tensor, second: Tensor, used: tuple[Tensor, Tensor]) -> tuple[Match, ...]:
-    """Prototypes of two images (K x C each) that are each other's most similar by cosine, in rising order of the first.
+    """Match prototypes of two images that are each other's most similar by cosine, in ascending order of the first.
 
-    used: numbers of those, in each image, that have pixels; the others match nothing.
+    Args:
+        first: K x C.
+        second: K x C.
+        used: Indices of the prototypes with pixels in each image; only these are matched.
     """
     cosines = F.normalize(first[used[0]].float(), dim=1) @ F.normalize(second[used[1]].float(), dim=1).T
-    to, back = cosines.argmax(dim=1), cosines.argmax(dim=0)
-    ours = torch.arange(len(to), device=to.device)
-    mutual = back[to] == ours
+    forward, backward = cosines.argmax(dim=1), cosines.argmax(dim=0)
+    index = torch.arange(len(forward), device=forward.device)
+    mutual = index[backward[forward] == index].tolist()
     return tuple(
-        Match(int(used[0][one]), int(used[1][to[one]]), float(cosines[one, to[one]])) for one in ours[mutual].tolist()
+        Match(int(used[0][one]), int(used[1][forward[one]]), float(cosines[one, forward[one]])) for one in mutual
     )
 
 
 def cluster_groups(centers: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Prototypes (K x C) joined until `count` are left, those first that point the same way and have few pixels.
+    """Join prototypes to `count` families, those of similar direction and few pixels first.
 
-    labels: h x w, int64. Returns the lowest number in the family of each: K, int64.
+    Args:
+        centers: K x C.
+        labels: h x w, int64.
+        count: Number of families.
+
+    Returns:
+        The lowest index in the family of each prototype: K, int64.
     """
     if count < 1:
         raise InputError(f"prototypes cannot be sorted into {count} families; give a whole number, 1 or more.")
@@ -108,100 +128,113 @@ def cluster_groups(centers: Tensor, labels: Tensor, count: int) -> Tensor:
     return owners(len(centers), joins[: max(0, len(centers) - count)])
 
 
-LEAST_SCORE = 0.6
-"""Of cosine plus overlap, which reach 2 together: with less a prototype is a new one."""
+MIN_SCORE = 0.6
+"""Smallest `match_scores`, at most 2, at which a prototype continues one of the previous frame."""
 NO_MATCH = -1
-"""The identity, and the family, of a prototype without pixels."""
+"""Identity and family of a prototype without pixels."""
 
 
-class Identities:
-    """Follows prototypes through a clip: hand it every frame's in turn, and it says which they are.
+class PrototypeTracker:
+    """Assigns identities to the prototypes of a clip, frame by frame.
 
-    Prototypes of the first frame are called by their number; one that continues none of those before gets a number
-    that nobody had. One without pixels has no identity. Nothing is drawn by chance, so a clip gives the same numbers
-    every time; who is gone is forgotten, so memory does not grow with the clip.
+    In the first frame the identity of a prototype is its index. One that continues a prototype of the previous frame
+    keeps its identity, any other gets a new one, and one without pixels has none. Results are deterministic, and memory
+    does not grow with the clip.
 
-    count: into how many families of similar prototypes those of the first frame are sorted; None: none. families: of
-    the latest frame, the number of each prototype's family, K, int64; a new one joins the most similar that continues,
-    and where none continues, as after a cut, all are sorted as in a first frame.
+    Args:
+        num_families: Number of families of similar prototypes in the first frame; None: one for each prototype. A new
+            prototype joins the family of the most similar one that continues; if none continues, as after a cut,
+            families are computed as in a first frame.
     """
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, num_families: int | None = None) -> None:
         self.families = torch.empty(0, dtype=torch.int64)
-        self._count = count
+        """Family of each prototype of the latest frame: K, int64."""
+        self._num_families = num_families
         self._family_of: dict[int, int] = {}
-        self._before: tuple[Tensor, Tensor, Tensor] | None = None
-        self._next = 0
+        self._previous: tuple[Tensor, Tensor, Tensor] | None = None
+        self._next_identity = 0
 
-    def follow(self, centers: Tensor, labels: Tensor, flow: Tensor | None = None) -> Tensor:
-        """The identity of each prototype of a frame: K, int64, NOBODY for those without pixels.
+    def update(self, centers: Tensor, labels: Tensor, flow: Tensor | None = None) -> Tensor:
+        """Return the identity of each prototype of the next frame: K, int64, `NO_MATCH` for those without pixels.
 
-        centers: K x C; labels: h x w, int64, the prototype of each cell; flow: 2 x h x w, cells, from the frame before
-        to this one; None in the first frame.
+        Args:
+            centers: K x C.
+            labels: h x w, int64, the prototype of each cell.
+            flow: 2 x h x w, cells, from the previous frame to this one; None in the first frame.
         """
         count = len(centers)
         used = torch.bincount(labels.flatten(), minlength=count) > 0
-        if self._before is None or flow is None:
+        if self._previous is None or flow is None:
             identities = torch.where(used, torch.arange(count), NO_MATCH)
-            self._next = max(self._next, count)
+            self._next_identity = max(self._next_identity, count)
         else:
-            score = match_scores(self._before[:2], (centers, labels), flow)
-            identities = self._continued(score, self._before[2], used)
-        self._sort(centers, labels, identities)
-        self._before = (centers, labels, identities)
+            score = match_scores(self._previous[:2], (centers, labels), flow)
+            identities = self._match(score, self._previous[2], used)
+        self._update_families(centers, labels, identities)
+        self._previous = (centers, labels, identities)
         return identities
 
-    def _sort(self, centers: Tensor, labels: Tensor, identities: Tensor) -> None:
-        """Find the family of each prototype."""
-        if self._count is None:
+    def _update_families(self, centers: Tensor, labels: Tensor, identities: Tensor) -> None:
+        if self._num_families is None:
             self.families = identities
             return
-        known = self._family_of
+        family_of = self._family_of
         names = identities.tolist()
-        old = [place for place, name in enumerate(names) if name in known]
-        if old:
-            cosines = F.normalize(centers.float(), dim=1) @ F.normalize(centers[old].float(), dim=1).T
-            likest = [names[old[place]] for place in cosines.argmax(dim=1).tolist()]
-            families = [known[name if name in known else like] for name, like in zip(names, likest, strict=True)]
+        continued = [index for index, name in enumerate(names) if name in family_of]
+        if continued:
+            cosines = F.normalize(centers.float(), dim=1) @ F.normalize(centers[continued].float(), dim=1).T
+            similar = [names[continued[index]] for index in cosines.argmax(dim=1).tolist()]
+            families = [
+                family_of[name if name in family_of else other] for name, other in zip(names, similar, strict=True)
+            ]
         else:
-            families = cluster_groups(centers, labels, self._count).tolist()
+            families = cluster_groups(centers, labels, self._num_families).tolist()
         self.families = torch.where(identities == NO_MATCH, NO_MATCH, torch.tensor(families))
         self._family_of = {name: family for name, family in zip(names, families, strict=True) if name != NO_MATCH}
 
-    def _continued(self, score: Tensor, before: Tensor, used: Tensor) -> Tensor:
-        """Pair off prototypes, the best score first. used: K, bool, which have pixels."""
+    def _match(self, score: Tensor, previous: Tensor, used: Tensor) -> Tensor:
+        """Match prototypes greedily, the highest score first; used: K, bool, those with pixels."""
         identities = torch.full((score.shape[1],), NO_MATCH)
         free = set(range(len(score)))
         values, order = score.flatten().sort(descending=True, stable=True)
-        for value, place in zip(values.tolist(), order.tolist(), strict=True):
-            one, other = divmod(place, score.shape[1])
-            if value < LEAST_SCORE or not free:
+        for value, index in zip(values.tolist(), order.tolist(), strict=True):
+            one, other = divmod(index, score.shape[1])
+            if value < MIN_SCORE or not free:
                 break
             if one in free and identities[other] == NO_MATCH:
-                identities[other] = before[one]
+                identities[other] = previous[one]
                 free.discard(one)
-        fresh = (used & (identities == NO_MATCH)).nonzero().flatten()
-        identities[fresh] = torch.arange(self._next, self._next + len(fresh))
-        self._next += len(fresh)
+        new = (used & (identities == NO_MATCH)).nonzero().flatten()
+        identities[new] = torch.arange(self._next_identity, self._next_identity + len(new))
+        self._next_identity += len(new)
         return identities
 
 
-def match_scores(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], flow: Tensor) -> Tensor:
-    """How well each prototype of a frame continues each of the frame before: K x K, at most 2.
+def match_scores(previous: tuple[Tensor, Tensor], current: tuple[Tensor, Tensor], flow: Tensor) -> Tensor:
+    """Score how well each prototype of a frame continues each of the previous frame.
 
-    The cosine of the two, plus how much their pixels overlap, as intersection over union, once those of the frame
-    before have moved along the flow (2 x h x w, cells). before, after: centers (K x C) and labels (h x w) of each.
-    Prototypes without pixels continue nothing and nothing continues them: their score is -inf.
+    The score is the cosine plus the overlap of their pixels (intersection over union), those of the previous frame
+    moved along the flow. It is -inf for prototypes without pixels.
+
+    Args:
+        previous: Centers (K x C) and labels (h x w) of the previous frame.
+        current: The same of the current frame.
+        flow: 2 x h x w, cells.
+
+    Returns:
+        K x K, at most 2.
     """
-    (old, old_labels), (new, new_labels) = before, after
+    (old, old_labels), (new, new_labels) = previous, current
     height, width = new_labels.shape
     target = (pixel_grid(height, width) + flow).round().long()
-    lands = (target[0] >= 0) & (target[0] < width) & (target[1] >= 0) & (target[1] < height)
-    met = new_labels[target[1][lands], target[0][lands]]
-    shared = torch.bincount(old_labels[lands] * len(new) + met, minlength=len(old) * len(new)).view(len(old), len(new))
-    moved = torch.bincount(old_labels[lands], minlength=len(old))
-    there = torch.bincount(new_labels.flatten(), minlength=len(new))
-    overlap = shared.float() / (moved[:, None] + there - shared).clamp_min(1)
+    inside = (target[0] >= 0) & (target[0] < width) & (target[1] >= 0) & (target[1] < height)
+    new_at_target = new_labels[target[1][inside], target[0][inside]]
+    pairs = old_labels[inside] * len(new) + new_at_target
+    shared = torch.bincount(pairs, minlength=len(old) * len(new)).view(len(old), len(new))
+    moved = torch.bincount(old_labels[inside], minlength=len(old))
+    sizes = torch.bincount(new_labels.flatten(), minlength=len(new))
+    overlap = shared.float() / (moved[:, None] + sizes - shared).clamp_min(1)
     cosines = F.normalize(old.float(), dim=1) @ F.normalize(new.float(), dim=1).T
-    alive = (torch.bincount(old_labels.flatten(), minlength=len(old)) > 0)[:, None] & (there > 0)
-    return torch.where(alive, cosines + overlap, -torch.inf)
+    have_pixels = (torch.bincount(old_labels.flatten(), minlength=len(old)) > 0)[:, None] & (sizes > 0)
+    return torch.where(have_pixels, cosines + overlap, -torch.inf)

@@ -1,4 +1,4 @@
-"""An explanation as one html page that holds all it shows, and as a folder of files."""
+"""An explanation as a self-contained HTML page, and as a folder of files."""
 
 import json
 import os
@@ -29,7 +29,7 @@ STYLE = """
 .stage canvas { position: absolute; left: 0; top: 0; image-rendering: pixelated; pointer-events: none }
 .stage i { position: absolute; width: 11px; height: 11px; margin: -6px 0 0 -6px; border: 2px solid #fff;
   border-radius: 50%; box-shadow: 0 0 0 1.5px #000; pointer-events: none }
-#told { display: flex; gap: .9rem; align-items: center; min-height: 6.4rem; margin: .9rem 0 0; padding: .6rem 1rem;
+#info { display: flex; gap: .9rem; align-items: center; min-height: 6.4rem; margin: .9rem 0 0; padding: .6rem 1rem;
   background: var(--tint); border-radius: 4px; font-variant-numeric: tabular-nums; white-space: pre-line }
 #swatch { flex: 0 0 2.6rem; height: 2.6rem; border-radius: 4px }
 """
@@ -37,26 +37,26 @@ STYLE = """
 BODY = """
 <div class="controls">
 <label>Layer <select id="layer"></select></label>
-<label>Step of EM <input id="step" type="range" min="0"> <output id="at"></output></label>
+<label>EM step <input id="step" type="range" min="0"> <output id="at"></output></label>
 <label>Colors <select id="families"></select></label>
 <label>Strength <input id="strength" type="range" min="0" max="100" value="60"></label>
 </div>
 <div class="stages" id="stages"></div>
-<div id="told"><span id="swatch"></span><span id="words" aria-live="polite"></span></div>
+<div id="info"><span id="swatch"></span><span id="words" aria-live="polite"></span></div>
 """
 
 SCRIPT = """
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const at = (id) => document.getElementById(id);
-const PARTS = -1, PROTOTYPES_TOLD = 6;
-const partsHint = 'Move the mouse over a picture: what moves as one with the pixel under it lights up in both.\\n' +
-  'A click holds the part; another lets it go. Choose other colors to see the prototypes themselves.';
-const hint = 'Move the mouse over a picture: the group of pixels under it lights up, dimmer its family, and in ' +
-  'another picture its match. Rings are its pixels that are nearest to the prototype.\\n' +
-  'A click holds the group; another lets it go.';
+const PARTS = -1, MAX_LISTED = 6;
+const partsHint = 'Move the mouse over an image to highlight the moving part under it in both images.\\n' +
+  'Click to keep it selected; click again to release it. Choose other colors to see the prototypes themselves.';
+const hint = 'Move the mouse over an image to highlight the group of pixels under it, its family (dimmer), and its ' +
+  'match in the other image. Rings mark the pixels most similar to the prototype.\\n' +
+  'Click to keep it selected; click again to release it.';
 const DARKNESS = 160, FAMILY_DARKNESS = 100;
-let held = null, shown = null;
+let pinned = null, shown = null;
 const decoded = new Map();
 const cells = (layer, image, step) => {
   const key = `${layer}/${image}/${step}`;
@@ -67,7 +67,7 @@ const cells = (layer, image, step) => {
   }
   return decoded.get(key);
 };
-const unrolled = (layer, image) => {
+const partMap = (layer, image) => {
   const key = `${layer}/${image}/parts`;
   if (!decoded.has(key)) {
     const { rows, columns, maps, groups } = data.layers[layer].parts, map = new Uint16Array(rows * columns);
@@ -79,31 +79,31 @@ const unrolled = (layer, image) => {
   }
   return decoded.get(key);
 };
-const chosen = () => {
+const selection = () => {
   const layer = Number(at('layer').value);
   return { layer, step: Number(at('step').value), of: data.layers[layer], families: Number(at('families').value) };
 };
-const drawn = (image) => {
-  const { layer, step, of, families } = chosen(), part = of.images[image];
+const layerMap = (image) => {
+  const { layer, step, of, families } = selection(), part = of.images[image];
   if (families === PARTS) {
     const { rows, columns, colors } = of.parts;
-    return { map: unrolled(layer, image), rows, columns, across: 1, down: 1, colors };
+    return { map: partMap(layer, image), rows, columns, across: 1, down: 1, colors };
   }
-  const [down, across] = [part.rows, part.columns].map((count, side) => count * of.stride / part.seen[side]);
+  const [down, across] = [part.rows, part.columns].map((count, side) => count * of.stride / part.inputSize[side]);
   return { map: cells(layer, image, step), rows: part.rows, columns: part.columns, across, down,
     colors: of.colors[families][image] };
 };
 const partner = (of, image, number) => {
-  if (chosen().families === PARTS) return { number };
-  const match = of.matches.find((each) => each[image] === number);
+  if (selection().families === PARTS) return { number };
+  const match = of.matches.find((pair) => pair[image] === number);
   return match ? { number: match[1 - image], similarity: match[2] } : null;
 };
-const rgb = (text) => [1, 3, 5].map((place) => parseInt(text.slice(place, place + 2), 16));
+const rgb = (text) => [1, 3, 5].map((index) => parseInt(text.slice(index, index + 2), 16));
 const paint = () => {
-  const { step, of, families } = chosen();
+  const { step, of, families } = selection();
   const strength = 2.55 * Number(at('strength').value);
   document.querySelectorAll('.stage').forEach((stage, image) => {
-    const { map, rows, columns, across, down, colors: own } = drawn(image), canvas = stage.querySelector('canvas');
+    const { map, rows, columns, across, down, colors: own } = layerMap(image), canvas = stage.querySelector('canvas');
     canvas.width = columns;
     canvas.height = rows;
     canvas.style.width = `${100 * across}%`;
@@ -111,12 +111,12 @@ const paint = () => {
     const colors = own.map(rgb);
     const lit = shown === null ? null : shown.image === image ? shown.number :
       (partner(of, shown.image, shown.number) || { number: -1 }).number;
-    const pen = canvas.getContext('2d'), picture = pen.createImageData(columns, rows);
+    const context = canvas.getContext('2d'), pixels = context.createImageData(columns, rows);
     const family = lit === null || lit < 0 ? null : own[lit];
     const paints = colors.map((color, number) => lit === null ? [...color, strength] :
       number === lit ? [...color, strength * 0.7] : [10, 14, 20, own[number] === family ? FAMILY_DARKNESS : DARKNESS]);
-    map.forEach((number, cell) => picture.data.set(paints[number], 4 * cell));
-    pen.putImageData(picture, 0, 0);
+    map.forEach((number, cell) => pixels.data.set(paints[number], 4 * cell));
+    context.putImageData(pixels, 0, 0);
     stage.querySelectorAll('i').forEach((mark) => mark.remove());
     stage.parentElement.querySelector('figcaption').textContent = caption(image, families);
     const ringed = families !== PARTS && lit !== null && step === of.steps;
@@ -126,44 +126,45 @@ const paint = () => {
       mark.style.top = `${100 * (y + 0.5) / data.images[image].height}%`;
     }
   });
-  tell();
+  describe();
 };
+const spread = (group) => `spread ${group.spread.toFixed(2)}`;
 const values = (group) => group.mean.length === 2 ?
-  `moves by (${group.mean.map((part) => part.toFixed(2)).join(', ')}) ${data.unit}, spread ${group.spread.toFixed(2)}` :
-  group.mean.length === 1 ? `${group.mean[0].toFixed(2)} ${data.unit} away, spread ${group.spread.toFixed(2)}` : '';
+  `mean motion (${group.mean.map((each) => each.toFixed(2)).join(', ')}) ${data.unit}, ${spread(group)}` :
+  group.mean.length === 1 ? `mean depth ${group.mean[0].toFixed(2)} ${data.unit}, ${spread(group)}` : '';
 const about = (name, group) => `${name}: ${group.pixels} pixels, ${(100 * group.share).toFixed(1)} % of the image, ` +
-  `around (${group.center.map((part) => part.toFixed(0)).join(', ')}); ${values(group)}`;
-const tellPart = (of) => {
+  `center (${group.center.map((part) => part.toFixed(0)).join(', ')}); ${values(group)}`;
+const describePart = (of) => {
   const part = of.parts.groups[shown.number];
-  if (!part) { at('words').textContent = 'Nothing of the first image arrives here.'; return; }
-  const told = part.prototypes.slice(0, PROTOTYPES_TOLD).map(([number, pixels]) => `${number} (${pixels} pixels)`);
-  const more = part.prototypes.length - told.length;
-  at('words').textContent = about(`Part ${part.part}`, part) + '\\nPrototypes ' + told.join(', ') +
+  if (!part) { at('words').textContent = 'No pixel of the first image moves here.'; return; }
+  const listed = part.prototypes.slice(0, MAX_LISTED).map(([number, pixels]) => `${number} (${pixels} pixels)`);
+  const more = part.prototypes.length - listed.length;
+  at('words').textContent = about(`Part ${part.part}`, part) + '\\nPrototypes ' + listed.join(', ') +
     (more ? ` and ${more} more` : '');
 };
 const caption = (image, families) => data.images.length < 2 ? 'The image' : !image ? 'First image' :
-  families === PARTS ? 'Second image: the same parts, moved along the flow; dark where none arrives' :
+  families === PARTS ? 'Second image: the same parts, moved along the flow; dark where no pixel arrives' :
     'Second image: matched groups have the color of their match, others are gray';
-const tell = () => {
-  const { step, of, families } = chosen();
+const describe = () => {
+  const { step, of, families } = selection();
   at('step').disabled = families === PARTS;
-  at('at').textContent = families === PARTS ? 'the last' : step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
-  at('swatch').style.background = shown ? drawn(shown.image).colors[shown.number] : 'transparent';
+  at('at').textContent = families === PARTS ? 'last' : step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
+  at('swatch').style.background = shown ? layerMap(shown.image).colors[shown.number] : 'transparent';
   if (!shown) { at('words').textContent = families === PARTS ? partsHint : hint; return; }
-  if (families === PARTS) { tellPart(of); return; }
+  if (families === PARTS) { describePart(of); return; }
   const group = of.images[shown.image].groups[step].find((each) => each.prototype === shown.number);
-  if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels here.`; return; }
+  if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels after this step.`; return; }
   const other = partner(of, shown.image, shown.number);
   const matched = data.images.length < 2 ? '' : other ?
     `\\nIn the other image: prototype ${other.number}, cosine ${other.similarity.toFixed(2)}` :
     '\\nIn the other image: no match';
   at('words').textContent = about(`Prototype ${shown.number}`, group) + matched;
 };
-const under = (event, stage, image) => {
-  const { map, rows, columns, across, down } = drawn(image), box = stage.getBoundingClientRect();
-  const place = (share, whole, count) => Math.min(count - 1, Math.max(0, Math.floor(share / whole * count)));
-  const column = place((event.clientX - box.left) / box.width, across, columns);
-  const row = place((event.clientY - box.top) / box.height, down, rows);
+const labelAt = (event, stage, image) => {
+  const { map, rows, columns, across, down } = layerMap(image), box = stage.getBoundingClientRect();
+  const cell = (share, whole, count) => Math.min(count - 1, Math.max(0, Math.floor(share / whole * count)));
+  const column = cell((event.clientX - box.left) / box.width, across, columns);
+  const row = cell((event.clientY - box.top) / box.height, down, rows);
   return { image, number: map[row * columns + column] };
 };
 const same = (one, other) => one && other && one.image === other.image && one.number === other.number;
@@ -171,20 +172,20 @@ data.images.forEach((each, image) => {
   const figure = at('stages').appendChild(document.createElement('figure'));
   const stage = figure.appendChild(document.createElement('div'));
   stage.className = 'stage';
-  const picture = stage.appendChild(document.createElement('img'));
-  picture.alt = image ? 'second image' : 'first image';
-  picture.src = each.address;
+  const img = stage.appendChild(document.createElement('img'));
+  img.alt = image ? 'second image' : 'first image';
+  img.src = each.address;
   stage.appendChild(document.createElement('canvas'));
   figure.appendChild(document.createElement('figcaption'));
   stage.addEventListener('mousemove', (event) => {
-    const found = under(event, stage, image);
-    if (!held && !same(found, shown)) { shown = found; paint(); }
+    const label = labelAt(event, stage, image);
+    if (!pinned && !same(label, shown)) { shown = label; paint(); }
   });
-  stage.addEventListener('mouseleave', () => { if (!held) { shown = null; paint(); } });
+  stage.addEventListener('mouseleave', () => { if (!pinned) { shown = null; paint(); } });
   stage.addEventListener('click', (event) => {
-    const found = under(event, stage, image);
-    held = held ? null : found;
-    shown = found;
+    const label = labelAt(event, stage, image);
+    pinned = pinned ? null : label;
+    shown = label;
     paint();
   });
 });
@@ -195,21 +196,22 @@ data.layers.forEach((each, number) => {
 const moving = data.layers.every((each) => each.parts);
 if (moving) at('families').add(new Option('moving parts', PARTS));
 data.families.forEach((count, number) => {
-  at('families').add(new Option(count === null ? 'every prototype' : `${count} families of similar ones`, number));
+  const text = count === null ? 'every prototype' : `${count} families of similar prototypes`;
+  at('families').add(new Option(text, number));
 });
 const relayer = () => {
-  held = shown = null;
-  at('step').max = chosen().of.steps;
-  at('step').value = chosen().of.steps;
+  pinned = shown = null;
+  at('step').max = selection().of.steps;
+  at('step').value = selection().of.steps;
   paint();
 };
 at('layer').value = data.layers.length - 1;
 at('families').value = moving ? PARTS : data.families.indexOf(12);
-let parted = moving;
+let showsParts = moving;
 at('layer').addEventListener('change', relayer);
 at('families').addEventListener('input', () => {
-  if ((chosen().families === PARTS) !== parted) held = shown = null;  // their numbers are those of others
-  parted = chosen().families === PARTS;
+  if ((selection().families === PARTS) !== showsParts) pinned = shown = null;  // indices of parts and prototypes differ
+  showsParts = selection().families === PARTS;
   paint();
 });
 ['step', 'strength'].forEach((id) => at(id).addEventListener('input', paint));
@@ -218,9 +220,8 @@ relayer();
 
 
 LEAD = (
-    "Before it matches pixels, every layer of the network gathers them around prototypes. Each pixel is shown with the "
-    "one prototype that the layer gave it, or, where there is motion, with the part that it moves with: pieces of "
-    "prototypes that share one smooth motion."
+    "Every layer of the encoder groups the pixels around prototypes. Each pixel is shown with the prototype that the "
+    "layer assigned to it or, for two images, with its moving part: pieces of prototypes that share one smooth motion."
 )
 UNTRAINED = "The weights of this model are random: these are the groups of an untrained network."
 
@@ -228,17 +229,23 @@ UNTRAINED = "The weights of this model are random: these are the groups of an un
 def explanation_page(
     explanation: Explanation, names: tuple[str, ...] | None = None, record: dict[str, Any] | None = None
 ) -> str:
-    """The whole document. names: the layers to show; None: all. record: of `explanation_record`, if it is there."""
-    told = explanation_record(explanation, names) if record is None else record
+    """Return the HTML page.
+
+    Args:
+        explanation: The explanation.
+        names: Names of the layers to show; None: all.
+        record: Result of `explanation_record`, if already computed.
+    """
+    record = explanation_record(explanation, names) if record is None else record
     data = {**page_record(explanation, names), "families": FAMILY_COUNTS}
     notice = "" if explanation.trained else f'<p class="notice">{escape(UNTRAINED)}</p>'
-    # A "</script>" inside the data would end it.
+    # "</script>" inside the data would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What the network grouped</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>{PAGE_STYLE}{STYLE}</style></head><body><h1>What the network grouped</h1>"
-        f'<p class="lead">{escape(LEAD)}</p>{notice}{BODY}{_convergence(told).html()}'
+        f'<p class="lead">{escape(LEAD)}</p>{notice}{BODY}{_convergence(record).html()}'
         f'<script type="application/json" id="data">{text}</script><script>{SCRIPT}</script></body></html>\n'
     )
 
@@ -251,84 +258,92 @@ def save_explanation(
     prototypes: tuple[int, ...] = (),
     progress: ProgressCallback | None = None,
 ) -> list[Path]:
-    """Write an explanation into a folder, made if need be, each file whole or not at all; returns what was written.
+    """Write an explanation to a folder; every file is written whole or not at all.
 
-    index.html, the page; explanation.json; of every layer LAYER-parts.png, in colors of what moves as one, if there is
-    a flow, LAYER-groups.png, in colors of prototypes, LAYER-families.png, in those of families of similar ones, all
-    with the second image beside the first, and LAYER-steps.png, after each step of EM; LAYER-prototype-N.png, the soft
-    membership of prototypes that are asked for. layer: one alone, such as "2.1". progress: told of every layer twice,
-    once its numbers are there, which takes longest, and once its pictures are.
+    The files are index.html, the page; explanation.json; and for every layer LAYER-parts.png (colored by moving part,
+    if there is flow), LAYER-groups.png (by prototype), LAYER-families.png (by family of similar prototypes), all with
+    both images side by side; LAYER-steps.png (after each EM step); and LAYER-prototype-N.png (soft membership).
+
+    Args:
+        folder: Created if it does not exist.
+        explanation: The explanation.
+        layer: Name of a single layer, such as "2.1"; None: all.
+        prototypes: Prototypes whose soft memberships are drawn.
+        progress: Called twice for every layer: after its numbers, which take longest, and after its images.
+
+    Returns:
+        The paths of the files.
     """
-    place = make_folder(Path(folder))
+    target = make_folder(Path(folder))
     names = None if layer is None else (layer,)
-    told = progress or (lambda done, total: None)
-    record = explanation_record(explanation, names, lambda done, total: told(done, 2 * total))
+    on_progress = progress or (lambda done, total: None)
+    record = explanation_record(explanation, names, lambda done, total: on_progress(done, 2 * total))
     files = {
         "index.html": explanation_page(explanation, names, record).encode(),
         "explanation.json": (json.dumps(record) + "\n").encode(),
     }
-    layers = [each["name"] for each in record["layers"]]
+    layers = [entry["name"] for entry in record["layers"]]
     for done, name in enumerate(layers, len(layers) + 1):
-        files |= _pictures(explanation, name, prototypes)
-        told(done, 2 * len(layers))
+        files |= _images(explanation, name, prototypes)
+        on_progress(done, 2 * len(layers))
     written = []
     for file, content in files.items():
-        write_atomically(check_output(place / file), content)
-        written.append(place / file)
+        write_atomically(check_output(target / file), content)
+        written.append(target / file)
     return written
 
 
-def _pictures(explanation: Explanation, name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
-    shown = {
+def _images(explanation: Explanation, name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
+    drawn = {
         "parts": draw_parts(explanation, name),
         "groups": draw_groups(explanation, name),
         "families": draw_groups(explanation, name, FAMILIES),
         "steps": [draw_em_steps(explanation, name)],
     }
-    pictures = {f"{name}-{what}.png": _beside(each) for what, each in shown.items() if each}
+    files = {f"{name}-{content}.png": _side_by_side(images) for content, images in drawn.items() if images}
     for prototype in prototypes:
-        pictures[f"{name}-prototype-{prototype}.png"] = encode_png(draw_memberships(explanation, prototype, name))
-    return pictures
+        files[f"{name}-prototype-{prototype}.png"] = encode_png(draw_memberships(explanation, prototype, name))
+    return files
 
 
-def _beside(pictures: list[Pixels]) -> bytes:
-    """Pictures side by side, one may be taller than another, as a png."""
-    tall = max(len(each) for each in pictures)
-    padded = [np.pad(each, ((0, tall - len(each)), (0, 0), (0, 0))) for each in pictures]
+def _side_by_side(images: list[Pixels]) -> bytes:
+    """Encode images side by side as a PNG, padded to the same height."""
+    height = max(map(len, images))
+    padded = [np.pad(image, ((0, height - len(image)), (0, 0), (0, 0))) for image in images]
     return encode_png(np.concatenate(padded, axis=1))
 
 
 def _convergence(record: dict[str, Any]) -> Section:
-    layers = [each for each in record["layers"] if each["steps"]]
+    layers = [layer for layer in record["layers"] if layer["steps"]]
     if not layers:
-        return Section("Steps of EM", "This network pools its prototypes and leaves them so: there are no steps.")
+        return Section("EM steps", "This network pools its prototypes without EM: there are no steps.")
     plots = (
-        ("log_likelihood", "nats a pixel", "log-likelihood of the pixels, from the pooled start on", 0),
-        ("changed", "share", "cells that a step gave another prototype", 1),
-        ("moved", "share of length", "how far a step moved the prototypes", 1),
+        ("log_likelihood", "nats per pixel", "log-likelihood of the pixels, from the pooled start on", 0),
+        ("changed", "fraction", "cells whose assignment a step changed", 1),
+        ("moved", "fraction of length", "mean distance that a step moved the prototypes", 1),
     )
     figures = tuple(
-        Figure(line_plot([_curve(each, key, first) for each in layers], "step of EM", unit), caption)
+        Figure(line_plot([_curve(layer, key, first) for layer in layers], "EM step", unit), caption)
         for key, unit, caption, first in plots
     )
-    head = ("layer", "prototypes with pixels", "contraction a step", "drift after 40 steps")
+    head = ("layer", "prototypes with pixels", "contraction per step", "drift after 40 steps")
     rows = tuple(
         (
-            each["name"],
-            f"{len(each['images'][0]['groups'])} of {each['prototypes']}",
-            f"{each['contraction']:.3f}",
-            f"{each['drift']:.3f}",
+            layer["name"],
+            f"{len(layer['images'][0]['groups'])} of {layer['prototypes']}",
+            f"{layer['contraction']:.3f}",
+            f"{layer['drift']:.3f}",
         )
-        for each in layers
+        for layer in layers
     )
-    text = "Each layer begins with pooled prototypes, and steps of EM move them to their pixels."
+    text = "Each layer starts with pooled prototypes, and EM steps move them to their pixels."
     below = (
-        "The contraction is what a step leaves of the distance to where 40 steps lead; the drift is the length of the "
-        "last of these over that of the first: near 0 EM has arrived, near 1 it goes on as it began, and above 1 its "
-        "last step was even longer than its first: there is no rest in sight."
+        "The contraction is the factor by which a step shrinks the distance to the prototypes after 40 steps. Drift "
+        "is the length of the last of these steps relative to the first: near 0 EM has converged, near 1 it keeps "
+        "moving, and above 1 it diverges."
     )
-    return Section("Steps of EM", text, figures, (head, *rows), below)
+    return Section("EM steps", text, figures, (head, *rows), below)
 
 
 def _curve(layer: dict[str, Any], key: str, first: int) -> Curve:
-    return Curve(layer["name"], tuple((float(first + place), each) for place, each in enumerate(layer[key])))
+    return Curve(layer["name"], tuple((float(first + index), value) for index, value in enumerate(layer[key])))

@@ -1,4 +1,4 @@
-"""Explanations as plain numbers and texts, for programs and for the page."""
+"""Explanations as JSON, for programs and for the page."""
 
 from typing import Any
 
@@ -6,88 +6,42 @@ import torch
 from torch import Tensor
 
 from protoformer.explain.drawing import part_colors, prototype_colors
-from protoformer.explain.groups import Group, at_pixels
+from protoformer.explain.groups import Group, cells_to_pixels
 from protoformer.explain.parts import MovingPart
 from protoformer.explain.result import Explanation, ImageExplanation, LayerExplanation
 from protoformer.models.runtime import ProgressCallback
 from protoformer.viz.html import jpeg_data_uri, to_base64
 from protoformer.viz.images import hex_colors, to_uint8
 
-
-def parts_record(explanation: Explanation, layer: str) -> dict[str, Any] | None:
-    """Of a layer: maps, of the first image and of the second, and parts; None where there is no flow.
-
-    A map is, of each row of pixels, a part and how many pixels it goes on for, and so on; -1 is none.
-    """
-    found = explanation.parts(layer)
-    if found is None:
-        return None
-    maps = [[_runs(row) for row in each] for each in (found.labels, found.second)]
-    return {"maps": maps, "parts": [_part_numbers(each) for each in found.parts]}
-
-
-def page_parts_record(explanation: Explanation, layer: str) -> dict[str, Any] | None:
-    """The same for the script of the page: rows and columns of the maps, each all runs of one image, and colors.
-
-    Maps are at the size at which the network saw the image for its groups.
-    """
-    found, chosen = explanation.parts(layer), explanation.first.layer(layer)
-    if found is None:
-        return None
-    maps = [at_pixels(each, chosen.seen, chosen.size, 1) for each in (found.labels, found.second)]
-    return {
-        "rows": chosen.seen[0],
-        "columns": chosen.seen[1],
-        "maps": [_runs(each.flatten()) for each in maps],
-        "colors": hex_colors(part_colors(len(found.parts))),
-        "groups": [_part_numbers(each) for each in found.parts],
-    }
-
-
-def _runs(line: Tensor) -> list[int]:
-    """A line of numbers as the first, how often it comes, the next, how often it comes, and so on."""
-    values, counts = line.unique_consecutive(return_counts=True)
-    runs: list[int] = torch.stack((values, counts), dim=1).flatten().tolist()
-    return runs
-
-
-def _part_numbers(part: MovingPart) -> dict[str, Any]:
-    return {"part": part.part, **group_record(part), "prototypes": [list(each) for each in part.prototypes]}
-
-
-def group_record(group: Group | MovingPart) -> dict[str, Any]:
-    """Where pixels are and what they do, to as many digits as anybody wants."""
-    return {
-        "pixels": group.pixels,
-        "share": round(group.share, 6),
-        "center": [round(each, 2) for each in group.center],
-        "mean": [round(each, 4) for each in group.mean],
-        "spread": None if group.spread is None else round(group.spread, 4),
-    }
-
-
 UNITS = {"flow": "px", "depth": "m"}
-NEAREST = 3
-"""Pixels nearest to a prototype that are told of it."""
+NUM_NEAREST = 3
+"""Most similar cells listed for each prototype."""
 FAMILY_COUNTS = (None, 24, 12, 6)
-"""Into how many families of similar prototypes the page can sort them; None: each by itself."""
+"""Numbers of families that the page offers; None: no families."""
 
 
 def explanation_record(
     explanation: Explanation, names: tuple[str, ...] | None = None, progress: ProgressCallback | None = None
 ) -> dict[str, Any]:
-    """All of it for programs, as json holds it. names: the layers to tell of; None: all. progress: told of every layer.
+    """Return an explanation as JSON.
 
-    task, trained, unit (of means and spreads: px or m), width, height; of each layer name, stride, prototypes (K),
-    steps (N), log_likelihood, changed, moved, contraction and drift of EM (null where there is none), matches, of each
-    image its assignment, rows of prototypes' numbers, and its groups, and what `parts_record` tells.
+    The keys are task, trained, unit (of means and spreads: px or m), width, height and layers. Each layer has name,
+    stride, prototypes (K), steps (N), log_likelihood, changed, moved, contraction and drift of EM (null without EM),
+    matches, the assignment (rows of indices) and groups of each image, and the moving parts (null without flow): run-
+    length encoded maps of both images, row by row (a part, its number of pixels, the next part, ...; -1 is none), and
+    their description.
+
+    Args:
+        explanation: The explanation.
+        names: Names of the layers; None: all.
+        progress: Called after every layer.
     """
-    chosen = _chosen(explanation, names)
+    layer_names = _layer_names(explanation, names)
     layers = []
-    for done, name in enumerate(chosen, 1):
+    for done, name in enumerate(layer_names, 1):
         layers.append(_layer(explanation, name))
         if progress is not None:
-            progress(done, len(chosen))
+            progress(done, len(layer_names))
     return {
         "task": explanation.task,
         "trained": explanation.trained,
@@ -99,96 +53,140 @@ def explanation_record(
 
 
 def page_record(explanation: Explanation, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """What the script of the page needs: pictures, every step's map and groups, matches and colors."""
+    """Return the data of the page's script: images, the map and groups of every step, matches and colors."""
     return {
         "unit": UNITS[explanation.task],
         "images": [
             {
-                "address": jpeg_data_uri(to_uint8(each.image)),
-                "width": each.image.shape[2],
-                "height": each.image.shape[1],
+                "address": jpeg_data_uri(to_uint8(image.image)),
+                "width": image.image.shape[2],
+                "height": image.image.shape[1],
             }
-            for each in explanation.images
+            for image in explanation.images
         ],
-        "layers": [_page_layer(explanation, name) for name in _chosen(explanation, names)],
+        "layers": [_page_layer(explanation, name) for name in _layer_names(explanation, names)],
     }
 
 
-def _chosen(explanation: Explanation, names: tuple[str, ...] | None) -> list[str]:
-    known = [each.name for each in explanation.first.layers]
-    return known if names is None else [explanation.first.layer(name).name for name in names]
+def _layer_names(explanation: Explanation, names: tuple[str, ...] | None) -> list[str]:
+    all_names = [layer.name for layer in explanation.first.layers]
+    return all_names if names is None else [explanation.first.layer(name).name for name in names]
 
 
 def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
     layer = explanation.first.layer(name)
-    many = layer.convergence(likelihood=False)
+    convergence = layer.convergence(likelihood=False)
+    moving = explanation.parts(name)
     return {
         "name": name,
         "stride": layer.trace.stride,
-        "prototypes": layer.count,
-        "steps": layer.steps,
-        "log_likelihood": [round(each, 6) for each in layer.log_likelihood],
-        "changed": [round(each, 6) for each in layer.changed],
-        "moved": [round(each, 6) for each in layer.moved],
-        "contraction": None if many is None else round(many.contraction, 6),
-        "drift": None if many is None else round(many.drift, 6),
+        "prototypes": layer.num_prototypes,
+        "steps": layer.num_steps,
+        "log_likelihood": [round(value, 6) for value in layer.log_likelihood],
+        "changed": [round(value, 6) for value in layer.changed],
+        "moved": [round(value, 6) for value in layer.moved],
+        "contraction": None if convergence is None else round(convergence.contraction, 6),
+        "drift": None if convergence is None else round(convergence.drift, 6),
         "matches": [
-            {"first": each.first, "second": each.second, "similarity": round(each.similarity, 6)}
-            for each in explanation.matches(name)
+            {"first": match.first, "second": match.second, "similarity": round(match.similarity, 6)}
+            for match in explanation.matches(name)
         ],
         "images": [
             {
-                "assignment": each.layer(name).assignment.tolist(),
-                "groups": [_group(group, each.layer(name)) for group in each.groups(name)],
+                "assignment": image.layer(name).assignment.tolist(),
+                "groups": [
+                    {**_group(group), "nearest": _nearest(image.layer(name), group.prototype)}
+                    for group in image.groups(name)
+                ],
             }
-            for each in explanation.images
+            for image in explanation.images
         ],
-        "parts": parts_record(explanation, name),
+        "parts": None
+        if moving is None
+        else {
+            "maps": [[_runs(row) for row in labels] for labels in (moving.labels, moving.second)],
+            "parts": [_part(part) for part in moving.parts],
+        },
     }
-
-
-def _group(group: Group, layer: LayerExplanation) -> dict[str, Any]:
-    return {**_numbers(group), "nearest": _nearest(layer, group.prototype)}
-
-
-def _nearest(layer: LayerExplanation, prototype: int) -> list[list[float]]:
-    """Places (x, y), pixels, to a tenth."""
-    return [[round(x, 1), round(y, 1)] for x, y in layer.nearest(prototype, NEAREST)]
-
-
-def _numbers(group: Group) -> dict[str, Any]:
-    return {"prototype": group.prototype, **group_record(group)}
 
 
 def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
     layer = explanation.first.layer(name)
-    colors = [[hex_colors(own) for own in prototype_colors(explanation, name, families)] for families in FAMILY_COUNTS]
+    colors = [
+        [hex_colors(image_colors) for image_colors in prototype_colors(explanation, name, count)]
+        for count in FAMILY_COUNTS
+    ]
     return {
         "name": name,
         "stride": layer.trace.stride,
-        "wide": _cell_bytes(layer),
-        "steps": layer.steps,
+        "wide": _index_bytes(layer),
+        "steps": layer.num_steps,
         "colors": colors,
-        "matches": [[each.first, each.second, round(each.similarity, 3)] for each in explanation.matches(name)],
-        "images": [_page_image(each, name) for each in explanation.images],
-        "parts": page_parts_record(explanation, name),
+        "matches": [[match.first, match.second, round(match.similarity, 3)] for match in explanation.matches(name)],
+        "images": [_page_image(image, name) for image in explanation.images],
+        "parts": _page_parts(explanation, name),
+    }
+
+
+def _page_parts(explanation: Explanation, name: str) -> dict[str, Any] | None:
+    """Moving parts at the size of the network's input; each map is one sequence of runs."""
+    moving, layer = explanation.parts(name), explanation.first.layer(name)
+    if moving is None:
+        return None
+    maps = [cells_to_pixels(labels, layer.input_size, layer.size, 1) for labels in (moving.labels, moving.second)]
+    return {
+        "rows": layer.input_size[0],
+        "columns": layer.input_size[1],
+        "maps": [_runs(labels.flatten()) for labels in maps],
+        "colors": hex_colors(part_colors(len(moving.parts))),
+        "groups": [_part(part) for part in moving.parts],
     }
 
 
 def _page_image(image: ImageExplanation, name: str) -> dict[str, Any]:
     layer = image.layer(name)
     rows, columns = layer.assignment.shape
-    cells = f"<u{_cell_bytes(layer)}"
+    dtype = f"<u{_index_bytes(layer)}"
     return {
         "rows": rows,
         "columns": columns,
-        "seen": list(layer.seen),
-        "maps": [to_base64(each.numpy().astype(cells).tobytes()) for each in layer.maps],
-        "groups": [[_numbers(group) for group in image.groups(name, step)] for step in range(layer.steps + 1)],
-        "nearest": {str(number): _nearest(layer, number) for number in layer.used.tolist()},
+        "inputSize": list(layer.input_size),
+        "maps": [to_base64(cells.numpy().astype(dtype).tobytes()) for cells in layer.maps],
+        "groups": [[_group(group) for group in image.groups(name, step)] for step in range(layer.num_steps + 1)],
+        "nearest": {str(prototype): _nearest(layer, prototype) for prototype in layer.used.tolist()},
     }
 
 
-def _cell_bytes(layer: LayerExplanation) -> int:
-    """How many bytes the number of a prototype takes."""
-    return 2 if layer.count > 256 else 1
+def _runs(values: Tensor) -> list[int]:
+    """Run-length encode: a value, its number of repetitions, the next value, and so on."""
+    unique, counts = values.unique_consecutive(return_counts=True)
+    runs: list[int] = torch.stack((unique, counts), dim=1).flatten().tolist()
+    return runs
+
+
+def _pixels(group: Group | MovingPart) -> dict[str, Any]:
+    return {
+        "pixels": group.pixels,
+        "share": round(group.share, 6),
+        "center": [round(value, 2) for value in group.center],
+        "mean": [round(value, 4) for value in group.mean],
+        "spread": None if group.spread is None else round(group.spread, 4),
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {"prototype": group.prototype, **_pixels(group)}
+
+
+def _part(part: MovingPart) -> dict[str, Any]:
+    return {"part": part.part, **_pixels(part), "prototypes": [list(pair) for pair in part.prototypes]}
+
+
+def _nearest(layer: LayerExplanation, prototype: int) -> list[list[float]]:
+    """Positions (x, y) of the most similar cells, pixels, to a tenth."""
+    return [[round(x, 1), round(y, 1)] for x, y in layer.nearest(prototype, NUM_NEAREST)]
+
+
+def _index_bytes(layer: LayerExplanation) -> int:
+    """Bytes of a prototype's index in the page's maps."""
+    return 2 if layer.num_prototypes > 256 else 1

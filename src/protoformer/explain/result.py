@@ -1,4 +1,4 @@
-"""What a network grouped in an image, layer by layer and step by step: frozen records that answer questions."""
+"""Explanations: the prototypes of an image in every layer and EM step, and what is computed from them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES, Group, Match, at_pixels, cluster_groups, extract_groups, mutual_matches
+from protoformer.explain.groups import (
+    FAMILIES,
+    Group,
+    Match,
+    cells_to_pixels,
+    cluster_groups,
+    extract_groups,
+    mutual_matches,
+)
 from protoformer.explain.parts import MovingParts, find_moving_parts
 from protoformer.explain.tracing import Convergence, LayerTrace, log_likelihood, measure_convergence, trace_encoder
 from protoformer.geometry.resizing import Padding
@@ -24,15 +32,19 @@ Task = Literal["flow", "depth"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerExplanation(SummaryRepr):
-    """What one layer of the encoder did with an image of (H, W) = size pixels.
+    """The prototypes of an image in one layer of the encoder.
 
-    seen: (height, width) at which the network saw the image. trace: its work, of one image. A cell of the layer's map
-    is `trace.stride` pixels of what was seen, each way. Steps count from 0, the pooled start, to N, the last of EM and
-    the one by which the network itself went; -1 is the last.
+    EM steps are numbered from 0, the pooled start, to N, the last one, whose prototypes the network uses; -1 is the
+    last as well. A cell of the layer's map is `trace.stride` x `trace.stride` pixels of the network's input.
+
+    Attributes:
+        size: (H, W) of the image.
+        input_size: (height, width) of the network's input, a resized version of the image.
+        trace: Record of the layer, for this image alone.
     """
 
     size: tuple[int, int]
-    seen: tuple[int, int]
+    input_size: tuple[int, int]
     trace: LayerTrace
 
     @property
@@ -41,49 +53,49 @@ class LayerExplanation(SummaryRepr):
         return f"{self.trace.stage}.{self.trace.block}"
 
     @property
-    def count(self) -> int:
-        """K, how many prototypes there are; some may have no pixels."""
+    def num_prototypes(self) -> int:
+        """K, including prototypes without pixels."""
         return self.trace.centers[-1].shape[1]
 
     @property
-    def steps(self) -> int:
-        """N, the steps of EM."""
+    def num_steps(self) -> int:
+        """N, the number of EM steps."""
         return len(self.trace.centers) - 1
 
     @cached_property
     def maps(self) -> Tensor:
-        """The prototype that each cell is given after every step: (N + 1) x h x w, int64, every cell one."""
-        rows, columns = (-(-side // self.trace.stride) for side in self.seen)
-        whole = [each[0].view(self.trace.size)[:rows, :columns] for each in self.trace.assignments]
-        return torch.stack(whole).cpu()
+        """Assignment of the cells after every step: (N + 1) x h x w, int64."""
+        rows, columns = (-(-side // self.trace.stride) for side in self.input_size)
+        maps = [assignment[0].view(self.trace.size)[:rows, :columns] for assignment in self.trace.assignments]
+        return torch.stack(maps).cpu()
 
     @property
     def assignment(self) -> Tensor:
-        """The prototype that the network gave each cell: h x w, int64."""
+        """Assignment of the cells that the network uses: h x w, int64."""
         return self.maps.select(0, -1)
 
     def labels(self, step: int = -1) -> Tensor:
-        """The prototype of each pixel of the image after a step: H x W, int64."""
-        return at_pixels(self.maps[step], self.size, self.seen, self.trace.stride)
+        """Return the prototype of each pixel of the image after a step: H x W, int64."""
+        return cells_to_pixels(self.maps[step], self.size, self.input_size, self.trace.stride)
 
     def centers(self, step: int = -1) -> Tensor:
-        """The prototypes after a step: K x C."""
+        """Return the prototypes after a step: K x C."""
         return self.trace.centers[step][0].float().cpu()
 
     @property
     def used(self) -> Tensor:
-        """Numbers of the prototypes that have pixels, rising."""
-        return self.maps[-1].flatten().bincount(minlength=self.count).nonzero().flatten()
+        """Indices of the prototypes with pixels, ascending."""
+        return self.maps[-1].flatten().bincount(minlength=self.num_prototypes).nonzero().flatten()
 
     @property
     def changed(self) -> tuple[float, ...]:
-        """The share of cells that each step of EM gave another prototype: N."""
+        """Fraction of the cells whose assignment each EM step changed: N."""
         return tuple(float((after != before).float().mean()) for before, after in pairwise(self.maps))
 
     @property
     def moved(self) -> tuple[float, ...]:
-        """How far each step of EM moved the prototypes, on average, as a share of their length before it: N."""
-        centers = [self.centers(step) for step in range(self.steps + 1)]
+        """Mean distance that each EM step moved the prototypes, relative to their mean length: N."""
+        centers = [self.centers(step) for step in range(self.num_steps + 1)]
         return tuple(
             float((after - before).norm(dim=1).mean() / before.norm(dim=1).mean().clamp_min(1e-12))
             for before, after in pairwise(centers)
@@ -91,66 +103,76 @@ class LayerExplanation(SummaryRepr):
 
     @cached_property
     def log_likelihood(self) -> tuple[float, ...]:
-        """Per step, nats a pixel, as in `model.convergence`: N + 1; empty where there is no EM."""
-        if not self.steps:
+        """Log-likelihood after every step, nats per pixel, as in `Convergence`: N + 1; empty without EM."""
+        if not self.num_steps:
             return ()
         with torch.no_grad():
             keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        return tuple(log_likelihood(self.trace.prototyping, each, keys) for each in self.trace.centers)
+        return tuple(log_likelihood(self.trace.prototyping, centers, keys) for centers in self.trace.centers)
 
     @torch.no_grad()
     def membership(self, prototype: int) -> Tensor:
-        """How much of each cell belongs to a prototype, by EM's expectation, averaged over heads: h x w in [0, 1]."""
+        """Return the soft membership of each cell in a prototype, averaged over heads: h x w in [0, 1]."""
         self._check(prototype)
         rows, columns = self.assignment.shape
-        if not self.steps:
+        if not self.num_steps:
             return (self.assignment == prototype).float()
         keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        soft = self.trace.prototyping.memberships(self.trace.centers[-1], keys, self.trace.size)
-        return soft[0, :, prototype].mean(dim=0).view(self.trace.size)[:rows, :columns].float().cpu()
+        memberships = self.trace.prototyping.memberships(self.trace.centers[-1], keys, self.trace.size)
+        return memberships[0, :, prototype].mean(dim=0).view(self.trace.size)[:rows, :columns].float().cpu()
 
     def nearest(self, prototype: int, count: int = 5) -> tuple[tuple[float, float], ...]:
-        """Where those of a prototype's cells are whose features are most similar to it: (x, y), pixels, best first."""
+        """Return the centers (x, y), pixels, of a prototype's cells with the most similar features, best first."""
         self._check(prototype)
         rows, columns = self.assignment.shape
         tokens = self.trace.tokens[0].view(*self.trace.size, -1)[:rows, :columns].flatten(0, 1)
         cosines = F.cosine_similarity(tokens.float(), self.trace.centers[-1][0, prototype].float()[None], dim=1)
-        own = (self.assignment.flatten() == prototype).to(cosines.device)
-        cosines = torch.where(own, cosines, -torch.inf)
-        best = cosines.topk(min(count, int(own.sum()))).indices.tolist()
-        down, across = (length / shown * self.trace.stride for length, shown in zip(self.size, self.seen, strict=True))
-        return tuple(((place % columns + 0.5) * across - 0.5, (place // columns + 0.5) * down - 0.5) for place in best)
+        assigned = (self.assignment.flatten() == prototype).to(cosines.device)
+        cosines = torch.where(assigned, cosines, -torch.inf)
+        best = cosines.topk(min(count, int(assigned.sum()))).indices.tolist()
+        cell_height, cell_width = (
+            length / input_length * self.trace.stride
+            for length, input_length in zip(self.size, self.input_size, strict=True)
+        )
+        return tuple(
+            ((cell % columns + 0.5) * cell_width - 0.5, (cell // columns + 0.5) * cell_height - 0.5) for cell in best
+        )
 
     def convergence(self, steps: int = 40, likelihood: bool = True) -> Convergence | None:
-        """What many more steps of EM than the network's would do; None where there is no EM.
+        """Run more EM steps than the network does, and measure their convergence; None without EM.
 
-        likelihood: compute that of every step, too, which takes about half as long as the steps themselves.
+        Args:
+            steps: Number of steps.
+            likelihood: Also compute the log-likelihood of every step, which takes about half as long as the steps.
         """
-        if not self.steps:
+        if not self.num_steps:
             return None
         return measure_convergence(self.trace.prototyping, self.trace.tokens, self.trace.size, steps, likelihood)
 
     def families(self, count: int = FAMILIES) -> Tensor:
-        """Similar prototypes under one number, that of one of them, so that about `count` are left: K, int64."""
+        """Join similar prototypes to `count` families; a family is named by one of its prototypes: K, int64."""
         return cluster_groups(self.centers(), self.assignment, count)
 
     def _facts(self) -> tuple[str, ...]:
-        used = f"{len(self.used)} of {self.count} prototypes have pixels"
-        return (self.name, format_size(*self.size), used, format_count(self.steps, "step"))
+        used = f"{len(self.used)} of {self.num_prototypes} prototypes have pixels"
+        return (self.name, format_size(*self.size), used, format_count(self.num_steps, "step"))
 
     def _check(self, prototype: int) -> None:
-        if not 0 <= prototype < self.count:
+        if not 0 <= prototype < self.num_prototypes:
             raise InputError(
-                f"layer {self.name} has no prototype {prototype}; give a number from 0 to {self.count - 1}."
+                f"layer {self.name} has no prototype {prototype}; give a number from 0 to {self.num_prototypes - 1}."
             )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImageExplanation(SummaryRepr):
-    """What was grouped in one image: 3 x H x W in [0, 1].
+    """The prototypes of one image in all layers.
 
-    values: what is known of every pixel, its flow (2 x H x W, pixels) or its depth (1 x H x W, meters), or None.
-    confidence: in these, 1 x H x W in [0, 1], or None.
+    Attributes:
+        image: 3 x H x W in [0, 1].
+        layers: In the order of the encoder.
+        values: Flow (2 x H x W, pixels) or depth (1 x H x W, meters) of the pixels, or None.
+        confidence: Confidence of the values, 1 x H x W in [0, 1], or None.
     """
 
     image: Tensor
@@ -159,11 +181,11 @@ class ImageExplanation(SummaryRepr):
     confidence: Tensor | None = None
 
     def layer(self, name: str | None = None) -> LayerExplanation:
-        """The layer of a name such as "2.1", stage and block; None: the last."""
-        return self.layers[layer_place(name, [each.name for each in self.layers])]
+        """Return a layer by its name, stage and block such as "2.1"; None: the last."""
+        return self.layers[layer_index(name, [layer.name for layer in self.layers])]
 
     def groups(self, layer: str | None = None, step: int = -1) -> tuple[Group, ...]:
-        """Every prototype that has pixels in a layer after a step of EM, with what its pixels do."""
+        """Describe the pixel groups of a layer's prototypes after an EM step."""
         return extract_groups(self.layer(layer).labels(step), self.values)
 
     def _facts(self) -> tuple[str, ...]:
@@ -172,9 +194,13 @@ class ImageExplanation(SummaryRepr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(SummaryRepr):
-    """What a network grouped in an image, and in a second one if there is one.
+    """The prototypes of an image and, optionally, of a second one.
 
-    task: of the network. trained: whether its weights were; if not, the groups are those of a random network.
+    Attributes:
+        task: Task of the network.
+        first: The first image.
+        second: The second image, or None.
+        trained: Whether the weights were trained; if not, the groups are those of a random network.
     """
 
     task: Task
@@ -184,29 +210,34 @@ class Explanation(SummaryRepr):
 
     @property
     def images(self) -> tuple[ImageExplanation, ...]:
-        """The one, or both."""
+        """One or two images."""
         return (self.first,) if self.second is None else (self.first, self.second)
 
     def matches(self, layer: str | None = None) -> tuple[Match, ...]:
-        """Prototypes of both images that are each other's most similar; none where there is one image."""
+        """Return the mutually most similar prototypes of both images; empty for a single image."""
         if self.second is None:
             return ()
         one, two = self.first.layer(layer), self.second.layer(layer)
         return mutual_matches(one.centers(), two.centers(), (one.used, two.used))
 
     def parts(self, layer: str | None = None) -> MovingParts | None:
-        """What moves as one, from the prototypes of a layer and the flow; None where there is no flow of two images."""
+        """Segment moving parts from the prototypes of a layer and the flow; None without the flow of two images."""
         if self.second is None or self.first.values is None or self.task != "flow":
             return None
-        chosen = self.first.layer(layer)
-        if chosen.name not in self._parts:
-            images, known = (self.first.image, self.second.image), (self.first.values, self.first.confidence)
-            self._parts[chosen.name] = find_moving_parts(images, chosen.labels(), *known, seen=chosen.seen)
-        return self._parts[chosen.name]
+        layer_of_first = self.first.layer(layer)
+        if layer_of_first.name not in self._parts:
+            self._parts[layer_of_first.name] = find_moving_parts(
+                (self.first.image, self.second.image),
+                layer_of_first.labels(),
+                self.first.values,
+                self.first.confidence,
+                layer_of_first.input_size,
+            )
+        return self._parts[layer_of_first.name]
 
     @cached_property
     def _parts(self) -> dict[str, MovingParts]:
-        """By layer, those that were asked for: it takes a while to find them."""
+        """Cache by layer; the segmentation takes about a second."""
         return {}
 
     def _facts(self) -> tuple[str, ...]:
@@ -214,75 +245,87 @@ class Explanation(SummaryRepr):
         return (self.task, images, format_count(len(self.first.layers), "layer"), format_training(self.trained))
 
 
-def layer_place(name: str | None, known: list[str]) -> int:
-    """Where a layer's name stands among those there are; None: at the end."""
+def layer_index(name: str | None, layers: list[str]) -> int:
+    """Return the index of a layer by its name; None: the last.
+
+    Raises:
+        InputError: If there is no such layer.
+    """
     if name is None:
-        return len(known) - 1
-    if name not in known:
-        raise InputError(f"there is no layer {name!r}; choose one of {', '.join(known)}.")
-    return known.index(name)
+        return len(layers) - 1
+    if name not in layers:
+        raise InputError(f"there is no layer {name!r}; choose one of {', '.join(layers)}.")
+    return layers.index(name)
 
 
 UNKNOWN_IMAGES = (
-    "this result does not know its whole images, as those of clips, of windows and of pickles do not; "
-    "call the model's explain with them."
+    "this result has no reference to its images, as is the case for results of clips, of tiles and from a pickle; "
+    "call the predictor's explain with the images."
 )
 
 
 class SupportsExplain(Protocol):
-    """A model that can explain what it found."""
+    """A predictor that can explain its results."""
 
     def explain(self, image: ImageLike, second: ImageLike | None = None, *, result: Any = None) -> Explanation:
-        """What the network groups in an image, and in a second one; result: what it found in them."""
+        """Explain the network on one or two images; result: what the predictor returned for them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Explainer:
-    """How a result is explained: by the model that found it, from the images as they were handed in.
+    """Reference of a result to its predictor and input images, for `explain`; None after pickling."""
 
-    It holds on to both. A pickle of a result has neither: there, this is None.
-    """
-
-    model: SupportsExplain
+    predictor: SupportsExplain
     images: tuple[ImageLike, ...]
 
     def __call__(self, result: object) -> Explanation:
-        """The explanation of a result in these images."""
-        return self.model.explain(*self.images, result=result)
+        """Explain a result of these images."""
+        return self.predictor.explain(*self.images, result=result)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         return type(None), ()
 
 
-def check_result(found: Tensor, image: Tensor, what: str) -> None:
-    """Refuse to explain an image by a result of another size, or with values that are none.
+def check_result(values: Tensor, image: Tensor, name: str) -> None:
+    """Check that a result fits an image.
 
-    found, image: ... x H x W each; what: of the result.
+    Args:
+        values: ... x H x W, of the result.
+        image: ... x H x W.
+        name: Name of the values, for messages.
+
+    Raises:
+        InputError: If the result has another size, or values that are not finite.
     """
-    if found.shape[-2:] != image.shape[-2:]:
+    if values.shape[-2:] != image.shape[-2:]:
         raise InputError(
-            f"the {what} is of {found.shape[-1]}x{found.shape[-2]} pixels and the image is "
+            f"the {name} is of {values.shape[-1]}x{values.shape[-2]} pixels and the image is "
             f"{image.shape[-1]}x{image.shape[-2]}; give the result for this image."
         )
-    if not bool(found.isfinite().all()):
-        raise InputError(f"the {what} has values that are not finite; give one that is known at every pixel.")
+    if not bool(values.isfinite().all()):
+        raise InputError(f"the {name} has values that are not finite; give one that is finite at every pixel.")
 
 
 def explain_image(
     encoder: Encoder,
     image: Tensor,
-    seen: Tensor,
+    resized: Tensor,
     padding: Padding,
     values: Tensor | None,
     confidence: Tensor | None = None,
 ) -> ImageExplanation:
-    """What an encoder groups in an image, in full precision.
+    """Trace an encoder on an image, in full precision.
 
-    image: 3 x H x W in [0, 1], on the CPU; seen: 1 x 3 x h x w in [0, 1], as the network sees it, on its device;
-    padding: what the network adds to that; values: C x H x W, of the image's pixels; confidence: in these, 1 x H x W.
+    Args:
+        encoder: Encoder of the network.
+        image: 3 x H x W in [0, 1], on the CPU.
+        resized: 1 x 3 x h x w in [0, 1], the network's input, on its device.
+        padding: Padding of the input.
+        values: C x H x W, flow or depth of the pixels, or None.
+        confidence: Confidence of the values, 1 x H x W, or None.
     """
-    with torch.autocast(seen.device.type, enabled=False):
-        traces = trace_encoder(encoder, padding.pad(normalize_images(seen)))
-    size, shown = (image.shape[1], image.shape[2]), (seen.shape[2], seen.shape[3])
-    layers = tuple(LayerExplanation(size, shown, trace) for trace in traces)
+    with torch.autocast(resized.device.type, enabled=False):
+        traces = trace_encoder(encoder, padding.pad(normalize_images(resized)))
+    size, input_size = (image.shape[1], image.shape[2]), (resized.shape[2], resized.shape[3])
+    layers = tuple(LayerExplanation(size, input_size, trace) for trace in traces)
     return ImageExplanation(image, layers, values, confidence)

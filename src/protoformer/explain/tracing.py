@@ -19,13 +19,14 @@ from protoformer.models.runtime import split_heads
 
 @dataclass(frozen=True)
 class Convergence:
-    """What happened over the steps of EM, step 0 being the pooled start.
+    """Convergence of EM; step 0 is the pooled start.
 
-    log_likelihood: per step, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the likelihood of
-        an equal mixture whose components are proportional to exp(similarity); empty if not asked for.
-    distances: per step, |theta_n - theta*|, with theta* the last step's prototypes.
-    contraction: the factor kappa by which the distance shrank in a step (geometric mean); below 1 EM contracts.
-    drift: the length of the last step over that of the first; near 0 EM has arrived, near 1 it has no fixed point.
+    Attributes:
+        log_likelihood: By step, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the likelihood
+            of an equal mixture whose components are proportional to exp(similarity); empty if not computed.
+        distances: By step, |theta_n - theta*|, with theta* the prototypes of the last step.
+        contraction: Factor kappa by which a step shrinks the distance (geometric mean); below 1 EM contracts.
+        drift: Length of the last step relative to the first; near 0 EM has converged, near 1 it has no fixed point.
     """
 
     log_likelihood: tuple[float, ...]
@@ -35,10 +36,10 @@ class Convergence:
 
 
 def plain_em(channels: int, prototypes: int, update: str = "cosine") -> Prototyping:
-    """EM with nothing learned: one head, identity projections, means, no residual.
+    """Build EM without learned weights: one head, identity projections, means, no residual.
 
-    On features of unit length and by cosine this is EM of a mixture of von Mises-Fisher distributions, whose likelihood
-    never falls.
+    On features of unit length and with cosines this is EM of a mixture of von Mises-Fisher distributions, whose
+    likelihood never decreases.
     """
     prototyping = Prototyping(channels, 1, prototypes, update=update, residual=False)
     for projection in (prototyping.query, prototyping.key, prototyping.value):
@@ -51,9 +52,14 @@ def plain_em(channels: int, prototypes: int, update: str = "cosine") -> Prototyp
 def measure_convergence(
     prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int = 40, likelihood: bool = True
 ) -> Convergence:
-    """Run many steps on features (1 x HW x C of a map of H x W) and compare each with the last.
+    """Run EM steps and compare each with the last.
 
-    likelihood: compute that of every step, too, which takes about half as long as the steps themselves.
+    Args:
+        prototyping: The EM algorithm.
+        features: 1 x HW x C.
+        size: (H, W) of the map.
+        steps: Number of steps.
+        likelihood: Also compute the log-likelihood of every step, which takes about half as long as the steps.
     """
     centers = trajectory(prototyping, features, size, steps)
     distances = [float((each - centers[-1]).norm()) for each in centers]
@@ -69,7 +75,7 @@ def measure_convergence(
 
 @torch.no_grad()
 def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int) -> list[Tensor]:
-    """The centers before the first step of EM and after each: steps + 1 of B x K x C. features: B x HW x C."""
+    """Return the prototypes before the first EM step and after each: steps + 1 of B x K x C; features: B x HW x C."""
     centers = [prototyping.pool(features, size)]
     if steps:
         keys, values = prototyping.keys_and_values(features)
@@ -80,17 +86,16 @@ def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int]
 
 @torch.no_grad()
 def log_likelihood(prototyping: Prototyping, centers: Tensor, keys: Tensor) -> float:
-    """That of the pixels by these centers (B x K x C), as in `Convergence`. keys: B x heads x HW x d."""
-    likeness = cosine_similarities if prototyping.update == "cosine" else similarities
+    """Return the log-likelihood of `Convergence`; centers: B x K x C; keys: B x heads x HW x d."""
+    similarity = cosine_similarities if prototyping.update == "cosine" else similarities
     queries = split_heads(prototyping.query(centers), prototyping.heads)
-    return float(likeness(queries, keys).logsumexp(dim=-2).mean()) - math.log(queries.shape[-2])
+    return float(similarity(queries, keys).logsumexp(dim=-2).mean()) - math.log(queries.shape[-2])
 
 
 def contraction_factor(distances: list[float]) -> float:
-    """The geometric mean of the ratios of successive distances to the end, over the first half of the steps.
+    """Return the geometric mean of the ratios of successive distances, over the first half of the steps.
 
-    Near the end the distances are those to a last iterate that has not quite arrived, and ratios mean little; so do
-    they once the distance is down to rounding.
+    Later ratios are not meaningful, as the last step is not the fixed point, nor are those at the level of rounding.
     """
     useful = [each for each in distances[: len(distances) // 2 + 1] if each > 1e-5 * distances[0]]
     if len(useful) < 2:
@@ -100,12 +105,17 @@ def contraction_factor(distances: list[float]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """One layer's work on a batch of images.
+    """Record of one encoder layer on a batch of images.
 
-    stage, block: which layer, both from 1. stride: how much smaller than the image its map is. prototyping: its own.
-    tokens: B x HW x C, what was prototyped. size: (H, W) of the map. centers: N + 1 of B x K x C, the pooled start and
-    what each of the N steps of EM made of it. assignments: N + 1 of B x HW, int64, by the centers of each; the last are
-    those that the network itself found and used.
+    Attributes:
+        stage: From 1.
+        block: Block of the stage, from 1.
+        stride: Downsampling factor of the layer's map.
+        prototyping: The layer's CAP module.
+        tokens: Its input, B x HW x C.
+        size: (H, W) of the map.
+        centers: N + 1 of B x K x C, the pooled start and the prototypes after each of N EM steps.
+        assignments: N + 1 of B x HW, int64, by these prototypes; the last are those that the network used.
     """
 
     stage: int
@@ -119,76 +129,70 @@ class LayerTrace:
 
 
 def layer_mixer(encoder: Encoder, stage: int, block: int) -> Mixer:
-    """The mixer of a layer; stage and block count from 1."""
+    """Return the mixer of a layer; stage and block count from 1."""
     return cast(Mixer, cast(Any, encoder.stages[stage - 1]).blocks[block - 1].mixer)
 
 
 @torch.no_grad()
 def trace_encoder(encoder: Encoder, images: Tensor) -> tuple[LayerTrace, ...]:
-    """Every layer's trace of images, B x 3 x H x W in [-1, 1], in their order."""
-    places = [
-        (stage, block) for stage, each in enumerate(encoder.stages, 1) for block in range(1, len(_blocks(each)) + 1)
+    """Trace all layers on images, B x 3 x H x W in [-1, 1]."""
+    layers = [
+        (stage, block)
+        for stage, module in enumerate(encoder.stages, 1)
+        for block in range(1, len(cast(Any, module).blocks) + 1)
     ]
-    entered: list[tuple[Tensor, tuple[int, int]]] = []
-    ours = get_ident()
+    mixer_inputs: list[tuple[Tensor, tuple[int, int]]] = []
+    thread = get_ident()
 
-    def note(_: object, given: tuple[Any, ...]) -> None:
-        if get_ident() == ours:  # another thread may run the same encoder meanwhile
-            entered.append(given[:2])
+    def record(_: object, inputs: tuple[Any, ...]) -> None:
+        if get_ident() == thread:  # another thread may run the same encoder at the same time
+            mixer_inputs.append(inputs[:2])
 
-    handles = [layer_mixer(encoder, *place).register_forward_pre_hook(note) for place in places]
+    handles = [layer_mixer(encoder, *layer).register_forward_pre_hook(record) for layer in layers]
     try:
-        found = encoder(images, return_prototypes=True).prototypes
+        prototypes = encoder(images, return_prototypes=True).prototypes
     finally:
         for handle in handles:
             handle.remove()
     return tuple(
-        _trace(stage, block, layer_mixer(encoder, stage, block), *given, found[stage - 1][block - 1])
-        for (stage, block), given in zip(places, entered, strict=True)
+        _trace_layer(encoder, stage, block, *inputs, prototypes[stage - 1][block - 1])
+        for (stage, block), inputs in zip(layers, mixer_inputs, strict=True)
+    )
+
+
+def _trace_layer(
+    encoder: Encoder, stage: int, block: int, tokens: Tensor, size: tuple[int, int], prototypes: Prototypes
+) -> LayerTrace:
+    prototyping = layer_mixer(encoder, stage, block).prototyping
+    centers = [*trajectory(prototyping, tokens, size, prototyping.iterations)[:-1], prototypes.centers]
+    if prototypes.assignment is None:  # by the largest membership, averaged over heads
+        keys, _ = prototyping.keys_and_values(tokens)
+        assignments = [prototyping.memberships(each, keys, size).mean(dim=1).argmax(dim=1) for each in centers[:-1]]
+    else:
+        assignments = [nearest_prototype(tokens, each) for each in centers[:-1]]
+    return LayerTrace(
+        stage, block, STRIDES[stage - 1], prototyping, tokens, size, tuple(centers), (*assignments, prototypes.owners)
     )
 
 
 @contextmanager
 def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
-    """Within it, the first image of every batch has one prototype less in this layer: it is found, and then taken out.
+    """Remove a prototype of the first image of every batch within this context.
 
-    Its pixels go to the prototype that is next nearest to them.
+    The prototypes are computed as usual, and one is removed before synchronization, so that its pixels are assigned to
+    the next nearest.
     """
-    kept = [number for number in range(mixer.prototyping.grid[0] * mixer.prototyping.grid[1]) if number != prototype]
+    kept = [index for index in range(mixer.prototyping.grid[0] * mixer.prototyping.grid[1]) if index != prototype]
 
-    def mixed_anew(_: object, given: tuple[Any, ...], output: tuple[Tensor, Prototypes | None]) -> Any:
+    def remove(_: object, inputs: tuple[Any, ...], output: tuple[Tensor, Prototypes | None]) -> Any:
         mixed, prototypes = output
-        alone = mixer.prototyping(given[0][:1], given[1])
-        fewer = Prototypes(alone.centers[:, kept], alone.memberships[:, :, kept], alone.size)
-        first, _ = mixer.synchronization(given[0][:1], fewer)
-        return torch.cat((first.to(mixed.dtype), mixed[1:])), prototypes
+        first = mixer.prototyping(inputs[0][:1], inputs[1])
+        fewer = Prototypes(first.centers[:, kept], first.memberships[:, :, kept], first.size)
+        first_mixed, _ = mixer.synchronization(inputs[0][:1], fewer)
+        return torch.cat((first_mixed.to(mixed.dtype), mixed[1:])), prototypes
 
-    handle = mixer.register_forward_hook(mixed_anew)
+    handle = mixer.register_forward_hook(remove)
     try:
         yield
     finally:
         handle.remove()
-
-
-def _blocks(stage: Any) -> Any:
-    return stage.blocks
-
-
-def _trace(
-    stage: int, block: int, mixer: Mixer, tokens: Tensor, size: tuple[int, int], found: Prototypes
-) -> LayerTrace:
-    prototyping = mixer.prototyping
-    centers = [*trajectory(prototyping, tokens, size, prototyping.num_iterations)[:-1], found.centers]
-    if found.assignment is None:
-        assignments = [_most_a_member(prototyping, tokens, size, each) for each in centers[:-1]]
-    else:
-        assignments = [nearest_prototype(tokens, each) for each in centers[:-1]]
-    return LayerTrace(
-        stage, block, STRIDES[stage - 1], prototyping, tokens, size, tuple(centers), (*assignments, found.owners)
-    )
-
-
-def _most_a_member(prototyping: Prototyping, tokens: Tensor, size: tuple[int, int], centers: Tensor) -> Tensor:
-    """Where nothing is assigned: the prototype of which each pixel is most a member, averaged over heads, B x HW."""
-    keys, _ = prototyping.keys_and_values(tokens)
-    return prototyping.memberships(centers, keys, size).mean(dim=1).argmax(dim=1)

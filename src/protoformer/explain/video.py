@@ -1,4 +1,4 @@
-"""The prototypes of a clip: frames are read, encoded and forgotten one after the other."""
+"""Prototypes of a clip: frames are encoded one after the other, and prototypes are tracked between them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES, Identities, at_pixels, group_cells
-from protoformer.explain.result import layer_place
+from protoformer.explain.groups import FAMILIES, PrototypeTracker, assignment_map, cells_to_pixels
+from protoformer.explain.result import layer_index
 from protoformer.geometry.resizing import limited_size, shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
@@ -21,18 +21,21 @@ from protoformer.models.prototyping import Prototypes
 from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
 
-MOST_PIXELS = 480 * 640
-"""Of a frame as the network sees it; larger ones are shrunk. The map is coarser than that in any case."""
+MAX_PIXELS = 480 * 640
+"""Largest network input; larger frames are shrunk, as the maps are coarser than that in any case."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrototypeFrame(SummaryRepr):
     """The prototypes of one frame of a clip.
 
-    number: of the frame, from 0 in the whole clip. time: seconds, exact. image: 3 x H x W, uint8, or float in [0, 1].
-    identities: H x W, int64, who each pixel's prototype is: the same number from frame to frame while it is followed.
-    families: H x W, int64, likewise the family of similar prototypes that it belongs to, or it alone if none were asked
-    for. kept: the share of pixels whose prototype the frame before had; 1 in the first.
+    Attributes:
+        number: Index of the frame in the whole clip.
+        time: Seconds, exact.
+        image: 3 x H x W, uint8, or float in [0, 1].
+        identities: H x W, int64, identity of each pixel's prototype, constant while it is tracked.
+        families: H x W, int64, family of similar prototypes of each pixel, or the identity without families.
+        kept: Fraction of pixels whose prototype has pixels in the previous frame; 1 in the first.
     """
 
     number: int
@@ -52,35 +55,43 @@ class PrototypeFrame(SummaryRepr):
 
 
 class TrackingRate:
-    """Counts what was followed through a clip: hand it every step in turn; memory does not grow with the clip.
+    """Statistics of the prototypes tracked through a clip, accumulated in constant memory.
 
-    frames: so far. prototypes: how many different ones had pixels in them.
+    Attributes:
+        frames: Number of frames.
+        prototypes: Number of different prototypes with pixels.
     """
 
     def __init__(self) -> None:
         self.frames, self.prototypes = 0, 0
         self._kept = 0.0
-        self._latest = torch.empty(0, dtype=torch.int64)
+        self._previous = torch.empty(0, dtype=torch.int64)
 
-    def add(self, step: PrototypeFrame) -> None:
-        """Count a step."""
-        shown = step.identities.unique()
-        # Who is not in a frame is never seen again, so the frame before is enough to know a new one by.
-        self.prototypes += int((~torch.isin(shown, self._latest)).sum())
-        self._kept += step.kept if self.frames else 0.0
-        self.frames, self._latest = self.frames + 1, shown
+    def add(self, frame: PrototypeFrame) -> None:
+        """Add the next frame."""
+        present = frame.identities.unique()
+        # An identity that is absent from one frame never returns, so new ones are those not in the previous frame.
+        self.prototypes += int((~torch.isin(present, self._previous)).sum())
+        self._kept += frame.kept if self.frames else 0.0
+        self.frames, self._previous = self.frames + 1, present
 
     @property
     def kept(self) -> float | None:
-        """The share of a frame's pixels whose prototype the frame before had, on average; None before two frames."""
+        """Mean fraction of pixels whose prototype has pixels in the previous frame; None before the second frame."""
         return self._kept / (self.frames - 1) if self.frames > 1 else None
 
 
 class PrototypeVideo:
-    """Iterate over it for the `PrototypeStep` of every frame, as often as the source can be read.
+    """Iterable over the `PrototypeFrame` of every frame, as often as the source can be read.
 
-    clip: its frames. layer: its stage and block, from 1. families: how many there are of similar prototypes, as the
-    first frame has them; one that appears later joins the family of the most similar there is. None: each is its own.
+    Args:
+        network: Flow network.
+        device: Its device.
+        source: The clip.
+        span: Frames of it.
+        layer: Stage and block, such as "2.1"; None: the last.
+        families: Number of families of similar prototypes; None: every prototype is its own.
+        updates: Number of updates of the flow; None: as configured.
     """
 
     def __init__(
@@ -101,51 +112,52 @@ class PrototypeVideo:
         self._families = families
 
     def __iter__(self) -> Iterator[PrototypeFrame]:
-        followed, before, known = Identities(self._families), None, torch.empty(0, dtype=torch.int64)
+        tracker, previous, present = PrototypeTracker(self._families), None, torch.empty(0, dtype=torch.int64)
         for frame in self.clip:
-            image = self._seen(frame)
-            encoded, found = self._encoded(image)
-            flow = None if before is None else self._flow(*before, encoded)
-            seen, stride = (image.shape[2], image.shape[3]), STRIDES[self.layer[0] - 1]
-            labels = group_cells(found, seen, stride)
-            identities = followed.follow(found.centers[0].float().cpu(), labels, flow)
-            shown = identities[labels]
-            kept = 1.0 if before is None else float(torch.isin(shown, known).float().mean())
-            known = shown.unique()
-            of_all, of_families = (
-                at_pixels(each, frame.size, seen, stride) for each in (shown, followed.families[labels])
+            image = self._input(frame)
+            features, prototypes = self._encode(image)
+            flow = None if previous is None else self._flow(*previous, features)
+            input_size, stride = (image.shape[2], image.shape[3]), STRIDES[self.layer[0] - 1]
+            labels = assignment_map(prototypes, input_size, stride)
+            cells = tracker.update(prototypes.centers[0].float().cpu(), labels, flow)[labels]
+            kept = 1.0 if previous is None else float(torch.isin(cells, present).float().mean())
+            present = cells.unique()
+            identities, families = (
+                cells_to_pixels(each, frame.size, input_size, stride) for each in (cells, tracker.families[labels])
             )
-            yield PrototypeFrame(frame.number, frame.time, frame.pixels, of_all, of_families, kept)
-            before = (image, encoded)
-        if before is None:
+            yield PrototypeFrame(frame.number, frame.time, frame.pixels, identities, families, kept)
+            previous = (image, features)
+        if previous is None:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
 
-    def _seen(self, frame: ClipFrame) -> Tensor:
-        """As the network takes it: 1 x 3 x h x w in [-1, 1]."""
+    def _input(self, frame: ClipFrame) -> Tensor:
+        """Return the network's input, 1 x 3 x h x w in [-1, 1]."""
         pixels = to_float(frame.pixels.to(self._device))[None]
-        return normalize_images(shrink(pixels, limited_size(frame.size, MOST_PIXELS)))
+        return normalize_images(shrink(pixels, limited_size(frame.size, MAX_PIXELS)))
 
     @torch.no_grad()
-    def _encoded(self, image: Tensor) -> tuple[Tensor, Prototypes]:
-        found = self._network.encoder_of("flow")(flow_padding(image).pad(image), True)
-        return found.features[-1], found.prototypes[self.layer[0] - 1][self.layer[1] - 1]
+    def _encode(self, image: Tensor) -> tuple[Tensor, Prototypes]:
+        output = self._network.features(flow_padding(image).pad(image), True)
+        return output.features[-1], output.prototypes[self.layer[0] - 1][self.layer[1] - 1]
 
     @torch.no_grad()
-    def _flow(self, first: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-        """From one frame to the next, in cells of the layer's map: 2 x h x w."""
-        flow = self._network.decode_flow(first, ours, theirs, self._updates).flows[-1]
+    def _flow(self, first: Tensor, fmap1: Tensor, fmap2: Tensor) -> Tensor:
+        """Estimate the flow to the next frame, in cells of the layer's map: 2 x h x w."""
+        flow = self._network.decode(first, fmap1, fmap2, self._updates).flows[-1]
         stride = STRIDES[self.layer[0] - 1]
         return (F.avg_pool2d(flow.float(), stride, ceil_mode=True)[0] / stride).cpu()
 
 
 def check_layer(config: ModelConfig, name: str | None) -> tuple[int, int]:
-    """The stage and block of a layer's name, such as "2.1"; None: the last."""
-    known = [(stage, block) for stage, depth in enumerate(config.encoder.depths, 1) for block in range(1, depth + 1)]
-    return known[layer_place(name, [f"{stage}.{block}" for stage, block in known])]
+    """Return stage and block of a layer's name, such as "2.1"; None: the last.
+
+    Raises:
+        InputError: If there is no such layer.
+    """
+    layers = [(stage, block) for stage, depth in enumerate(config.encoder.depths, 1) for block in range(1, depth + 1)]
+    return layers[layer_index(name, [f"{stage}.{block}" for stage, block in layers])]
 
 
-def describe_tracking_rate(tally: TrackingRate) -> str:
-    """What to add to a sentence about a clip; nothing where there is one frame."""
-    if tally.kept is None:
-        return ""
-    return f"; {tally.kept:.0%} of a frame's pixels belong to one that the frame before had"
+def describe_tracking_rate(rate: TrackingRate) -> str:
+    """Return the end of a sentence about a clip; empty for a single frame."""
+    return "" if rate.kept is None else f"; {rate.kept:.0%} of a frame's pixels belong to one of the previous frame"

@@ -1,7 +1,7 @@
-"""A network as a file that runs without this package: ONNX, or a program of torch.export.
+"""Export of the flow network to files that run without this package: ONNX, or a torch.export program.
 
 The graph takes two batches of images, B x 3 x H x W in [0, 1], and returns their flow, B x 2 x H x W in pixels, and its
-confidence, B x 1 x H x W in [0, 1]. What is written was run beside the network itself and agreed with it.
+confidence, B x 1 x H x W in [0, 1]. A file is only written after its output was compared with the network's.
 """
 
 import copy
@@ -34,15 +34,15 @@ from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import ProgressCallback
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
-"""What can be written, and how the names of such files end."""
-NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "pt2": ()}
-"""Packages that a format needs: to write it, and to run what was written."""
+"""Formats and their suffixes."""
+REQUIRED_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "pt2": ()}
+"""Packages to write and to run a format."""
 OPSET = 20
-"""Of ONNX: the first that knows GELU as one operator, which ONNX Runtime runs since 1.17."""
-LARGEST_DIFFERENCE = 1e-2
-"""Pixels, and confidence, by which a file may differ from the network that it was made of."""
+"""ONNX operator set: the first with GELU as one operator, supported by ONNX Runtime since 1.17."""
+MAX_DIFFERENCE = 1e-2
+"""Largest allowed difference between file and network, pixels and confidence."""
 CHECKED_SIZES = ((97, 130), (128, 192))
-"""Height and width of the pairs on which a graph for any size is checked: one needs padding, one does not."""
+"""(height, width) of the pairs that check a graph of dynamic size: with and without padding."""
 AXES = ("batch", "channels", "height", "width")
 INPUTS = {
     "first": "the first image, batch x 3 x height x width, RGB in [0, 1]",
@@ -50,25 +50,32 @@ INPUTS = {
 }
 OUTPUTS = {
     "flow": "motion from the first image to the second, batch x 2 x height x width, pixels, (right, down)",
-    "confidence": "batch x 1 x height x width in [0, 1], how likely the flow is right to a pixel",
+    "confidence": "batch x 1 x height x width in [0, 1], probability that the error is below one pixel",
 }
 DESCRIPTION = "protoformer.json"
-"""The entry of a .pt2 file that holds what an .onnx file has as its metadata."""
+"""Entry of a .pt2 file with the metadata that an .onnx file has as properties."""
 
 Runner = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Two images, B x 3 x H x W in [0, 1], to flow and confidence."""
+"""Maps two images, B x 3 x H x W in [0, 1], to flow and confidence."""
 
 
 class ExportError(RuntimeError):
-    """A graph does not do what the network does, so it was not written."""
+    """The exported graph differs from the network; nothing was written."""
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What was written.
+    """An exported file.
 
-    size: (height, width) that the graph takes, or None for any from 64x64 on. difference: the largest between the file
-    and the network on rendered pairs of the sizes `checked`, pixels. bytes: of the file.
+    Attributes:
+        path: The file.
+        format: A key of `FORMATS`.
+        size: (height, width) of the graph's images, or None for any of at least 64x64.
+        model: Name of the model.
+        updates: Number of updates.
+        checked: Sizes of the rendered pairs on which file and network were compared.
+        difference: Largest difference of the flow, pixels.
+        bytes: Size of the file.
     """
 
     path: Path
@@ -82,7 +89,7 @@ class ExportResult:
 
 
 class FlowGraph(nn.Module):
-    """What is exported: images as files have them in, flow and confidence out, padding inside."""
+    """The exported module: images in [0, 1] to flow and confidence, including padding."""
 
     def __init__(self, network: ProtoFormer, updates: int) -> None:
         super().__init__()
@@ -90,9 +97,9 @@ class FlowGraph(nn.Module):
         self.updates = updates
 
     def forward(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """first, second: B x 3 x H x W in [0, 1], H and W from LEAST_SIDE on; returns flow and confidence."""
-        # Costs on demand come in parts, and of how many a graph for any size cannot say.
-        predicted = self.network.flow(
+        """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least LEAST_SIDE."""
+        # Costs on demand are computed in a number of parts that depends on the size, so a dynamic graph stores them.
+        predicted = self.network(
             normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
         )
         return predicted.flows[-1], flow_confidence(predicted.log_scales[-1])
@@ -107,55 +114,66 @@ def export_model(
     updates: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExportResult:
-    """Write a model as a graph that others run, once it agrees with the model on rendered pairs.
+    """Export a flow model to a file, after comparing the file with the model on rendered pairs.
 
-    model: a model, or what `load` takes. format: "onnx" or "pt2"; None decides by the suffix. size: (height, width)
-    that the graph is to take, or None for any of at least 64 pixels a side; any batch either way. updates: refinements,
-    written down one by one. progress: called after every step. Raises ExportError, and writes nothing, if they
-    disagree.
+    Args:
+        model: A predictor, or the argument of `load`.
+        path: File to write.
+        format: "onnx" or "pt2"; None decides by the suffix.
+        size: (height, width) of the images, or None for any of at least 64x64; the batch size is always dynamic.
+        updates: Number of updates, which are unrolled; None: as configured.
+        progress: Called after every step.
+
+    Raises:
+        ExportError: If the outputs differ; nothing is written.
+        InputError: If an argument is invalid or a package is missing.
     """
-    chosen, target = export_format(path, format), check_output(path)
-    check_packages(chosen)
+    format, target = export_format(path, format), check_output(path)
+    check_packages(format)
     check_size(size)
     check_num_updates(updates)
     name = None if isinstance(model, FlowPredictor) else Path(os.fspath(model)).name
     model = model if isinstance(model, FlowPredictor) else load(model, "cpu", task="flow")
     network = copy.deepcopy(model.network).cpu().float().eval()
-    here = FlowPredictor(network, model.trained, torch.device("cpu"))
+    reference = FlowPredictor(network, model.trained, torch.device("cpu"))
     _check_memory(network, size)
     updates = updates or network.config.flow.num_updates
-    about = _about(network, name or _preset_of(network), model.trained, updates, size)
+    metadata = _metadata(network, name or _preset_of(network), model.trained, updates, size)
     sizes = CHECKED_SIZES if size is None else (size,)
-    steps = _counted(progress, 2 + len(sizes))
-    with _quiet():
-        program = _program(FlowGraph(network, updates), size)
+    steps = _count_steps(progress, 2 + len(sizes))
+    with _silence_exporters():
+        program = _trace(FlowGraph(network, updates), size)
         next(steps)
-        data = _onnx_bytes(program, about) if chosen == "onnx" else _pt2_bytes(program, about)
+        data = _onnx_bytes(program, metadata) if format == "onnx" else _pt2_bytes(program, metadata)
         next(steps)
-        run = _onnx_runner(data) if chosen == "onnx" else _pt2_runner(data)
+        run = _onnx_runner(data) if format == "onnx" else _pt2_runner(data)
         difference = 0.0
-        for each in sizes:
-            difference = max(difference, _checked(run, here, updates, each))
+        for checked_size in sizes:
+            difference = max(difference, _max_difference(run, reference, updates, checked_size))
             next(steps)
     write_atomically(target, data)
-    return ExportResult(target, chosen, size, about["model"], updates, sizes, difference, len(data))
+    return ExportResult(target, format, size, metadata["model"], updates, sizes, difference, len(data))
 
 
-def export_format(path: str | os.PathLike[str], named: str | None = None) -> str:
-    """What to write at a path: as named, or by its suffix."""
-    if named is not None and named not in FORMATS:
-        raise InputError(f"there is no export format {named!r}; choose one of {', '.join(FORMATS)}.")
+def export_format(path: str | os.PathLike[str], format: str | None = None) -> str:
+    """Return the format of a file, as given or by its suffix.
+
+    Raises:
+        InputError: If the format is unknown, or does not fit the suffix.
+    """
+    if format is not None and format not in FORMATS:
+        raise InputError(f"there is no export format {format!r}; choose one of {', '.join(FORMATS)}.")
     suffix = Path(path).suffix.lower()
-    wanted = FORMATS if named is None else {named: FORMATS[named]}
-    for format, ending in wanted.items():
-        if suffix == ending:
-            return format
-    raise InputError(f"a model cannot be exported to {path} by that suffix; give {' or '.join(wanted.values())}.")
+    candidates = FORMATS if format is None else {format: FORMATS[format]}
+    for name, format_suffix in candidates.items():
+        if suffix == format_suffix:
+            return name
+    raise InputError(f"a model cannot be exported to {path} by that suffix; give {' or '.join(candidates.values())}.")
 
 
 def check_packages(format: str) -> None:
-    """Raise InputError unless everything is installed that a format needs."""
-    missing = [name for name in NEEDED[format] if importlib.util.find_spec(name) is None]
+    """Raise InputError if a package that a format requires is not installed."""
+    missing = [name for name in REQUIRED_PACKAGES[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
             f"an export to {format} needs {' and '.join(missing)}, not installed here; "
@@ -164,7 +182,7 @@ def check_packages(format: str) -> None:
 
 
 def check_size(size: tuple[int, int] | None) -> None:
-    """Raise InputError unless a graph can be made for (height, width), or for any size (None)."""
+    """Raise InputError if (height, width) is not a valid size of a graph; None is the dynamic size."""
     if size is None:
         return
     text = "x".join(map(str, size))
@@ -177,7 +195,7 @@ def check_size(size: tuple[int, int] | None) -> None:
 
 
 def _check_memory(network: ProtoFormer, size: tuple[int, int] | None) -> None:
-    """Refuse a fixed size whose costs, which a graph stores, would not fit the memory when it is checked."""
+    """Raise InputError if the costs that the graph stores do not fit in memory, where it is checked."""
     height, width = size or CHECKED_SIZES[-1]
     levels = network.config.flow.corr_levels if network.config.flow.decoder == "recurrent" else 1
     needed = all_pairs_bytes((-(-height // FACTOR), -(-width // FACTOR)), levels)
@@ -189,7 +207,7 @@ def _check_memory(network: ProtoFormer, size: tuple[int, int] | None) -> None:
         )
 
 
-def _about(
+def _metadata(
     network: ProtoFormer, name: str, trained: bool, updates: int, size: tuple[int, int] | None
 ) -> dict[str, str]:
     from protoformer import __version__
@@ -211,7 +229,7 @@ def _preset_of(network: ProtoFormer) -> str:
     return next((name for name, config in PRESETS.items() if config == network.config), "custom")
 
 
-def _counted(progress: ProgressCallback | None, total: int) -> Iterator[None]:
+def _count_steps(progress: ProgressCallback | None, total: int) -> Iterator[None]:
     for done in range(1, total + 1):
         if progress:
             progress(done, total)
@@ -219,44 +237,44 @@ def _counted(progress: ProgressCallback | None, total: int) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torch's exporters say of their own making and of packages that nothing here needs."""
+def _silence_exporters() -> Iterator[None]:
+    """Hide log messages and warnings of torch's exporters, which do not concern the user."""
     logger = logging.getLogger("torch.onnx")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
 
 
 @torch.no_grad()
-def _program(graph: FlowGraph, size: tuple[int, int] | None) -> ExportedProgram:
-    open_axes = {0: Dim.DYNAMIC(min=1)}
+def _trace(graph: FlowGraph, size: tuple[int, int] | None) -> ExportedProgram:
+    dynamic_axes = {0: Dim.DYNAMIC(min=1)}
     if size is None:
-        # At 64 pixels a cost map is one patch of the cost memory, and torch takes sides of 1 for fixed ones.
-        least = LEAST_SIDE + (graph.network.config.flow.decoder == "memory")
-        open_axes |= {2: Dim.DYNAMIC(min=least), 3: Dim.DYNAMIC(min=least)}
-    # Sizes of 1, and sides that are equal, would be taken for what every input has.
+        # At 64 pixels a cost map is one patch of the cost memory, and torch assumes that sides of 1 are static.
+        min_side = LEAST_SIDE + (graph.network.config.flow.decoder == "memory")
+        dynamic_axes |= {2: Dim.DYNAMIC(min=min_side), 3: Dim.DYNAMIC(min=min_side)}
+    # torch would assume that a batch of 1, or equal sides, are static.
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
-    return torch.export.export(graph, (example, example.clone()), dynamic_shapes=(open_axes, dict(open_axes)))
+    return torch.export.export(graph, (example, example.clone()), dynamic_shapes=(dynamic_axes, dict(dynamic_axes)))
 
 
-def _onnx_bytes(program: ExportedProgram, about: dict[str, str]) -> bytes:
+def _onnx_bytes(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
     names = {"input_names": list(INPUTS), "output_names": list(OUTPUTS)}
     written = torch.onnx.export(program, opset_version=OPSET, dynamo=True, verbose=False, **names)  # type: ignore[arg-type]
     assert written is not None
     proto = written.model_proto
-    proto.producer_name, proto.producer_version = "protoformer", about["protoformer"]
+    proto.producer_name, proto.producer_version = "protoformer", metadata["protoformer"]
     proto.doc_string = "Optical flow. " + ". ".join(f"{name}: {text}" for name, text in (INPUTS | OUTPUTS).items())
-    for key, value in about.items():
+    for key, value in metadata.items():
         proto.metadata_props.add(key=key, value=value)
-    # The axes inside are formulas of torch's symbols, which anybody can infer anew from names that say something.
+    # Inner shapes are formulas of torch's symbols; shape inference restores them with the names of the axes.
     del proto.graph.value_info[:]
     for part in (proto.graph, *proto.graph.node, *proto.graph.initializer, *proto.graph.input, *proto.graph.output):
-        del part.metadata_props[:]  # which lines of whose checkout it was made of
+        del part.metadata_props[:]  # source lines with local paths
     for value in (*proto.graph.input, *proto.graph.output):
         value.doc_string = (INPUTS | OUTPUTS)[value.name]
         for axis, dimension in zip(AXES, value.type.tensor_type.shape.dim, strict=True):
@@ -266,11 +284,11 @@ def _onnx_bytes(program: ExportedProgram, about: dict[str, str]) -> bytes:
     return data
 
 
-def _pt2_bytes(program: ExportedProgram, about: dict[str, str]) -> bytes:
+def _pt2_bytes(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # which lines of whose checkout it was made of
+        node.meta.pop("stack_trace", None)  # source lines with local paths
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={DESCRIPTION: json.dumps(about, indent=1)})
+    torch.export.save(program, buffer, extra_files={DESCRIPTION: json.dumps(metadata, indent=1)})
     return buffer.getvalue()
 
 
@@ -297,18 +315,20 @@ def _pt2_runner(data: bytes) -> Runner:
     return run
 
 
-def _checked(run: Runner, model: FlowPredictor, updates: int, size: tuple[int, int]) -> float:
-    """The largest difference of flow, pixels, on a rendered pair; ExportError if it or that of confidence is large."""
+def _max_difference(run: Runner, model: FlowPredictor, updates: int, size: tuple[int, int]) -> float:
+    """Return the largest difference of the flow on a rendered pair, pixels; ExportError if it is too large."""
     from protoformer.synthetic.layers import random_scene
 
     pair = random_scene(size, seed=0).render()
     flow, confidence = run(pair.first, pair.second)
     expected = model.flow(pair.first, pair.second, num_updates=updates, zoom=1)
-    off, unsure = float((flow[0] - expected.flow).abs().max()), float((confidence[0] - expected.confidence).abs().max())
-    # Written so that NaN, which is neither more nor less, is refused as well.
-    if not (off <= LARGEST_DIFFERENCE and unsure <= LARGEST_DIFFERENCE):
+    flow_error = float((flow[0] - expected.flow).abs().max())
+    confidence_error = float((confidence[0] - expected.confidence).abs().max())
+    # Written so that NaN is refused as well.
+    if not (flow_error <= MAX_DIFFERENCE and confidence_error <= MAX_DIFFERENCE):
         raise ExportError(
-            f"the graph differs from the model by {off:.2g} px, and by {unsure:.2g} in confidence, on a pair of "
-            f"{size[0]}x{size[1]}, more than {LARGEST_DIFFERENCE:g}, so nothing was written; report it with the model."
+            f"the graph differs from the model by {flow_error:.2g} px, and by {confidence_error:.2g} in confidence, "
+            f"on a pair of {size[0]}x{size[1]}, more than {MAX_DIFFERENCE:g}, so nothing was written; report it with "
+            "the model."
         )
-    return off
+    return flow_error

@@ -13,7 +13,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
-from protoformer.explain.video import MOST_PIXELS, PrototypeVideo
+from protoformer.explain.video import MAX_PIXELS, PrototypeVideo
 from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow, propagate_flow
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import (
@@ -357,7 +357,7 @@ class FlowPredictor(SummaryRepr):
 
     def _explain_image(self, image: Tensor, result: FlowResult | None) -> ImageExplanation:
         """Explain an image, 1 x 3 x H x W in [0, 1], with its flow if available."""
-        resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MOST_PIXELS))
+        resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MAX_PIXELS))
         motion = (None, None) if result is None else (result.flow, result.confidence)
         return explain_image(self.network.encoder_of("flow"), image[0], resized, flow_padding(resized), *motion)
 

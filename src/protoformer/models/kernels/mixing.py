@@ -44,33 +44,33 @@ class Weights(NamedTuple):
 class Mixed(NamedTuple):
     """Outputs of the operator for B images, K prototypes and N iterations; only the first two have a gradient.
 
-    Without `keep`, iterations share two buffers, and `projected`, `levels` and `narrowed` are empty.
+    Without `keep`, iterations share two buffers, and `projected`, `lse` and `tokens_half` are empty.
 
     Attributes:
         attended: B x HW x C, gated values.
         centers: B x K x C, final prototypes.
         assignment: B x HW, int64.
         projected: B x HW x 2C, keys and values of CAP.
-        narrowed: Tokens in the precision of matrix products, if that differs from their own.
+        tokens_half: Tokens in the precision of matrix products, if that differs from their own.
         earlier: N x B x K x C, prototypes before each iteration.
         queries: N x B x K x C, queries of each iteration.
         sums: N x B x K x C, weighted sums of each iteration.
         masses: N x B x K x heads, masses of each iteration.
-        levels: N x B x heads x HW, logarithms of the softmax denominators of each iteration.
-        own: B x K x 2C, keys and values of LS.
+        lse: N x B x heads x HW, base-2 logarithms of the softmax denominators of each iteration.
+        ls_projected: B x K x 2C, keys and values of LS.
     """
 
     attended: Tensor
     centers: Tensor
     assignment: Tensor
     projected: Tensor
-    narrowed: Tensor
+    tokens_half: Tensor
     earlier: Tensor
     queries: Tensor
     sums: Tensor
     masses: Tensor
-    levels: Tensor
-    own: Tensor
+    lse: Tensor
+    ls_projected: Tensor
 
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -86,13 +86,13 @@ def _allocate(
     single, steps = torch.float32, iterations if keep else min(2, iterations)
     return {
         "centers": tokens.new_empty(shape, dtype=single),
-        "own": tokens.new_empty(*shape[:2], 2 * channels, dtype=dtype),
+        "ls_projected": tokens.new_empty(*shape[:2], 2 * channels, dtype=dtype),
         "earlier": tokens.new_empty(steps, *shape, dtype=single),
         "queries": tokens.new_empty(steps, *shape, dtype=single),
         "sums": tokens.new_empty(steps, *shape, dtype=single),
         "masses": tokens.new_empty(steps, *shape[:2], len(alpha), dtype=single),
-        "levels": tokens.new_empty((steps, batch, len(alpha), pixels) if keep else (0,), dtype=single),
-        "narrowed": tokens.new_empty(tokens.shape if keep and dtype != tokens.dtype else (0,), dtype=dtype),
+        "lse": tokens.new_empty((steps, batch, len(alpha), pixels) if keep else (0,), dtype=single),
+        "tokens_half": tokens.new_empty(tokens.shape if keep and dtype != tokens.dtype else (0,), dtype=dtype),
     }
 
 
@@ -115,7 +115,7 @@ def mix(
     dtype: torch.dtype,
     keep: bool,
 ) -> Outputs:
-    """Compute `Mixed` of tokens, B x HW x C, float32; arguments as in `dispatch.mix`.
+    """Compute `Mixed` of tokens, B x HW x C, float32; arguments as in `fused.mix`.
 
     dtype is the precision of matrix products; keep stores what the backward pass needs.
     """
@@ -126,7 +126,7 @@ def mix(
     buffers = _allocate(tokens, alpha, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
-        projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["narrowed"])
+        projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["tokens_half"])
         _center_functions().pool(tokens, (size[0], size[1]), (grid[0], grid[1]), buffers["earlier"][0])
         layers = (
             (query.contiguous(), query_bias.contiguous()),
@@ -136,7 +136,7 @@ def mix(
         if not keep:  # free the memory before the next large allocation
             projected = projected.new_empty(0)
         query_layer = (pixels[2 * channels :], pixels_bias[2 * channels :])
-        keys, values = buffers["own"].split(channels, dim=-1)
+        keys, values = buffers["ls_projected"].split(channels, dim=-1)
         attended, assignment = synchronization_kernels.synchronize(
             tokens, directions, query_layer, keys, values, alpha, beta
         )
@@ -161,7 +161,7 @@ def _run_iterations(
     from protoformer.models.kernels import prototyping_kernels
 
     channels, heads = buffers["centers"].shape[2], buffers["masses"].shape[-1]
-    keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
+    keys, values = (split_heads(tensor, heads) for tensor in projected.split(channels, dim=-1))
     first = buffers["queries"][0].view(-1, channels)
     torch.addmm(layers[0][1], buffers["earlier"][0].view(-1, channels), layers[0][0].T, out=first)
     halves = buffers["centers"].new_empty(2, *buffers["centers"].shape, dtype=torch.float16)
@@ -169,8 +169,8 @@ def _run_iterations(
     for step in range(iterations):
         slot, next_slot = step % steps, (step + 1) % steps
         queries, before = buffers["queries"][slot], buffers["earlier"][slot]
-        levels = buffers["levels"][slot] if buffers["levels"].numel() else None
-        parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, levels)
+        lse = buffers["lse"][slot] if buffers["lse"].numel() else None
+        parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, lse)
         is_last = step == iterations - 1
         _center_functions().finish(
             parts,
@@ -181,7 +181,7 @@ def _run_iterations(
                 buffers["centers"] if is_last else buffers["earlier"][next_slot],
             ),
             layers[1] if is_last else layers[0],
-            buffers["own"] if is_last else buffers["queries"][next_slot],
+            buffers["ls_projected"] if is_last else buffers["queries"][next_slot],
             (halves[0], halves[1]) if is_last else None,
             normalize,
             residual,
@@ -189,9 +189,9 @@ def _run_iterations(
     return halves[0], halves[1]
 
 
-def _project(tokens: Tensor, weight: Tensor, bias: Tensor, narrowed: Tensor) -> Tensor:
-    """Project tokens to B x HW x 2C in the dtype of the weight, and store them in `narrowed` unless that is empty."""
-    rows, half_rows = tokens.flatten(0, 1), narrowed.flatten(0, 1) if narrowed.numel() else None
+def _project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor) -> Tensor:
+    """Project tokens to B x HW x 2C in the dtype of the weight; fill `tokens_half` with them unless it is empty."""
+    rows, half_rows = tokens.flatten(0, 1), tokens_half.flatten(0, 1) if tokens_half.numel() else None
     if weight.dtype == tokens.dtype or not dispatch.is_enabled("projection"):
         projected = reference.project(rows, weight, bias, half_rows)
     else:
@@ -222,8 +222,8 @@ def mix_backward(
     queries: Tensor,
     sums: Tensor,
     masses: Tensor,
-    levels: Tensor,
-    own: Tensor,
+    lse: Tensor,
+    ls_projected: Tensor,
     pixels: Tensor,
     pixels_bias: Tensor,
     query: Tensor,
@@ -239,6 +239,8 @@ def mix_backward(
 
     tokens are B x HW x C in the precision of matrix products. All outputs of `mix` are contiguous.
     """
+    from protoformer.models.kernels import synchronization_kernels
+
     channels = tokens.shape[2]
     width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
@@ -246,19 +248,24 @@ def mix_backward(
         pixels, query = pixels.to(dtype).contiguous(), query.contiguous()
         d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
         torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
-        d_own, d_heads = _synchronization_backward(
+        ls_queries = d_projected[..., 2 * channels :]  # overwritten by their gradient
+        prototype_parts, head_parts = synchronization_kernels.partial_gradients(
             d_attended.to(dtype).contiguous(),
-            d_projected[..., 2 * channels :],
-            pixels_bias[2 * channels :].contiguous(),
-            own,
-            (alpha, beta),
+            ls_queries,
+            *ls_projected.chunk(2, dim=-1),
+            alpha,
+            beta,
             assignment,
+            ls_queries,
+            pixels_bias[2 * channels :].contiguous(),
         )
+        # Gradients of `ls_projected`, B K x 2C, and of query bias, alpha and beta, heads x (d + 2).
+        d_ls_projected, d_heads = prototype_parts.sum(dim=0).flatten(0, 1), head_parts.sum(dim=(0, 1))
         # Gradients of the prototypes before each iteration and, last, of the final ones.
         d_all = centers.new_empty(len(earlier) + 1, *centers.shape)
-        torch.addmm(d_centers.reshape(-1, channels), d_own, prototypes, out=d_all[-1].view(-1, channels))
+        torch.addmm(d_centers.reshape(-1, channels), d_ls_projected, prototypes, out=d_all[-1].view(-1, channels))
         d_queries, biases = _iterations_backward(
-            d_all, d_projected, projected, queries, sums, masses, levels, query, normalize, residual
+            d_all, d_projected, projected, queries, sums, masses, lse, query, normalize, residual
         )
         d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
         flat = d_projected.view(-1, 3 * channels)
@@ -274,33 +281,11 @@ def mix_backward(
             d_queries.T @ earlier.view(-1, channels),
             # The bias shifts all logits of a pixel equally, which does not change the softmax over prototypes.
             query.new_zeros(channels),
-            d_own.T @ centers.view(-1, channels),
-            d_own.sum(dim=0),
+            d_ls_projected.T @ centers.view(-1, channels),
+            d_ls_projected.sum(dim=0),
             d_heads[:, width].clone(),
             d_heads[:, width + 1].clone(),
         )
-
-
-def _synchronization_backward(
-    d_attended: Tensor,
-    queries: Tensor,
-    query_bias: Tensor,
-    own: Tensor,
-    gate: tuple[Tensor, Tensor],
-    assignment: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Overwrite the queries (B x HW x C, without bias) with their gradient.
-
-    Returns:
-        The gradients of `own`, B K x 2C, and of the heads' query bias, alpha and beta, heads x (d + 2).
-    """
-    from protoformer.models.kernels import synchronization_kernels
-
-    keys, values = own.chunk(2, dim=-1)
-    of_own, of_heads = synchronization_kernels.partial_gradients(
-        d_attended, queries, keys, values, *gate, assignment, queries, query_bias
-    )
-    return of_own.sum(dim=0).flatten(0, 1), of_heads.sum(dim=(0, 1))
 
 
 def _iterations_backward(
@@ -310,7 +295,7 @@ def _iterations_backward(
     queries: Tensor,
     sums: Tensor,
     masses: Tensor,
-    levels: Tensor,
+    lse: Tensor,
     query: Tensor,
     normalize: bool,
     residual: bool,
@@ -323,8 +308,8 @@ def _iterations_backward(
     from protoformer.models.kernels import prototyping_kernels
 
     centers, channels, heads = _center_functions(), queries.shape[-1], masses.shape[-1]
-    keys, values = (split_heads(each, heads) for each in projected.split(channels, dim=-1))
-    d_keys, d_values, _ = (split_heads(each, heads) for each in d_projected.split(channels, dim=-1))
+    keys, values = (split_heads(tensor, heads) for tensor in projected.split(channels, dim=-1))
+    d_keys, d_values, _ = (split_heads(tensor, heads) for tensor in d_projected.split(channels, dim=-1))
     d_queries = torch.empty_like(queries)
     of_keys = queries.new_empty(len(queries), queries.shape[1], channels)
     of_values = queries.new_empty(len(queries), centers.programs_of(d_all[0]), channels)
@@ -339,8 +324,8 @@ def _iterations_backward(
             values,
             d_keys,
             d_values,
-            adding=step < last,
-            levels=levels[step],
+            accumulate=step < last,
+            lse=lse[step],
         )
         outputs = (d_queries[step], d_all[step], of_keys[step], of_values[step])
         centers.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
@@ -348,9 +333,9 @@ def _iterations_backward(
 
 
 @mix.register_fake
-def _(tokens: Tensor, *given: Any) -> Outputs:
-    weights = Weights(*given[: len(Weights._fields)])
-    _, grid, iterations, _, _, dtype, keep = given[len(Weights._fields) :]
+def _(tokens: Tensor, *inputs: Any) -> Outputs:
+    weights = Weights(*inputs[: len(Weights._fields)])
+    _, grid, iterations, _, _, dtype, keep = inputs[len(Weights._fields) :]
     buffers = _allocate(tokens, weights.alpha, grid, iterations, dtype, keep)
     channels = tokens.shape[2]
     attended = tokens.new_empty(tokens.shape, dtype=dtype)
@@ -365,11 +350,11 @@ def _(tokens: Tensor, *given: Any) -> Outputs:
 
 
 @mix_backward.register_fake
-def _(d_attended: Tensor, d_centers: Tensor, tokens: Tensor, *given: Any) -> Gradients:
-    pixels, _, query, prototypes, alpha, beta = given[9:15]
+def _(d_attended: Tensor, d_centers: Tensor, tokens: Tensor, *inputs: Any) -> Gradients:
+    pixels, _, query, prototypes, alpha, beta = inputs[9:15]
     with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
-    return d_tokens, *(each.new_empty(each.shape) for each in with_biases)
+    return d_tokens, *(tensor.new_empty(tensor.shape) for tensor in with_biases)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -379,7 +364,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*mixed[2:])
     ctx.save_for_backward(
-        mixed.narrowed if mixed.narrowed.numel() else tokens,
+        mixed.tokens_half if mixed.tokens_half.numel() else tokens,
         mixed.centers,
         mixed.assignment,
         mixed.projected,
@@ -409,9 +394,9 @@ mix.register_autograd(_gradient, setup_context=_setup_context)
 
 
 @flop_formula(torch.ops.protoformer.mix)
-def _(tokens: list[int], *given: Any, **kwargs: object) -> int:
+def _(tokens: list[int], *inputs: Any, **kwargs: object) -> int:
     batch, pixels, channels = tokens
-    _, (rows, columns), steps, *_ = given[len(Weights._fields) :]
+    _, (rows, columns), steps, *_ = inputs[len(Weights._fields) :]
     count: int = rows * columns
     by_pixel: int = 3 * channels + 2 * steps * count + count
     operations: int = 2 * batch * channels * (pixels * by_pixel + (steps + 2) * count * channels)

@@ -1,24 +1,34 @@
-"""How the kernels cut their work: pixels a block, warps, stages of the pipeline, programs a multiprocessor.
+"""Block sizes of the Triton kernels: pixels, warps, pipeline stages, programs per multiprocessor.
 
-These numbers change the speed and never the result beyond the order of a sum; `benchmarks/tiles.py` finds good ones.
+They change the speed, and of the result only the order of sums; `benchmarks/tiles.py` searches for good ones.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+Result = TypeVar("Result")
+
 PRECISIONS = {torch.float32: "ieee", torch.bfloat16: "tf32", torch.float16: "tf32"}
-"""How products of float32 numbers are made where the inputs are of this precision."""
-MULTIPROCESSORS_OF_NOTHING = 4
-"""Where there is no GPU, as in Triton's interpreter."""
+"""Precision of float32 matrix products in a kernel, by the dtype of its inputs."""
+CPU_MULTIPROCESSORS = 4
+"""Multiprocessors to assume without a GPU, that is, in Triton's interpreter."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """pixels: of a block. warps: of a program. stages: of the loads in flight. programs: begun for a multiprocessor."""
+    """How a kernel splits its work.
+
+    Attributes:
+        pixels: Pixels of a block.
+        warps: Warps of a program.
+        stages: Loads in flight, the stages of the pipeline.
+        programs: Programs per multiprocessor, for kernels that sum over pixels.
+    """
 
     pixels: int
     warps: int
@@ -27,7 +37,7 @@ class Tile:
 
 
 TILES: dict[tuple[str, bool, int], Tile] = {
-    # (kernel, half precision, K or, where there are no prototypes, channels, padded to a power of two)
+    # (kernel, half precision, K or, for kernels without prototypes, channels, padded to a power of two)
     ("sums", True, 16): Tile(128, 4, 3, 8),
     ("sums", True, 32): Tile(128, 4, 3, 8),
     ("sums", True, 64): Tile(128, 4, 3, 4),
@@ -44,7 +54,7 @@ TILES: dict[tuple[str, bool, int], Tile] = {
     ("synchronize", False, 256): Tile(64, 8, 2, 0),
 }
 DEFAULTS = {
-    # kernel: in half precision, in float32
+    # kernel: (half precision, float32)
     "sums": (Tile(64, 4, 2, 4), Tile(32, 4, 2, 4)),
     "sums_backward": (Tile(64, 4, 1, 4), Tile(32, 4, 1, 4)),
     "synchronize": (Tile(64, 4, 2, 0), Tile(64, 4, 2, 0)),
@@ -56,62 +66,66 @@ DEFAULTS = {
 }
 
 
-_FITTING: dict[tuple[str, Tile, torch.dtype, int, int], Tile] = {}
-"""Smaller tiles, where the one of the table is too large for the device."""
+_SMALLER_TILES: dict[tuple[str, Tile, torch.dtype, int, int], Tile] = {}
+"""Replacements of tiles that are too large for the device."""
 
 
-def padded(count: int) -> int:
-    """The power of two, at least 16, that matrix units work in."""
-    return max(16, 1 << (count - 1).bit_length())
+def padded(size: int) -> int:
+    """Return the smallest power of two that is at least `size` and 16, the smallest side of a matrix unit."""
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def tile_for(kernel: str, dtype: torch.dtype, size: int) -> Tile:
-    """The tile that a kernel works in; size: prototypes, or channels, as TILES lists it."""
+    """Return the tile of a kernel; size: prototypes or channels, as in the keys of `TILES`."""
     half = dtype != torch.float32
     return TILES.get((kernel, half, padded(size)), DEFAULTS[kernel][0 if half else 1])
 
 
 def split(pixels: int, rows: int, tile: Tile, device: torch.device) -> tuple[int, int]:
-    """Into how many parts to cut the pixels of each of `rows` images and heads, and how many pixels each has.
+    """Split the pixels of each of `rows` images and heads into parts; return their number and pixels per part.
 
-    It depends on the shape and the device alone, so the partial sums of two runs are the same ones.
+    The split depends on the shape and the device alone, so that two runs have the same partial sums.
     """
-    units = MULTIPROCESSORS_OF_NOTHING
+    multiprocessors = CPU_MULTIPROCESSORS
     if device.type == "cuda":
-        units = torch.cuda.get_device_properties(device).multi_processor_count
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     blocks = math.ceil(pixels / tile.pixels)
-    parts = min(blocks, math.ceil(units * tile.programs / rows))
-    each = math.ceil(blocks / parts)
-    return math.ceil(blocks / each), each * tile.pixels
+    parts = min(blocks, math.ceil(multiprocessors * tile.programs / rows))
+    blocks_per_part = math.ceil(blocks / parts)
+    return math.ceil(blocks / blocks_per_part), blocks_per_part * tile.pixels
 
 
-def within_resources(run: Callable[[Tile], None], kernel: str, dtype: torch.dtype, size: int, width: int) -> None:
-    """Run with the tile of this kernel, or, where the device has no room for it, with the largest smaller one.
+def launch(run: Callable[[Tile], Result], kernel: str, dtype: torch.dtype, size: int, width: int) -> Result:
+    """Run with the tile of a kernel, or with the largest smaller one that fits the registers and shared memory.
 
-    size, width: what the room that is needed depends on, beside the tile.
+    Args:
+        run: Launches the kernel with a tile.
+        kernel: Name of the kernel in `DEFAULTS`.
+        dtype: Precision of the inputs.
+        size: Prototypes or channels, as in the keys of `TILES`.
+        width: Other size that the memory of a block depends on.
     """
     from triton.runtime.errors import OutOfResources
 
-    chosen = tile_for(kernel, dtype, size)
-    key = (kernel, chosen, dtype, padded(size), padded(width))
-    tile = _FITTING.get(key, chosen)
+    default = tile_for(kernel, dtype, size)
+    key = (kernel, default, dtype, padded(size), padded(width))
+    tile = _SMALLER_TILES.get(key, default)
     while True:
         try:
-            run(tile)
-            break
+            return run(tile)
         except OutOfResources:
             if tile.pixels == 16 and tile.stages == 1:
                 raise
             tile = replace(tile, stages=1) if tile.stages > 1 else replace(tile, pixels=tile.pixels // 2)
-            _FITTING[key] = tile
+            _SMALLER_TILES[key] = tile
 
 
 def fits(kernel: str, dtype: torch.dtype, size: int) -> bool:
-    """Whether the tile of a kernel has never been too large for this device, whatever the width."""
-    chosen = tile_for(kernel, dtype, size)
-    return not any(key[:3] == (kernel, chosen, dtype) for key in _FITTING)
+    """Return whether the tile of a kernel has never been too large for this device, at any width."""
+    tile = tile_for(kernel, dtype, size)
+    return not any(key[:3] == (kernel, tile, dtype) for key in _SMALLER_TILES)
 
 
-def in_rows(tensor: Tensor) -> Tensor:
-    """The tensor with its last dimension contiguous, which the kernels rely on; that it is already costs nothing."""
+def with_contiguous_rows(tensor: Tensor) -> Tensor:
+    """Return the tensor with a contiguous last dimension, which the kernels require; a copy only if necessary."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,4 +1,4 @@
-"""Convex upsampling and its gradient in Triton: the shares of the nine neighbors are never written down."""
+"""Triton kernels of convex upsampling and its gradient; the weights of the nine neighbors are not stored."""
 
 import torch
 import triton
@@ -7,32 +7,31 @@ from torch import Tensor
 
 PIXELS = 16
 """Coarse pixels of a program."""
-NEIGHBORS = tl.constexpr(9)
+NUM_NEIGHBORS = tl.constexpr(9)
 
 
 @triton.jit
-def logits_of(weights, pixel, inside, neighbor, fine: tl.constexpr):
-    """The logits of one neighbor for all fine pixels of some coarse ones: block x fine."""
-    part = tl.arange(0, fine)
-    start = weights + pixel[:, None] * (NEIGHBORS * fine) + neighbor * fine
-    return tl.load(start + part[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+def _load_logits(logits, pixel, inside, neighbor, fine: tl.constexpr):
+    """Load the logits of one neighbor for all fine pixels of a block of coarse pixels: block x fine."""
+    start = logits + pixel[:, None] * (NUM_NEIGHBORS * fine) + neighbor * fine
+    return tl.load(start + tl.arange(0, fine)[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
-def softmax_of(weights, pixel, inside, block: tl.constexpr, fine: tl.constexpr):
-    """The largest logit of each fine pixel, and the sum over neighbors of what they exceed e^largest by."""
-    largest = logits_of(weights, pixel, inside, 0, fine)
-    for neighbor in tl.static_range(1, NEIGHBORS):
-        largest = tl.maximum(largest, logits_of(weights, pixel, inside, neighbor, fine))
+def _softmax_terms(logits, pixel, inside, block: tl.constexpr, fine: tl.constexpr):
+    """Return the largest logit m of each fine pixel, and the sum of exp(logit - m) over the neighbors."""
+    largest = _load_logits(logits, pixel, inside, 0, fine)
+    for neighbor in tl.static_range(1, NUM_NEIGHBORS):
+        largest = tl.maximum(largest, _load_logits(logits, pixel, inside, neighbor, fine))
     total = tl.zeros((block, fine), tl.float32)
-    for neighbor in tl.static_range(NEIGHBORS):
-        total += tl.exp(logits_of(weights, pixel, inside, neighbor, fine) - largest)
+    for neighbor in tl.static_range(NUM_NEIGHBORS):
+        total += tl.exp(_load_logits(logits, pixel, inside, neighbor, fine) - largest)
     return largest, total
 
 
 @triton.jit
-def places_of(pixel, height, width, channels, channel, factor: tl.constexpr):
-    """Where in N x channels x (factor height) x (factor width) the fine pixels of coarse ones lie: block x factor^2."""
+def _fine_offsets(pixel, height, width, channels, channel, factor: tl.constexpr):
+    """Return offsets of fine pixels in N x channels x (factor height) x (factor width): block x factor^2."""
     part = tl.arange(0, factor * factor)
     image, within = pixel // (height * width), pixel % (height * width)
     row = (within // width)[:, None] * factor + (part // factor)[None, :]
@@ -41,111 +40,88 @@ def places_of(pixel, height, width, channels, channel, factor: tl.constexpr):
 
 
 @triton.jit
-def around_of(around, pixel, inside, pixels, channels, channel, neighbor):
-    """A channel of one neighbor of each coarse pixel; around: N x channels x 9 x pixels."""
-    image, within = pixel // pixels, pixel % pixels
-    start = around + ((image * channels + channel) * NEIGHBORS + neighbor) * pixels
-    return tl.load(start + within, mask=inside, other=0.0)
+def _neighbor_offsets(pixel, pixels, channels, channel, neighbor):
+    """Return offsets of a channel of one neighbor of coarse pixels in N x channels x 9 x pixels."""
+    return ((pixel // pixels * channels + channel) * NUM_NEIGHBORS + neighbor) * pixels + pixel % pixels
 
 
 @triton.jit
 def upsample_kernel(
-    around,
-    weights,
-    found,
-    count,
-    height,
-    width,
-    channels: tl.constexpr,
-    factor: tl.constexpr,
-    block: tl.constexpr,
-):
-    """Some coarse pixels of all images. weights: coarse pixels x 9 x factor^2, logits."""
+    neighbors, logits, output,
+    count, height, width,
+    channels: tl.constexpr, factor: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Fine pixels of a block of coarse pixels: the neighbors weighted by the softmax of the logits."""
     pixel = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     inside = pixel < count
     fine: tl.constexpr = factor * factor
-    largest, total = softmax_of(weights, pixel, inside, block, fine)
+    largest, total = _softmax_terms(logits, pixel, inside, block, fine)
     for channel in tl.static_range(channels):
         value = tl.zeros((block, fine), tl.float32)
-        for neighbor in tl.static_range(NEIGHBORS):
-            share = tl.exp(logits_of(weights, pixel, inside, neighbor, fine) - largest)
-            number = around_of(around, pixel, inside, height * width, channels, channel, neighbor)
-            value += share * number[:, None]
-        place = places_of(pixel, height, width, channels, channel, factor)
-        tl.store(found + place, value / total, mask=inside[:, None])
+        for neighbor in tl.static_range(NUM_NEIGHBORS):
+            weight = tl.exp(_load_logits(logits, pixel, inside, neighbor, fine) - largest)
+            offset = _neighbor_offsets(pixel, height * width, channels, channel, neighbor)
+            value += weight * tl.load(neighbors + offset, mask=inside, other=0.0)[:, None]
+        offset = _fine_offsets(pixel, height, width, channels, channel, factor)
+        tl.store(output + offset, value / total, mask=inside[:, None])
 
 
 @triton.jit
 def upsample_gradient_kernel(
-    arriving,
-    around,
-    weights,
-    found,
-    d_around,
-    d_weights,
-    count,
-    height,
-    width,
-    channels: tl.constexpr,
-    factor: tl.constexpr,
-    block: tl.constexpr,
-):
-    """The gradients of neighbors and of logits; found: what `upsample_kernel` wrote."""
+    d_output, neighbors, logits, output, d_neighbors, d_logits,
+    count, height, width,
+    channels: tl.constexpr, factor: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Gradients of neighbors and logits; output: result of `upsample_kernel`."""
     pixel = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     inside = pixel < count
     fine: tl.constexpr = factor * factor
-    largest, total = softmax_of(weights, pixel, inside, block, fine)
-    # The gradient of a share, averaged over the shares, is that of the value that they make.
+    largest, total = _softmax_terms(logits, pixel, inside, block, fine)
+    # The mean of the weights' gradients, weighted by the weights, is the gradient times the output.
     mean = tl.zeros((block, fine), tl.float32)
     for channel in tl.static_range(channels):
-        place = places_of(pixel, height, width, channels, channel, factor)
-        value = tl.load(found + place, mask=inside[:, None], other=0.0)
-        mean += tl.load(arriving + place, mask=inside[:, None], other=0.0) * value
-    image, within = pixel // (height * width), pixel % (height * width)
-    part = tl.arange(0, fine)
-    for neighbor in tl.static_range(NEIGHBORS):
-        share = tl.exp(logits_of(weights, pixel, inside, neighbor, fine) - largest) / total
-        slope = tl.zeros((block, fine), tl.float32)
+        offset = _fine_offsets(pixel, height, width, channels, channel, factor)
+        value = tl.load(output + offset, mask=inside[:, None], other=0.0)
+        mean += tl.load(d_output + offset, mask=inside[:, None], other=0.0) * value
+    for neighbor in tl.static_range(NUM_NEIGHBORS):
+        weight = tl.exp(_load_logits(logits, pixel, inside, neighbor, fine) - largest) / total
+        d_weight = tl.zeros((block, fine), tl.float32)
         for channel in tl.static_range(channels):
-            place = places_of(pixel, height, width, channels, channel, factor)
-            arrives = tl.load(arriving + place, mask=inside[:, None], other=0.0)
-            slope += arrives * around_of(around, pixel, inside, height * width, channels, channel, neighbor)[:, None]
-            start = d_around + ((image * channels + channel) * NEIGHBORS + neighbor) * (height * width)
-            tl.store(start + within, tl.sum(share * arrives, 1), mask=inside)
-        start = d_weights + pixel[:, None] * (NEIGHBORS * fine) + neighbor * fine + part[None, :]
-        tl.store(start, (share * (slope - mean)).to(d_weights.dtype.element_ty), mask=inside[:, None])
+            offset = _fine_offsets(pixel, height, width, channels, channel, factor)
+            d_value = tl.load(d_output + offset, mask=inside[:, None], other=0.0)
+            offset = _neighbor_offsets(pixel, height * width, channels, channel, neighbor)
+            d_weight += d_value * tl.load(neighbors + offset, mask=inside, other=0.0)[:, None]
+            tl.store(d_neighbors + offset, tl.sum(weight * d_value, 1), mask=inside)
+        target = d_logits + pixel[:, None] * (NUM_NEIGHBORS * fine) + neighbor * fine + tl.arange(0, fine)[None, :]
+        tl.store(target, (weight * (d_weight - mean)).to(d_logits.dtype.element_ty), mask=inside[:, None])
 
 
-def upsample(around: Tensor, weights: Tensor, factor: int) -> Tensor:
-    """Neighbors, N x C x 9 x H x W in float32, by logits, N x H x W x (9 factor^2): N x C x factor H x factor W."""
-    batch, channels, _, height, width = around.shape
-    found = around.new_empty(batch, channels, factor * height, factor * width)
+def upsample(neighbors: Tensor, logits: Tensor, factor: int) -> Tensor:
+    """Combine neighbors, N x C x 9 x H x W in float32, to N x C x (factor H) x (factor W).
+
+    Args:
+        neighbors: The 3x3 neighborhood of each coarse pixel.
+        logits: N x H x W x (9 factor^2), of the weights.
+        factor: Upsampling factor; its square is a power of two.
+    """
+    batch, channels, _, height, width = neighbors.shape
+    output = neighbors.new_empty(batch, channels, factor * height, factor * width)
     count = batch * height * width
     upsample_kernel[(triton.cdiv(count, PIXELS),)](
-        around, weights, found, count, height, width, channels=channels, factor=factor, block=PIXELS
+        neighbors, logits, output, count, height, width, channels=channels, factor=factor, block=PIXELS
     )
-    return found
+    return output
 
 
 def upsample_gradient(
-    arriving: Tensor, around: Tensor, weights: Tensor, found: Tensor, factor: int
+    d_output: Tensor, neighbors: Tensor, logits: Tensor, output: Tensor, factor: int
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of neighbors and logits from that of what `upsample` found; all contiguous."""
-    batch, channels, _, height, width = around.shape
-    d_around, d_weights = torch.empty_like(around), torch.empty_like(weights)
+    """Return the gradients of neighbors and logits; output: result of `upsample`; all contiguous."""
+    batch, channels, _, height, width = neighbors.shape
+    d_neighbors, d_logits = torch.empty_like(neighbors), torch.empty_like(logits)
     count = batch * height * width
     upsample_gradient_kernel[(triton.cdiv(count, PIXELS),)](
-        arriving,
-        around,
-        weights,
-        found,
-        d_around,
-        d_weights,
-        count,
-        height,
-        width,
-        channels=channels,
-        factor=factor,
-        block=PIXELS,
-    )
-    return d_around, d_weights
+        d_output, neighbors, logits, output, d_neighbors, d_logits, count, height, width,
+        channels=channels, factor=factor, block=PIXELS,
+    )  # fmt: skip
+    return d_neighbors, d_logits

@@ -1,4 +1,4 @@
-"""Layers in fewer passes are torch's own, in their gradients too."""
+"""Layers with fused kernels and their gradients agree with torch."""
 
 import pytest
 import torch
@@ -8,25 +8,25 @@ from torch import Tensor, nn
 from protoformer.models import layers
 from protoformer.models.layers import ActivatedConv, MapNorm, PositionConv, TokenNorm
 
-pytestmark = pytest.mark.usefixtures("kernels_run")
+pytestmark = pytest.mark.usefixtures("requires_kernels")
 
 
 @pytest.fixture(autouse=True)
-def _kernels_are_taken(monkeypatch):
+def _force_kernels(monkeypatch):
     monkeypatch.setattr(layers, "use_kernels", lambda *_: True)
 
 
-def learned(compute, given: list[Tensor], numbers) -> list[Tensor]:
-    given = [each.clone().requires_grad_() for each in given]
-    found = compute(*given)
-    arrives = numbers.random(*found.shape, seed=9, dtype=torch.float32).to(found.dtype)
-    return [found.detach(), *torch.autograd.grad(found, given, arrives)]
+def evaluate(compute, inputs: list[Tensor], numbers) -> list[Tensor]:
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    output = compute(*leaves)
+    gradient = numbers.random(*output.shape, seed=9, dtype=torch.float32).to(output.dtype)
+    return [output.detach(), *torch.autograd.grad(output, leaves, gradient)]
 
 
-def alike(ours: list[Tensor], right: list[Tensor], dtype: torch.dtype, numbers) -> None:
-    for mine, expected in zip(ours, right, strict=True):
-        assert mine.shape == expected.shape and mine.dtype == expected.dtype
-        assert numbers.error(mine, expected) < numbers.tolerance[dtype]
+def assert_close(actual: list[Tensor], expected: list[Tensor], dtype: torch.dtype, numbers) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+        assert numbers.error(one, other) < numbers.tolerance[dtype]
 
 
 @pytest.mark.parametrize("shape", [(2, 37, 64), (1, 1, 192), (3, 700, 32), (1, 5, 48)], ids=str)
@@ -35,14 +35,14 @@ def test_layer_norm(shape, dtype, numbers):
     weight, bias = (numbers.random(shape[-1], seed=seed, dtype=torch.float32) for seed in (1, 2))
     norm = TokenNorm(shape[-1]).to(tokens.device)
 
-    def ours(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def fused(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(norm, {"weight": weight, "bias": bias}, (tokens,))
 
-    def torch_s(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(tokens: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return F.layer_norm(tokens.float(), shape[-1:], weight, bias)
 
-    given = [tokens, weight, bias]
-    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), dtype, numbers)
+    inputs = [tokens, weight, bias]
+    assert_close(evaluate(fused, inputs, numbers), evaluate(reference, inputs, numbers), dtype, numbers)
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 7, 9), (1, 64, 33, 20), (3, 24, 2, 2)], ids=str)
@@ -50,19 +50,19 @@ def test_layer_norm(shape, dtype, numbers):
 def test_instance_norm(shape, rectified, dtype, numbers):
     maps = 3 * numbers.random(*shape, seed=0, dtype=dtype) + 1
 
-    def torch_s(maps: Tensor) -> Tensor:
+    def reference(maps: Tensor) -> Tensor:
         normed = F.instance_norm(maps.float())
         return (F.relu(normed) if rectified else normed).to(maps.dtype)
 
-    alike(learned(MapNorm(rectified), [maps], numbers), learned(torch_s, [maps], numbers), dtype, numbers)
+    assert_close(evaluate(MapNorm(rectified), [maps], numbers), evaluate(reference, [maps], numbers), dtype, numbers)
 
 
-def test_instance_norm_of_what_is_all_but_constant(numbers):
+def test_instance_norm_of_nearly_constant_maps(numbers):
     maps = 100 + 0.1 * numbers.random(1, 16, 20, 30, seed=0, dtype=torch.float32)
     assert numbers.error(MapNorm()(maps), F.instance_norm(maps.double())) < 1e-3
 
 
-def test_what_is_not_a_number_stays_so(numbers):
+def test_nan_is_kept(numbers):
     maps = numbers.random(1, 16, 4, 5, seed=0, dtype=torch.float32)
     maps[0, 3, 2, 2] = torch.nan
     assert MapNorm(rectified=True)(maps)[0, 3].isnan().all()
@@ -78,18 +78,18 @@ def test_bias_and_activation(rectified, channels, numbers):
     bias = numbers.random(channels, seed=2, dtype=torch.float32)
     conv = ActivatedConv(5, channels, 3, rectified, padding=1).to(maps.device)
 
-    def ours(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def fused(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
 
-    def torch_s(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         plain = F.conv2d(maps, weight, bias, padding=1)
         return F.relu(plain) if rectified else plain
 
-    given = [maps, weight, bias]
-    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), torch.float32, numbers)
+    inputs = [maps, weight, bias]
+    assert_close(evaluate(fused, inputs, numbers), evaluate(reference, inputs, numbers), torch.float32, numbers)
 
 
-@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.usefixtures("requires_gpu")
 @pytest.mark.parametrize("rectified", [False, True])
 def test_bias_and_activation_of_half_precision(rectified, numbers):
     maps = numbers.random(2, 64, 46, 62, seed=0, dtype=torch.float32).to(memory_format=torch.channels_last)
@@ -98,10 +98,10 @@ def test_bias_and_activation_of_half_precision(rectified, numbers):
     plain = nn.Conv2d(64, 96, 3, padding=1).cuda()
     plain.load_state_dict(conv.state_dict())
     with torch.autocast("cuda", torch.bfloat16):
-        ours = learned(conv, [maps], numbers)
-        # Of numbers next to zero a rounding decides whether they are cut off, and with them their whole gradient.
-        right = learned(lambda maps: plain(maps) * (ours[0] > 0) if rectified else plain(maps), [maps], numbers)
-    alike(ours, right, torch.bfloat16, numbers)
+        actual = evaluate(conv, [maps], numbers)
+        # Rounding decides whether values near zero are cut off by the ReLU, and their gradient with them.
+        expected = evaluate(lambda maps: plain(maps) * (actual[0] > 0) if rectified else plain(maps), [maps], numbers)
+    assert_close(actual, expected, torch.bfloat16, numbers)
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 5, 7), (1, 24, 1, 1), (1, 192, 3, 9), (3, 64, 8, 2)], ids=str)
@@ -112,11 +112,11 @@ def test_position(shape, numbers):
     bias = numbers.random(channels, seed=2, dtype=torch.float32)
     conv = PositionConv(channels).to(maps.device)
 
-    def ours(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def fused(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
 
-    def torch_s(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def reference(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return maps + F.conv2d(maps, weight, bias, padding=1, groups=channels)
 
-    given = [maps, weight, bias]
-    alike(learned(ours, given, numbers), learned(torch_s, given, numbers), torch.float32, numbers)
+    inputs = [maps, weight, bias]
+    assert_close(evaluate(fused, inputs, numbers), evaluate(reference, inputs, numbers), torch.float32, numbers)

@@ -1,0 +1,292 @@
+"""What each group of Triton kernels is worth: inference and a flow training step with and without it.
+
+    python benchmarks/kernels.py --json out/kernels.json
+    python benchmarks/kernels.py --groups gru norm --minutes 3
+
+Every group of `dispatch.KERNEL_GROUPS` is replaced on its own. Inference runs on one image pair in a CUDA graph; the
+replacement is plain torch in a graph of its own. Training runs forward, flow loss, backward and AdamW on one batch in a
+CUDA graph, and the replacement is plain torch compiled by torch.compile, except for groups inside a custom operator,
+which torch.compile does not enter. The two variants are timed in alternation, so that a change of the GPU's clock
+affects both. A group is marked if neither inference nor training takes 5 % longer without it.
+
+On a CPU no kernel runs: the program then executes every step at a small size and its figures mean nothing.
+"""
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+from measuring import captured, synchronize
+from protoformer.flow.losses import flow_loss
+from protoformer.io.files import write_atomically
+from protoformer.models.config import preset
+from protoformer.models.kernels.dispatch import KERNEL_GROUPS, disabled
+from protoformer.models.protoformer import build_network
+
+THRESHOLD = 5.0
+"""Percent of an inference or training step that a group of kernels has to be worth."""
+PLAIN_VERSIONS: dict[str, tuple[str, ...]] = {
+    "norm": ("models.layers:TokenNorm.forward", "models.layers:MapNorm.forward"),
+    "activation": ("models.layers:ActivatedConv.forward",),
+    "position": ("models.layers:PositionConv.forward",),
+    "gru": ("models.heads.update:gru_gates", "models.heads.update:gru_state"),
+    "upsampling": ("models.heads.update:convex_upsample",),
+    "lookup": ("models.heads.correlation:StoredCorrelation.windows",),
+    "loss": ("flow.losses:error_sums",),
+    "mixing": ("models.encoder:Mixer.forward",),
+    "projection": (),
+    "centers": (),
+    "mlp": (),
+}
+"""Functions that torch.compile compiles when a group is disabled in training, as module:name in the package."""
+INFERENCE, TRAINING = "inference", "training"
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of the measurement: (height, width) of images, pairs in a training batch, and repetitions."""
+
+    preset: str
+    inference_size: tuple[int, int]
+    training_size: tuple[int, int]
+    batch_size: int
+    rounds: int
+    calls: int
+
+
+GPU_WORKLOAD = Workload("fast", (440, 1024), (352, 640), batch_size=16, rounds=5, calls=5)
+DRY_RUN = Workload("tiny", (64, 64), (64, 64), batch_size=1, rounds=1, calls=1)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Milliseconds with all kernels and without one group."""
+
+    enabled: float
+    disabled: float
+
+    @property
+    def percent(self) -> float:
+        """How much longer it takes without the group, in percent."""
+        return 100 * (self.disabled / self.enabled - 1)
+
+
+def inference_step(workload: Workload, device: torch.device) -> Step:
+    """Return a function that runs the network on one pair of random images."""
+    network = _build_network(workload, device).eval()
+    first, second = _random_images(1, workload.inference_size, device)
+
+    @torch.no_grad()
+    def step() -> Tensor:
+        with _autocast(device):
+            flow: Tensor = network(first, second).flows[-1]
+        return flow
+
+    return step
+
+
+def training_step(workload: Workload, device: torch.device) -> Step:
+    """Return a function that trains the network on one batch of random images and flow."""
+    network = _build_network(workload, device).train()
+    size, batch = workload.training_size, workload.batch_size
+    first, second = _random_images(batch, size, device)
+    flow = 5 * torch.randn(batch, 2, *size, device=device)
+    valid = torch.ones(batch, 1, *size, dtype=torch.bool, device=device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True, capturable=device.type == "cuda")
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with _autocast(device):
+            prediction = network(first, second, return_all=True)
+        flow_loss(prediction, flow, valid).total.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def _build_network(workload: Workload, device: torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    network = build_network(preset(workload.preset), "flow").to(device)
+    return network.to(memory_format=torch.channels_last) if device.type == "cuda" else network  # type: ignore[call-overload,no-any-return]
+
+
+def _random_images(batch: int, size: tuple[int, int], device: torch.device) -> Tensor:
+    """Return the first and second images, 2 x B x 3 x H x W in [-1, 1]."""
+    return 2 * torch.rand(2, batch, 3, *size, device=device) - 1
+
+
+def _autocast(device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+STEPS = {INFERENCE: inference_step, TRAINING: training_step}
+
+
+def prepare(kind: str, group: str | None, workload: Workload, device: torch.device) -> Step:
+    """Return a step without one group of kernels, or with all of them; on CUDA it is captured in a graph.
+
+    Args:
+        kind: A key of `STEPS`.
+        group: A key of `KERNEL_GROUPS`, or None for all kernels.
+        workload: Sizes.
+        device: Device to run on.
+    """
+    step = STEPS[kind](workload, device)
+    use_compile = kind == TRAINING and device.type == "cuda"
+    patches = [] if group is None else [_resolve(path) for path in PLAIN_VERSIONS[group]]
+    functions = [torch.compile(each, dynamic=False) if use_compile else each for *_, each in patches]
+
+    def run() -> None:
+        with ExitStack() as stack:
+            if group is not None:
+                stack.enter_context(disabled(group))
+            for (owner, name, _), function in zip(patches, functions, strict=True):
+                stack.enter_context(mock.patch.object(owner, name, function))
+            step()
+
+    return captured(run) if device.type == "cuda" else run
+
+
+def _resolve(path: str) -> tuple[Any, str, Callable[..., Any]]:
+    """Return the owner, name and value of a function given as in `PLAIN_VERSIONS`."""
+    module, _, qualified = path.partition(":")
+    owner: Any = import_module(f"protoformer.{module}")
+    *parents, name = qualified.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return owner, name, getattr(owner, name)
+
+
+def compare(baseline: Step, variant: Step, workload: Workload, device: torch.device) -> Comparison:
+    """Time two steps in alternation and return the medians."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(workload.rounds + 1):  # the first round is the warm-up
+        for step, spent in zip((baseline, variant), times, strict=True):
+            synchronize(device)
+            start = time.perf_counter()
+            for _ in range(workload.calls):
+                step()
+            synchronize(device)
+            spent.append(1000 * (time.perf_counter() - start) / workload.calls)
+    return Comparison(*(statistics.median(spent[1:]) for spent in times))
+
+
+def measure(
+    groups: list[str], workload: Workload, device: torch.device, minutes: float
+) -> dict[str, dict[str, Comparison]]:
+    """Compare inference and training with and without each group.
+
+    Args:
+        groups: Keys of `KERNEL_GROUPS`.
+        workload: Sizes.
+        device: Device to run on.
+        minutes: Time after which no further measurement starts.
+
+    Returns:
+        Comparisons by kind and group. What failed or did not fit in the time is missing.
+    """
+    results: dict[str, dict[str, Comparison]] = {}
+    deadline = time.monotonic() + 60 * minutes
+    for kind in STEPS:
+        results[kind] = {}
+        baseline = prepare(kind, None, workload, device)
+        for group in groups:
+            if time.monotonic() > deadline:
+                print(f"{kind} without {group}: not measured, the time is over; raise --minutes or name --groups")
+                continue
+            start = time.monotonic()
+            try:
+                comparison = compare(baseline, prepare(kind, group, workload, device), workload, device)
+            except Exception as error:  # the other groups are still worth measuring
+                print(f"{kind} without {group}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+                continue
+            finally:
+                gc.collect()
+                torch.compiler.reset()
+            results[kind][group] = comparison
+            seconds = time.monotonic() - start
+            print(f"{kind} without {group}: {comparison.percent:+.1f} % (measured in {seconds:.0f} s)", flush=True)
+    return results
+
+
+def is_below_threshold(group: str, results: dict[str, dict[str, Comparison]]) -> bool | None:
+    """Return whether a group is worth less than `THRESHOLD` in inference and in training; None if that is unknown."""
+    percents = [results[kind][group].percent if group in results[kind] else None for kind in STEPS]
+    if any(percent is not None and percent >= THRESHOLD for percent in percents):
+        return False
+    return None if None in percents else True
+
+
+def format_table(groups: list[str], results: dict[str, dict[str, Comparison]]) -> str:
+    """Format one Markdown row per group."""
+    lines = [
+        "| group | inference, ms | without | difference | training, ms | without | difference | |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for group in groups:
+        cells = [group]
+        for kind in STEPS:
+            comparison = results[kind].get(group)
+            if comparison is None:
+                cells += ["-", "-", "-"]
+            else:
+                cells += [f"{comparison.enabled:.2f}", f"{comparison.disabled:.2f}", f"{comparison.percent:+.1f} %"]
+        cells.append(f"below {THRESHOLD:.0f} %" if is_below_threshold(group, results) else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", nargs="+", choices=KERNEL_GROUPS, default=list(KERNEL_GROUPS), metavar="GROUP")
+    parser.add_argument("--minutes", type=float, default=6.5, help="time after which no further measurement starts")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    arguments = parser.parse_args()
+    use_gpu = torch.cuda.is_available()
+    device, workload = (torch.device("cuda"), GPU_WORKLOAD) if use_gpu else (torch.device("cpu"), DRY_RUN)
+    if use_gpu:
+        torch._dynamo.config.recompile_limit = 64  # convolutions of one class have many shapes
+        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    else:
+        print("Dry run on a CPU: no kernel runs here, so the figures mean nothing. Measuring needs a GPU.")
+    results = measure(arguments.groups, workload, device, arguments.minutes)
+    print(format_table(arguments.groups, results))
+    if arguments.json:
+        figures = {
+            "dry_run": not use_gpu,
+            "device": torch.cuda.get_device_name() if use_gpu else "cpu",
+            "torch": torch.__version__,
+            "workload": asdict(workload),
+            "groups": {
+                group: {
+                    **{
+                        kind: {**asdict(results[kind][group]), "percent": results[kind][group].percent}
+                        for kind in STEPS
+                        if group in results[kind]
+                    },
+                    "below_threshold": is_below_threshold(group, results),
+                }
+                for group in arguments.groups
+            },
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()
