@@ -332,6 +332,6 @@ def _key(recipe: Recipe, scored_on: list[Any]) -> str:
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
         "model": {name: value for name, value in fields.items() if name not in IRRELEVANT_FIELDS},
-        "judged": scored_on,
+        "evaluation": scored_on,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]
