@@ -174,35 +174,35 @@ def depth_recipe(**run: Any) -> Recipe:
     )
 
 
-class Told(Observer):
-    """Remembers everything."""
+class RecordingObserver(Observer):
+    """Records every call."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
 
     def on_start(self, step: int, steps: int | None) -> None:
-        self.heard.append(("on_start", step))
+        self.events.append(("on_start", step))
 
     def on_log(self, progress: TrainingProgress) -> None:
-        self.heard.append(("on_log", progress))
+        self.events.append(("on_log", progress))
 
     def on_validation(self, step: int, found: ValidationResult) -> None:
-        self.heard.append(("on_validation", step))
+        self.events.append(("on_validation", step))
 
     def on_image(self, step: int, name: str, pixels: Any) -> None:
-        self.heard.append(("on_image", step))
+        self.events.append(("on_image", step))
 
     def on_checkpoint(self, step: int, path: Path) -> None:
-        self.heard.append(("on_checkpoint", step))
+        self.events.append(("on_checkpoint", step))
 
     def on_message(self, sentence: str) -> None:
-        self.heard.append(("on_message", sentence))
+        self.events.append(("on_message", sentence))
 
     def on_end(self, step: int) -> None:
-        self.heard.append(("on_end", step))
+        self.events.append(("on_end", step))
 
     def of(self, kind: str) -> list[Any]:
-        return [what for each, what in self.heard if each == kind]
+        return [what for each, what in self.events if each == kind]
 
 
 def line_recipe(**run: Any) -> Recipe:
@@ -269,8 +269,8 @@ def depths() -> Depths:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorder() -> RecordingObserver:
+    return RecordingObserver()
 
 
 class Stored:

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, {tests!r})
-from training_fixtures import Depths, Lines, Noises, Told
+from training_fixtures import Depths, Lines, Noises, RecordingObserver
 
 folder = Path(sys.argv[1])
 """
@@ -36,15 +36,15 @@ def judge(network):
 
 
 for name, runs in (("lines", Lines()), ("noises", Noises()), ("depths", Depths())):
-    told = Told()
+    recorder = RecordingObserver()
     # Where a gradient is of rounding errors alone, Adam would blow them up to whole steps. Steps are short, since on
     # noise a network is chaotic: after long ones, the order of a sum decides on which side of a ReLU a number falls.
     settings = ["data.batch_size=4", "optimizer.lr=1e-4", "optimizer.eps=1e-5", "schedule.kind=constant"]
     for steps in (3, 5):  # the second go goes on with what the first one saved
         recipe = runs.recipe(steps=steps, log_every=5, validate_every=2).changed(settings)
-        runs.trainer(folder / name, recipe, observers=(told,), validators=(judge,)).run()
-    if told.heard:
-        progress = told.of("on_log")[-1]
+        runs.trainer(folder / name, recipe, observers=(recorder,), validators=(judge,)).run()
+    if recorder.events:
+        progress = recorder.of("on_log")[-1]
         print(name, progress.loss, *progress.metrics.values())
 """
 REFUSALS = """
@@ -59,8 +59,8 @@ rank, lines = int(os.environ["RANK"]), Lines()
 def attempted(what, folder, budget=5, lost=None, settings=()):
     # Process 1 loses its data at a batch, and each process has a sample that it cannot read.
     recipe = lines.recipe(steps=6, log_every=2, checkpoint_every=0).changed(settings)
-    told = Told()
-    trainer = lines.trainer(folder, recipe, observers=(told,))
+    recorder = RecordingObserver()
+    trainer = lines.trainer(folder, recipe, observers=(recorder,))
     plain = trainer.task.source
 
     def source(*arguments):
@@ -85,7 +85,7 @@ def attempted(what, folder, budget=5, lost=None, settings=()):
         how = str(error)
     except SystemExit as error:
         how = f"exit {{error.code}}"
-    heard = [progress.broken_samples for progress in told.of("on_log")], sorted(told.of("on_message"))
+    heard = [progress.broken_samples for progress in recorder.of("on_log")], sorted(recorder.of("on_message"))
     with (folder.parent / f"refusals-{{rank}}.txt").open("a") as file:
         print(what, how, *heard, sep="|", file=file)
 

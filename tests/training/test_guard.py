@@ -41,16 +41,16 @@ def test_the_state_goes_on_in_the_middle_of_a_row() -> None:
     assert noted(second, *[1] * 4).read_counts().fatal == 1
 
 
-def test_a_poisoned_batch_changes_nothing_but_the_count(lines, tmp_path: Path, told) -> None:
+def test_a_poisoned_batch_changes_nothing_but_the_count(lines, tmp_path: Path, recorder) -> None:
     """Steps 3 and 4 are skipped: weights, moments and average are those of a run that never saw their batches."""
     lines.trainer(tmp_path / "a", lines.recipe(steps=3)).run()
-    lines.trainer(tmp_path / "b", lines.recipe(steps=5), frozenset({3, 4}), observers=(told,)).run()
+    lines.trainer(tmp_path / "b", lines.recipe(steps=5), frozenset({3, 4}), observers=(recorder,)).run()
     clean, skipped = lines.last(tmp_path / "a").tensors, lines.last(tmp_path / "b").tensors
     for name in clean:
         if name.startswith(("model.", "ema", "optimizer.")):
             assert torch.equal(clean[name], skipped[name]), name
     assert (skipped["guard.skipped"], skipped["guard.row"], skipped["guard.step"]) == (2, 2, 5)
-    assert told.of("on_log")[-1].skipped_steps == 2 and told.of("on_log")[-1].loss is not None
+    assert recorder.of("on_log")[-1].skipped_steps == 2 and recorder.of("on_log")[-1].loss is not None
 
 
 def test_training_goes_on_after_a_poisoned_batch(lines, tmp_path: Path) -> None:

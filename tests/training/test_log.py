@@ -65,12 +65,12 @@ def test_a_board_has_curves_and_pictures(tmp_path: Path) -> None:
 
 def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    told: list[str] = []
-    board = TensorBoardLogger(tmp_path / "board", told.append)
+    recorder: list[str] = []
+    board = TensorBoardLogger(tmp_path / "board", recorder.append)
     board.on_start(0, 20)
     board.on_log(PROGRESS)
     board.on_validation(10, ValidationResult("synthetic", {"epe": 0.7}))
     board.on_image(10, "scene", np.zeros((4, 6, 3), dtype=np.uint8))
     board.on_end(10)
-    assert len(told) == 1 and "pip install tensorboard" in told[0]
+    assert len(recorder) == 1 and "pip install tensorboard" in recorder[0]
     assert not (tmp_path / "board").exists()

@@ -81,13 +81,13 @@ def test_a_finished_run_is_finished_again_without_a_step(lines, tmp_path: Path) 
     assert same(before, lines.last(tmp_path))
 
 
-def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, told) -> None:
+def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, recorder) -> None:
     recipe = lines.recipe(steps=12, log_every=5, validate_every=6, draw_every=6, checkpoint_every=8)
     trainer = lines.trainer(
-        tmp_path, recipe, observers=(told,), draw=lambda example: np.zeros((2, 2, 3), dtype=np.uint8)
+        tmp_path, recipe, observers=(recorder,), draw=lambda example: np.zeros((2, 2, 3), dtype=np.uint8)
     )
     trainer.run()
-    heard = [(kind, getattr(what, "step", what)) for kind, what in told.heard]
+    heard = [(kind, getattr(what, "step", what)) for kind, what in recorder.events]
     assert heard == [
         ("on_start", 0),
         ("on_checkpoint", 0),
@@ -105,7 +105,7 @@ def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, told) -
     events = [(record["event"], record["step"]) for record in read_log(tmp_path / "log.jsonl")]
     names = {"on_start": "start", "on_checkpoint": "checkpoint", "on_log": "step", "on_validation": "validation"}
     assert events == [(names[kind], step) for kind, step in heard if kind in names]
-    last = told.of("on_log")[-1]
+    last = recorder.of("on_log")[-1]
     assert last.samples_per_second > 0 and 0 <= last.data_fraction <= 1 and last.seconds_left == 0
     assert set(last.metrics) == {"off"} and last.peak_memory is None
 
@@ -170,22 +170,22 @@ def failing(trainer, number: int):
     return trainer
 
 
-def test_a_run_whose_data_fail_is_saved_first(lines, tmp_path: Path, told) -> None:
+def test_a_run_whose_data_fail_is_saved_first(lines, tmp_path: Path, recorder) -> None:
     with pytest.raises(InputError, match="the data are gone"):
-        failing(lines.trainer(tmp_path / "failed", observers=(told,)), 17).run()
-    assert told.of("on_checkpoint") == [0, 17] and told.heard[-1] == ("on_end", 17)
+        failing(lines.trainer(tmp_path / "failed", observers=(recorder,)), 17).run()
+    assert recorder.of("on_checkpoint") == [0, 17] and recorder.events[-1] == ("on_end", 17)
     lines.trainer(tmp_path / "failed").run()
     lines.trainer(tmp_path / "whole").run()
     assert same(lines.last(tmp_path / "whole"), lines.last(tmp_path / "failed"))
 
 
-def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path, told) -> None:
+def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path, recorder) -> None:
     def breaking(trainer, *names: str):
         plain = trainer.task.source
 
-        def source(rank, ranks, device, told):
-            opened = plain(rank, ranks, device, told)
-            opened.broken = BrokenSamples(5, told)
+        def source(rank, ranks, device, recorder):
+            opened = plain(rank, ranks, device, recorder)
+            opened.broken = BrokenSamples(5, recorder)
             batches = opened.batches
 
             def with_broken(start: int):
@@ -200,10 +200,10 @@ def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path
         return trainer
 
     breaking(lines.trainer(tmp_path, lines.recipe(steps=10)), "a", "b").run()
-    breaking(lines.trainer(tmp_path, lines.recipe(steps=20), observers=(told,)), "b", "c").run()
-    assert told.of("on_log")[-1].broken_samples == 3
-    assert told.of("on_message")[-1] == "c is left out: it is torn." and "b is left out" not in str(
-        told.of("on_message")
+    breaking(lines.trainer(tmp_path, lines.recipe(steps=20), observers=(recorder,)), "b", "c").run()
+    assert recorder.of("on_log")[-1].broken_samples == 3
+    assert recorder.of("on_message")[-1] == "c is left out: it is torn." and "b is left out" not in str(
+        recorder.of("on_message")
     )
     assert lines.last(tmp_path).record["broken"] == dict.fromkeys("abc", "it is torn")
 
@@ -212,12 +212,14 @@ def changed(recipe: Recipe, *settings: str) -> Recipe:
     return recipe.changed(settings)
 
 
-def test_other_settings_are_told_one_sentence_each_and_another_network_is_refused(lines, tmp_path: Path, told) -> None:
+def test_other_settings_are_told_one_sentence_each_and_another_network_is_refused(
+    lines, tmp_path: Path, recorder
+) -> None:
     recipe = lines.recipe(steps=5)
     lines.trainer(tmp_path, recipe).run()
     other = changed(recipe, "run.steps=8", "optimizer.lr=0.01", "run.minutes=5", "model.activation_checkpointing=true")
-    lines.trainer(tmp_path, other, observers=(told,)).run()
-    assert told.of("on_message") == [
+    lines.trainer(tmp_path, other, observers=(recorder,)).run()
+    assert recorder.of("on_message") == [
         "model.activation_checkpointing changes from False to True.",
         "optimizer.lr changes from 0.05 to 0.01.",
         "run.steps changes from 5 to 8.",
@@ -238,25 +240,25 @@ def test_a_fresh_run_starts_over(lines, tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 
-def test_a_run_without_a_whole_checkpoint_is_not_written_over(lines, tmp_path: Path, told) -> None:
+def test_a_run_without_a_whole_checkpoint_is_not_written_over(lines, tmp_path: Path, recorder) -> None:
     lines.trainer(tmp_path, lines.recipe(steps=5)).run()
     for path in (tmp_path / "checkpoints").glob("*/record.json"):
         path.write_text("{}")
     with pytest.raises(InputError, match=r"log.jsonl belongs to a run that cannot be resumed, .* --fresh"):
-        lines.trainer(tmp_path, lines.recipe(steps=5), observers=(told,)).run()
-    assert len(told.of("on_message")) == 2  # one sentence for each checkpoint that was passed over
+        lines.trainer(tmp_path, lines.recipe(steps=5), observers=(recorder,)).run()
+    assert len(recorder.of("on_message")) == 2  # one sentence for each checkpoint that was passed over
     assert lines.trainer(tmp_path, lines.recipe(steps=5), fresh=True).run().step == 5
 
 
-def test_the_checkpoint_before_a_torn_one_is_taken(lines, tmp_path: Path, told) -> None:
+def test_the_checkpoint_before_a_torn_one_is_taken(lines, tmp_path: Path, recorder) -> None:
     lines.trainer(tmp_path / "whole", lines.recipe(steps=20)).run()
     recipe = lines.recipe(steps=20, checkpoint_every=8)
     lines.trainer(tmp_path / "torn", recipe).run()
     (torn,) = (tmp_path / "torn" / "checkpoints").glob("step-00000020")
     part = next(torn.glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-5])
-    lines.trainer(tmp_path / "torn", recipe, observers=(told,)).run()
-    assert told.of("on_start") == [16] and len(told.of("on_message")) == 1
+    lines.trainer(tmp_path / "torn", recipe, observers=(recorder,)).run()
+    assert recorder.of("on_start") == [16] and len(recorder.of("on_message")) == 1
     whole, mended = lines.last(tmp_path / "whole"), lines.last(tmp_path / "torn")
     assert all(torch.equal(whole.tensors[name], tensor) for name, tensor in mended.tensors.items())
 

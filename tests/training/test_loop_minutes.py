@@ -12,7 +12,7 @@ from protoformer.training.task import ValidationResult
 
 
 class Clock:
-    """Time that passes only where it is told to."""
+    """Time that passes only where it is recorder to."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -61,79 +61,81 @@ def test_minutes_end_a_run_in_time_and_it_goes_on_afterwards(lines, tmp_path: Pa
     assert lines.last(tmp_path).step == third.step
 
 
-def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clock: Clock, told) -> None:
+def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clock: Clock, recorder) -> None:
     recipe = dataclasses.replace(
         lines.recipe(steps=None, minutes=2, log_every=1),
         schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
     )
-    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
+    timed(lines, clock, tmp_path, recipe, observers=(recorder,)).run()
+    rates = [each.lr / recipe.optimizer.lr for each in recorder.of("on_log")]
     usable = 120 - 2 - 1.5 * 7
     assert rates == pytest.approx([min(1, (1 - (7 + step) / usable) / 0.5) for step in range(100)])
 
 
 @pytest.mark.parametrize("stopped", [40, 100])
 def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
-    stopped: int, lines, tmp_path: Path, clock: Clock, told
+    stopped: int, lines, tmp_path: Path, clock: Clock, recorder
 ) -> None:
     """Before the fall of the rate, and in it; all of the minutes are trained, whatever the end takes."""
     recipe = dataclasses.replace(
         lines.recipe(steps=None, minutes=2, log_every=1),
         schedule=ScheduleSection("constant", warm_up=0, decay=0.5),
     )
-    first = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
+    first = timed(lines, clock, tmp_path, recipe, observers=(recorder,), minutes_of_run=True)
     plain = first.task.tensors
 
     def tensors(batch):
-        if len(told.of("on_log")) == stopped - 1:
+        if len(recorder.of("on_log")) == stopped - 1:
             signal.raise_signal(signal.SIGTERM)
         return plain(batch)
 
     first.task.tensors = tensors
     assert (first.run().step, clock.now) == (stopped, 7 + stopped + 7)
     clock.now += 1000
-    second = timed(lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True)
+    second = timed(lines, clock, tmp_path, recipe, observers=(recorder,), minutes_of_run=True)
     clock.now += 30  # to start up
     ended = second.run()
     assert (ended.stop_reason, ended.step) == ("minutes", 120 - 7)
-    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
+    rates = [each.lr / recipe.optimizer.lr for each in recorder.of("on_log")]
     assert rates == pytest.approx([min(1, (1 - (7 + step) / 120) / 0.5) for step in range(113)])
 
     third = timed(
-        lines, clock, tmp_path, recipe, observers=(told,), minutes_of_run=True
+        lines, clock, tmp_path, recipe, observers=(recorder,), minutes_of_run=True
     )  # as if it had not been judged
-    assert third.run().step == 113 + 1 and told.of("on_log")[-1].lr == 0
-    assert told.of("on_message") == []
+    assert third.run().step == 113 + 1 and recorder.of("on_log")[-1].lr == 0
+    assert recorder.of("on_message") == []
 
 
-def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, told) -> None:
+def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, recorder) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=30)).run()
     recipe = dataclasses.replace(
         lines.recipe(steps=40, minutes=60, log_every=1), schedule=ScheduleSection("constant", warm_up=0, decay=0.5)
     )
-    timed(lines, clock, tmp_path, recipe, observers=(told,)).run()
-    rates = [each.lr / recipe.optimizer.lr for each in told.of("on_log")]
+    timed(lines, clock, tmp_path, recipe, observers=(recorder,)).run()
+    rates = [each.lr / recipe.optimizer.lr for each in recorder.of("on_log")]
     assert rates == pytest.approx([1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
 
 
-def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, told) -> None:
-    timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(told,)).run()
-    assert told.of("on_checkpoint") == [0, 60, 120, 150]
+def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Clock, recorder) -> None:
+    timed(lines, clock, tmp_path, lines.recipe(steps=150, checkpoint_minutes=1), observers=(recorder,)).run()
+    assert recorder.of("on_checkpoint") == [0, 60, 120, 150]
 
 
-def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, told) -> None:
+def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, recorder) -> None:
     slow = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=60, validate_every=5))
     slow.task.validate = clock.slowed(600, slow.task.validate)
     slow.run()
     before = lines.last(tmp_path).step
-    short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
+    short = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(recorder,))
     assert short.run().step == before + 30  # half of its minute
-    assert told.of("on_message") == ["run.validate_every changes from 5 to 0."]
+    assert recorder.of("on_message") == ["run.validate_every changes from 5 to 0."]
     began = clock.now
-    late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(told,))
+    late = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=1), observers=(recorder,))
     hurried = dataclasses.replace(late, began=clock.now - 100)  # loading took all of it
     assert hurried.run().step == before + 31
-    assert told.of("on_message")[-1] == "the minutes of this session were over after one step; give it more minutes."
+    assert (
+        recorder.of("on_message")[-1] == "the minutes of this session were over after one step; give it more minutes."
+    )
     assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
 
 
@@ -161,19 +163,21 @@ def test_a_slow_first_step_does_not_end_a_go(lines, tmp_path: Path, clock: Clock
 
 
 def test_a_stop_comes_between_validators_and_a_slow_validation_after_a_checkpoint(
-    lines, tmp_path: Path, clock: Clock, told
+    lines, tmp_path: Path, clock: Clock, recorder
 ) -> None:
     def judge(network) -> ValidationResult:
-        if told.of("on_validation")[-1] == 20:
+        if recorder.of("on_validation")[-1] == 20:
             signal.raise_signal(signal.SIGTERM)
         return ValidationResult("judge", {})
 
     recipe = lines.recipe(steps=40, validate_every=10)
-    trainer = timed(lines, clock, tmp_path, recipe, observers=(told,), validators=(judge, judge))
+    trainer = timed(lines, clock, tmp_path, recipe, observers=(recorder,), validators=(judge, judge))
     trainer.task.validate = clock.slowed(11, trainer.task.validate)
     ended = trainer.run()
     assert (ended.stop_reason, ended.step) == ("SIGTERM", 20)
-    assert told.of("on_validation") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
-    kinds = [(kind, what) for kind, what in told.heard if kind in ("on_checkpoint", "on_validation") and what == 20]
+    assert recorder.of("on_validation") == [10, 10, 10, 20, 20]  # of three, the last one was not asked again
+    kinds = [
+        (kind, what) for kind, what in recorder.events if kind in ("on_checkpoint", "on_validation") and what == 20
+    ]
     assert kinds == [("on_checkpoint", 20), ("on_validation", 20), ("on_validation", 20)]
     assert lines.last(tmp_path).record["took"]["validation"] == 15  # of the whole one

@@ -62,8 +62,8 @@ def unreachable(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["flow", "depth", "track", "stabilize"])
-def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, told, noises, depths) -> None:
-    options = {"observers": (told,), "write_weights": unreachable}
+def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, recorder, noises, depths) -> None:
+    options = {"observers": (recorder,), "write_weights": unreachable}
     if name in ("flow", "depth"):
         runs = noises if name == "flow" else depths
         trainer = runs.trainer(tmp_path, runs.recipe(steps=3, log_every=2), **options)
@@ -75,10 +75,10 @@ def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, t
     assert not (tmp_path / "weights.safetensors").exists()
     assert [
         each
-        for each in told.of("on_message")
+        for each in recorder.of("on_message")
         if each.startswith("no step has changed the weights so far: of 2 steps, 2 had no")
     ]
-    assert all(progress.loss is None for progress in told.of("on_log"))
+    assert all(progress.loss is None for progress in recorder.of("on_log"))
     torch.manual_seed(trainer.recipe.data.seed)
     tensors = last(tmp_path).tensors
     for key, tensor in trainer.task.build().state_dict().items():
@@ -97,10 +97,10 @@ def test_a_few_steps_that_are_not_finite_teach_nothing(lines, tmp_path: Path) ->
         trainer.run()
 
 
-def test_a_step_without_a_target_changes_nothing_but_counts(lines, tmp_path: Path, told) -> None:
+def test_a_step_without_a_target_changes_nothing_but_counts(lines, tmp_path: Path, recorder) -> None:
     """Weights, moments and average after steps 3 and 4 are those of a run that never saw their batches."""
     lines.trainer(tmp_path / "a", lines.recipe(steps=3)).run()
-    trainer = lines.trainer(tmp_path / "b", lines.recipe(steps=5, log_every=5), observers=(told,))
+    trainer = lines.trainer(tmp_path / "b", lines.recipe(steps=5, log_every=5), observers=(recorder,))
     blind(trainer.task, range(3, 5))
     trainer.run()
     clean, skipped = last(tmp_path / "a").tensors, last(tmp_path / "b").tensors
@@ -108,7 +108,7 @@ def test_a_step_without_a_target_changes_nothing_but_counts(lines, tmp_path: Pat
         if name.startswith(("model.", "ema", "optimizer.")):
             assert torch.equal(clean[name], skipped[name]), name
     assert [int(skipped[f"guard.{name}"]) for name in ("step", "skipped", "empty", "learned")] == [5, 0, 2, 3]
-    (progress,) = told.of("on_log")
+    (progress,) = recorder.of("on_log")
     assert progress.skipped_steps == 0 and progress.loss is not None
 
 

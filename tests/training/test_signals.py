@@ -82,12 +82,12 @@ def test_a_run_that_is_stopped_finishes_its_step_and_goes_on_exactly(
     assert written == [tmp_path / "stopped" / "weights.safetensors"]
 
 
-def test_two_control_c_leave_the_last_checkpoint(lines, tmp_path: Path, told) -> None:
-    trainer = lines.trainer(tmp_path, lines.recipe(checkpoint_every=5), observers=(told,))
+def test_two_control_c_leave_the_last_checkpoint(lines, tmp_path: Path, recorder) -> None:
+    trainer = lines.trainer(tmp_path, lines.recipe(checkpoint_every=5), observers=(recorder,))
     with pytest.raises(KeyboardInterrupt):
         signalled(trainer, 12, signal.SIGINT, signal.SIGINT).run()
     assert lines.last(tmp_path).step == 10
-    assert told.heard[-1] == ("on_end", 12)
+    assert recorder.events[-1] == ("on_end", 12)
 
 
 @pytest.fixture

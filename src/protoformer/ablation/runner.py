@@ -151,12 +151,12 @@ class _ScoreRecorder(Observer):
         self.scores[result.name] = result.scores
 
 
-def _must_start_over(run_folder: RunFolder, report: Callable[[str], None]) -> bool:
-    """Return whether a run without a result has no intact checkpoint to resume from; report if steps are lost."""
+def _must_start_over(run_folder: RunFolder, on_message: Callable[[str], None]) -> bool:
+    """Return whether a run without a result has no intact checkpoint to resume from; report lost steps."""
     if run_folder.begun():
         return False
     if any(record["step"] > 0 for record in read_log(run_folder.log)):
-        report(f"the run in {run_folder.path} has neither a result nor a readable checkpoint, and starts over.")
+        on_message(f"the run in {run_folder.path} has neither a result nor a readable checkpoint, and starts over.")
     return True
 
 

@@ -115,23 +115,23 @@ def load(path: Path) -> Checkpoint:
         raise InputError(f"the checkpoint {path} cannot be used: {error}; use another one, or start over.") from None
 
 
-def load_newest(folder: Path, report: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
+def load_newest(folder: Path, on_message: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
     """Load the intact checkpoint of the highest step, verifying each byte once.
 
     Args:
         folder: Folder of checkpoints.
-        report: Called with one sentence for each damaged checkpoint that is skipped.
+        on_message: Called with one sentence for each damaged checkpoint that is skipped.
 
     Returns:
         Path and content of the checkpoint, or None.
     """
-    return _find_first(folder, _read, report)
+    return _find_first(folder, _read, on_message)
 
 
-def find_newest(folder: Path, report: Callable[[str], None]) -> Path | None:
+def find_newest(folder: Path, on_message: Callable[[str], None]) -> Path | None:
     """Return the path of the checkpoint that `load_newest` loads, without holding it in memory."""
-    found = _find_first(folder, _verify, report)
-    return None if found is None else found[0]
+    newest = _find_first(folder, _verify, on_message)
+    return None if newest is None else newest[0]
 
 
 def list_steps(folder: Path) -> list[int]:
@@ -275,13 +275,15 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _find_first(folder: Path, read: Callable[[Path], Any], report: Callable[[str], None]) -> tuple[Path, Any] | None:
+def _find_first(
+    folder: Path, read: Callable[[Path], Any], on_message: Callable[[str], None]
+) -> tuple[Path, Any] | None:
     """Return the newest checkpoint that `read` accepts, and its result."""
     for path in _list_checkpoints(folder):
         try:
             return path, read(path)
         except DamagedError as error:
-            report(f"the checkpoint {path} is skipped: {error}.")
+            on_message(f"the checkpoint {path} is skipped: {error}.")
     return None
 
 

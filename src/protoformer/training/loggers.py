@@ -157,9 +157,9 @@ def _replace_non_finite(value: Any) -> Any:
 class TensorBoardLogger(Observer):
     """Writes curves and images for TensorBoard; does nothing where TensorBoard is not installed."""
 
-    def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
-        """Write to a folder; `report` is called with one sentence if TensorBoard is not installed."""
-        self.folder, self.report = folder, report
+    def __init__(self, folder: Path, on_message: Callable[[str], None]) -> None:
+        """Write to a folder; `on_message` is called with one sentence if TensorBoard is not installed."""
+        self.folder, self.on_message = folder, on_message
         self.writer: Any = None
 
     def on_start(self, step: int, steps: int | None) -> None:
@@ -167,7 +167,9 @@ class TensorBoardLogger(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.report("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
+            self.on_message(
+                "TensorBoard is not installed, so no curves are written; pip install tensorboard to get them."
+            )
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 

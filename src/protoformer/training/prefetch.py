@@ -91,12 +91,12 @@ class BrokenSamples:
 
     Attributes:
         budget: Maximum number of broken samples.
-        report: Called with a sentence for each new one, or None.
+        on_message: Called with a sentence for each new one, or None.
         reasons: Reason by name of the sample.
     """
 
-    def __init__(self, budget: int = 0, report: Callable[[str], None] | None = None) -> None:
-        self.budget, self.report = budget, report
+    def __init__(self, budget: int = 0, on_message: Callable[[str], None] | None = None) -> None:
+        self.budget, self.on_message = budget, on_message
         self.reasons: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -108,8 +108,8 @@ class BrokenSamples:
         for name, reason in reasons.items():
             if name not in self.reasons:
                 self.reasons[name] = reason
-                if self.report is not None:
-                    self.report(f"{name} is left out: {reason}.")
+                if self.on_message is not None:
+                    self.on_message(f"{name} is left out: {reason}.")
 
     def check(self) -> None:
         """Raise `InputError` if there are more than the budget allows."""

@@ -68,12 +68,12 @@ class RunFolder:
         """Return whether there is an intact checkpoint to resume from."""
         return checkpoints.find_newest(self.checkpoints, lambda _: None) is not None
 
-    def load_last(self, recipe: Recipe, report: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
+    def load_last(self, recipe: Recipe, on_message: Callable[[str], None]) -> tuple[Path, Checkpoint] | None:
         """Load the checkpoint to resume from.
 
         Args:
             recipe: Recipe of this session.
-            report: Called with a sentence for each damaged checkpoint and each changed recipe key.
+            on_message: Called with a sentence for each damaged checkpoint and each changed recipe key.
 
         Returns:
             Path and content of the checkpoint, or None in a folder without a run.
@@ -81,11 +81,11 @@ class RunFolder:
         Raises:
             InputError: If the run in the folder trains another network, or its checkpoints are all damaged.
         """
-        loaded = checkpoints.load_newest(self.checkpoints, report)
+        loaded = checkpoints.load_newest(self.checkpoints, on_message)
         if loaded is None:
             self._refuse_leftovers()
             return None
-        self._compare_recipes(recipe, loaded[1].record, report)
+        self._compare_recipes(recipe, loaded[1].record, on_message)
         return loaded
 
     def clear(self) -> None:
@@ -123,7 +123,7 @@ class RunFolder:
                 "choose another folder, or start over with --fresh."
             )
 
-    def _compare_recipes(self, recipe: Recipe, record: dict[str, Any], report: Callable[[str], None]) -> None:
+    def _compare_recipes(self, recipe: Recipe, record: dict[str, Any], on_message: Callable[[str], None]) -> None:
         """Raise where the run's recipe is of another network, and report its other differences."""
         try:
             previous = Recipe.from_dict(record["recipe"])
@@ -140,7 +140,7 @@ class RunFolder:
                     "another network; resume with the same value, choose another folder, or start over with --fresh."
                 )
             if key not in UNREPORTED_KEYS:
-                report(f"{key} changes from {short_repr(old)} to {short_repr(new)}.")
+                on_message(f"{key} changes from {short_repr(old)} to {short_repr(new)}.")
 
 
 def _get(values: Any, key: str) -> Any:
