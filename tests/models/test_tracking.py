@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.heads.tracking import CornerHead, TargetTokens, clamp_box_size
+from protoformer.models.heads.tracking import CornerHead, TargetTokens, TrackingPrediction, clamp_box_size
 from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.tracking.tracker import PRIOR_STRENGTH
 

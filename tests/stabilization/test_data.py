@@ -53,7 +53,7 @@ def test_a_window_is_decided_by_its_scene_alone(scenes: Scenes, windows: Stabili
 
 
 def test_a_grids_window_ends_with_the_frame_itself(scenes: Scenes) -> None:
-    config = dataclasses.replace(CONFIG, regressor="grid")
+    config = CONFIG.changed(stabilization={"regressor": "grid"})
     result = SyntheticWindows(config)(Renderer(scenes.part(0, 1), BANK), "clean")
     assert result.displacements.shape[2] == 7 and result.displacements[:, :, -1].abs().max() < 1e-3
 

@@ -24,7 +24,9 @@ class Oracle(nn.Module):
         color = roi_align(reference, enlarge_boxes(boxes, 0.5), 1).flatten(1)
         return Template(color[:, None], color[:, None], color)
 
-    def locate(self, template: Template, search: Tensor, expected: Tensor, prior_strength: Tensor) -> TrackPrediction:
+    def locate(
+        self, template: Template, search: Tensor, expected: Tensor, prior_strength: Tensor
+    ) -> TrackingPrediction:
         color = template.summary[:, :, None, None]
         share = (search * color).sum(dim=1) / color.square().sum(dim=1)
         share = torch.where(share > 0.05, share.clamp_max(1), 0.0)

@@ -330,7 +330,7 @@ def _key(recipe: Recipe, scored_on: list[Any]) -> str:
         del values[section][name]
     decisive = {
         **{section: values[section] for section in ("task", "data", "optimizer", "schedule", "loss", "run")},
-        "model": {name: value for name, value in fields.items() if name not in IRRELEVANT_FIELDS},
+        "model": config,
         "evaluation": scored_on,
     }
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:10]

@@ -242,7 +242,7 @@ class DepthPredictor(SummaryRepr):
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        save_weights(self.network, path, trained=self.trained, task="depth", half=half)
+        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _result(
         self,

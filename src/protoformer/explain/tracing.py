@@ -164,7 +164,7 @@ def _trace_layer(
     encoder: Encoder, stage: int, block: int, tokens: Tensor, size: tuple[int, int], prototypes: Prototypes
 ) -> LayerTrace:
     prototyping = layer_mixer(encoder, stage, block).prototyping
-    centers = [*trajectory(prototyping, tokens, size, prototyping.iterations)[:-1], prototypes.centers]
+    centers = [*trajectory(prototyping, tokens, size, prototyping.num_iterations)[:-1], prototypes.centers]
     if prototypes.assignment is None:  # by the largest membership, averaged over heads
         keys, _ = prototyping.keys_and_values(tokens)
         assignments = [prototyping.memberships(each, keys, size).mean(dim=1).argmax(dim=1) for each in centers[:-1]]

@@ -137,13 +137,13 @@ class PrototypeVideo:
 
     @torch.no_grad()
     def _encode(self, image: Tensor) -> tuple[Tensor, Prototypes]:
-        output = self._network.features(flow_padding(image).pad(image), True)
+        output = self._network.encoder_of("flow")(flow_padding(image).pad(image), True)
         return output.features[-1], output.prototypes[self.layer[0] - 1][self.layer[1] - 1]
 
     @torch.no_grad()
     def _flow(self, first: Tensor, fmap1: Tensor, fmap2: Tensor) -> Tensor:
         """Estimate the flow to the next frame, in cells of the layer's map: 2 x h x w."""
-        flow = self._network.decode(first, fmap1, fmap2, self._updates).flows[-1]
+        flow = self._network.decode_flow(first, fmap1, fmap2, self._updates).flows[-1]
         stride = STRIDES[self.layer[0] - 1]
         return (F.avg_pool2d(flow.float(), stride, ceil_mode=True)[0] / stride).cpu()
 

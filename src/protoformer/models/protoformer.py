@@ -184,11 +184,11 @@ class ProtoFormer(
         return template
 
     def locate_target(
-        self, template: Template, search: Tensor, prior: Tensor | None = None, prior_weight: Tensor | None = None
+        self, template: Template, search: Tensor, prior: Tensor | None = None, prior_strength: Tensor | None = None
     ) -> TrackingPrediction:
         """Locate embedded targets in search crops; the prior is that of `TrackingHead`."""
         features = self._encode_cells("track", search).features
-        prediction: TrackingPrediction = self._head("track")(features, template, prior, prior_weight)
+        prediction: TrackingPrediction = self._head("track")(features, template, prior, prior_strength)
         return prediction
 
     def stabilize(self, frames: Tensor, trajectories: Trajectories) -> StabilizationPrediction:

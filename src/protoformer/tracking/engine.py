@@ -74,9 +74,7 @@ class TrackingEngine:
         """
         prior = crops.boxes_in(expected).to(self._device)
         with self._lock:
-            boxes, scores = self._locate(
-                self._crop(pixels, crops), expected_in_crop, prior_strength.to(self._device), *template
-            )
+            boxes, scores = self._locate(self._crop(pixels, crops), prior, prior_strength.to(self._device), *template)
             return crops.boxes_out(boxes.cpu()), scores.cpu()
 
     def _crop(self, pixels: Tensor, crops: Crops) -> Tensor:
@@ -99,13 +97,13 @@ def _locate(
     device: str,
     half: bool,
     search: Tensor,
-    expected: Tensor,
+    prior: Tensor,
     prior_strength: Tensor,
     *template: Tensor,
 ) -> Tensors:
     """Run the network: boxes, N x 4, in pixels of the search crop, and scores, N."""
     with torch.autocast(device, torch.bfloat16, enabled=half):
-        prediction = network.locate(Template(*template), search, expected, prior_strength)
+        prediction = network.locate_target(Template(*template), search, prior, prior_strength)
     return prediction.boxes[-1].float(), prediction.score_logits.float().sigmoid()
 
 

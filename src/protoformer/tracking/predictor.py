@@ -114,7 +114,7 @@ class TrackingPredictor(SummaryRepr):
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        save_weights(self.network, path, trained=self.trained, task="track", half=half)
+        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("track", self.network, self.trained, self.device)

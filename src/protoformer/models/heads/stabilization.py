@@ -247,7 +247,7 @@ class StabilizationHead(nn.Module):
         """Return the warp after a stage. features: B x C x h x w, of the current frame."""
         size = map_size(features)
         with full_precision(warp):
-            warped = resample_trajectories(trails, warp)
+            warped = resample_trajectories(trajectories, warp)
             maps = sample(features, pixel_grid(*size, device=warp.device) + warp / CELL, "border")
             smooth = fit_fields(warped.displacements, warped.confidence)
         output: StageOutput = stage(maps, warped)

@@ -181,13 +181,15 @@ class CornerHead(nn.Module):
         super().__init__()
         self.heatmap_proj = nn.Conv2d(channels, 2, 1)
 
-    def forward(self, maps: Tensor, prior: Tensor | None, prior_weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, maps: Tensor, prior: Tensor | None, prior_strength: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Predict corner heatmaps and boxes.
 
         Args:
             maps: B x c x h x w, features at 1/4 of the search crop.
             prior: B x 4, prior box, pixels of the search crop.
-            prior_weight: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior
+            prior_strength: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior
                 is the width of the search crop. The prior does not change the heatmaps.
 
         Returns:
@@ -201,10 +203,10 @@ class CornerHead(nn.Module):
             height, width = logits.shape[2:]
             positions = STRIDES[0] * (pixel_grid(height, width, logits.device).flatten(1) + 0.5)  # 2 x hw
             posterior = logits = logits.flatten(2)
-            if prior is not None and prior_weight is not None:
+            if prior is not None and prior_strength is not None:
                 corners = box_edges(prior.float()).unflatten(1, (2, 2, 1))  # B x corner x (x, y) x 1
                 distance = (corners - positions).square().sum(dim=2) / (STRIDES[0] * width) ** 2
-                posterior = logits - prior_weight[:, None, None] * distance
+                posterior = logits - prior_strength[:, None, None] * distance
             peaks = positions.T[posterior.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
             is_far = (positions - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
             local_logits = (logits.detach() if self.training else logits).masked_fill(is_far, -torch.inf)
@@ -365,7 +367,7 @@ class TrackingHead(nn.Module):
         features: tuple[Tensor, ...],
         template: Template,
         prior: Tensor | None = None,
-        prior_weight: Tensor | None = None,
+        prior_strength: Tensor | None = None,
     ) -> TrackingPrediction:
         """Locate embedded targets.
 
@@ -373,11 +375,11 @@ class TrackingHead(nn.Module):
             features: Features of the search crops at 1/4 and 1/8.
             template: Embedding of the targets, from `embed`.
             prior: B x 4, prior boxes, pixels of the search crop, as in `CornerHead`.
-            prior_weight: B, weights of the prior, as in `CornerHead`.
+            prior_strength: B, weights of the prior, as in `CornerHead`.
         """
         coarse = self.feature_proj(features[1])
         maps = self.fine_maps(self.decoder(coarse, template), features[0])
-        heatmaps, loss_box, local_box = self.corner_head(maps, prior, prior_weight)
+        heatmaps, loss_box, local_box = self.corner_head(maps, prior, prior_strength)
         boxes, box = [loss_box], local_box if self.refinements else loss_box
         for refine in self.refinements:
             box = refine(maps, box, template.summary)
