@@ -177,8 +177,8 @@ def _tell_images(explanation: Explanation, layer: str | None, written: list[Path
     matched = "" if summary["matched"] is None else f", {summary['matched']} of them matched in the second image"
     moving = "" if parts is None else f"; {format_count(len(parts.parts), 'moving part')}"
     print(
-        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.num_prototypes} prototypes of layer "
-        f"{shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
+        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.num_prototypes} prototypes of "
+        f"layer {shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
     )
 
 

@@ -50,7 +50,7 @@ INPUTS = {
 }
 OUTPUTS = {
     "flow": "motion from the first image to the second, batch x 2 x height x width, pixels, (right, down)",
-    "confidence": "batch x 1 x height x width in [0, 1], probability that the error is below one pixel",
+    "confidence": "batch x 1 x height x width in [0, 1], probability that the error of a component is below one pixel",
 }
 DESCRIPTION = "protoformer.json"
 """Entry of a .pt2 file with the metadata that an .onnx file has as properties."""

@@ -55,8 +55,8 @@ def explain_images(
         page=(folder / "index.html").read_text(encoding="utf-8"),
         downloads={".html": folder / "index.html", ".json": folder / "explanation.json"},
         summary=(
-            f"{layer.size[1]}x{layer.size[0]} pixels; {len(layer.used)} of {layer.num_prototypes} prototypes of the last layer "
-            f"have pixels{matched}."
+            f"{layer.size[1]}x{layer.size[0]} pixels; {len(layer.used)} of {layer.num_prototypes} prototypes of the "
+            f"last layer have pixels{matched}."
         ),
     )
 

@@ -249,10 +249,12 @@ def mix_backward(
         d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
         torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
         ls_queries = d_projected[..., 2 * channels :]  # overwritten by their gradient
+        keys, values = ls_projected.chunk(2, dim=-1)
         prototype_parts, head_parts = synchronization_kernels.partial_gradients(
             d_attended.to(dtype).contiguous(),
             ls_queries,
-            *ls_projected.chunk(2, dim=-1),
+            keys,
+            values,
             alpha,
             beta,
             assignment,

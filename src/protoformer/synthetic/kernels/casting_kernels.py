@@ -21,7 +21,8 @@ BLOCK = 512
 
 
 @triton.jit
-def turned(matrix, step, x, y, z):
+def multiply(matrix, step, x, y, z):
+    """Multiply a 3x3 matrix, nine rows of a table, with a vector."""
     a = tl.load(matrix) * x + tl.load(matrix + step) * y + tl.load(matrix + 2 * step) * z
     b = tl.load(matrix + 3 * step) * x + tl.load(matrix + 4 * step) * y + tl.load(matrix + 5 * step) * z
     c = tl.load(matrix + 6 * step) * x + tl.load(matrix + 7 * step) * y + tl.load(matrix + 8 * step) * z
@@ -30,12 +31,14 @@ def turned(matrix, step, x, y, z):
 
 @triton.jit
 def _plane(ox, oy, oz, dx, dy, dz):
+    """Intersect rays (origin o, direction d, local coordinates) with the plane z = 0: depth, x and y."""
     depth = -oz / dz
     return depth, ox + depth * dx, oy + depth * dy
 
 
 @triton.jit
-def rippled(x, y, row, step):
+def ripple(x, y, row, step):
+    """Displace points of a flat primitive by its two sine waves."""
     wave = row + 24 * step
     x = x + tl.load(wave) * tl.sin(tl.load(wave + step) * y + tl.load(wave + 2 * step))
     y = y + tl.load(wave + 3 * step) * tl.sin(tl.load(wave + 4 * step) * x + tl.load(wave + 5 * step))
@@ -44,6 +47,7 @@ def rippled(x, y, row, step):
 
 @triton.jit
 def _rectangle(ox, oy, oz, dx, dy, dz):
+    """Return the depth of the hit of |x|, |y| <= 1 in the plane, or infinity; also below, for other shapes."""
     depth, x, y = _plane(ox, oy, oz, dx, dy, dz)
     return tl.where((tl.abs(x) <= 1) & (tl.abs(y) <= 1), depth, FAR)
 
@@ -51,7 +55,7 @@ def _rectangle(ox, oy, oz, dx, dy, dz):
 @triton.jit
 def _blob(ox, oy, oz, dx, dy, dz, row, outline, step):
     depth, x, y = _plane(ox, oy, oz, dx, dy, dz)
-    x, y = rippled(x, y, row, step)
+    x, y = ripple(x, y, row, step)
     radius = tl.sqrt(tl.maximum(x * x + y * y, 1e-12))
     c, s = x / radius, y / radius
     c2, s2 = c * c - s * s, 2 * s * c
@@ -65,6 +69,7 @@ def _blob(ox, oy, oz, dx, dy, dz, row, outline, step):
 
 @triton.jit
 def _texel(coordinate, side):
+    """Return the texel below a coordinate in -1 .. 1, and the fraction."""
     position = (0.5 * coordinate + 0.5) * side - 0.5
     # NaN compares false and becomes 0, where every silhouette is empty.
     position = tl.where(position > 0, tl.minimum(position, side - 1.001), 0.0)
@@ -75,7 +80,7 @@ def _texel(coordinate, side):
 @triton.jit
 def _cutout(ox, oy, oz, dx, dy, dz, row, step, texture, silhouettes, side, surfaces):
     depth, x, y = _plane(ox, oy, oz, dx, dy, dz)
-    x, y = rippled(x, y, row, step)
+    x, y = ripple(x, y, row, step)
     left, x = _texel(x, side)
     top, y = _texel(y, side)
     start = tl.maximum(tl.load(texture).to(tl.int32) - (surfaces - 1), 0) * side * side
@@ -88,6 +93,7 @@ def _cutout(ox, oy, oz, dx, dy, dz, row, step, texture, silhouettes, side, surfa
 
 @triton.jit
 def _span(start, along):
+    """Return the depths at which rays enter and leave the slab -1 .. 1 of one axis."""
     inverse = 1.0 / tl.where(tl.abs(along) < 1e-12, 1e-12, along)
     middle, half = -start * inverse, tl.abs(inverse)
     return middle - half, middle + half
@@ -114,7 +120,7 @@ def _ball(ox, oy, oz, dx, dy, dz, WITHIN: tl.constexpr):
 
 
 @triton.jit
-def _meet(KIND: tl.constexpr, ox, oy, oz, dx, dy, dz, row, outline, step, texture, silhouettes, side, surfaces):
+def _hit_depth(KIND: tl.constexpr, ox, oy, oz, dx, dy, dz, row, outline, step, texture, silhouettes, side, surfaces):
     if KIND == 0:
         return _rectangle(ox, oy, oz, dx, dy, dz)
     elif KIND == 1:
@@ -132,7 +138,7 @@ def _meet(KIND: tl.constexpr, ox, oy, oz, dx, dy, dz, row, outline, step, textur
 
 
 @triton.jit
-def first(
+def nearest_hit(
     table, alive, outline, texture, silhouettes, bounds, x, y, low_x, high_x, low_y, high_y, scene,
     primitives, step, side, surfaces,
     e0, e1, e2, e3, e4, e5, e6, e7,
@@ -147,18 +153,18 @@ def first(
     for KIND in tl.static_range(7):
         for number in range(ends[KIND], ends[KIND + 1]):
             own = scene * primitives + number
-            wanted = tl.load(alive + own) != 0
+            active = tl.load(alive + own) != 0
             if CULLED:
-                wanted = wanted & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
-            if wanted:
+                active = active & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
+            if active:
                 row = table + own
-                dx, dy, dz = turned(row, step, x, y, 1.0)
+                dx, dy, dz = multiply(row, step, x, y, 1.0)
                 ox, oy, oz = tl.load(row + 9 * step), tl.load(row + 10 * step), tl.load(row + 11 * step)
-                met = _meet(
+                hit = _hit_depth(
                     KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
                 )
-                closer = (met > NEAREST) & (met < best)
-                best, which = tl.where(closer, met, best), tl.where(closer, number, which)
+                closer = (hit > NEAREST) & (hit < best)
+                best, which = tl.where(closer, hit, best), tl.where(closer, number, which)
     return best, which
 
 
@@ -170,33 +176,33 @@ def overlap(bound, step, low_x, high_x, low_y, high_y):
 
 
 @triton.jit
-def dark(
+def in_shadow(
     table, casts, outline, texture, silhouettes, bounds, sx, sy, sz, x, y, z, owner, low_x, high_x, low_y, high_y,
     scene, primitives, step, side, surfaces,
     e0, e1, e2, e3, e4, e5,
     CULLED: tl.constexpr,
 ):  # fmt: skip
     """Test whether a primitive other than the owner lies between points and the sun."""
-    found = tl.zeros(x.shape, tl.int1)
+    shadowed = tl.zeros(x.shape, tl.int1)
     ends = (e0, e1, e2, e3, e4, e5)
     for KIND in tl.static_range(5):
         for number in range(ends[KIND], ends[KIND + 1]):
             own = scene * primitives + number
-            wanted = tl.load(casts + own) != 0
+            active = tl.load(casts + own) != 0
             if CULLED:
-                wanted = wanted & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
-            if wanted:
+                active = active & overlap(bounds + own, step, low_x, high_x, low_y, high_y)
+            if active:
                 row = table + own
-                dx, dy, dz = turned(row, step, sx, sy, sz)
-                ox, oy, oz = turned(row, step, x, y, z)
+                dx, dy, dz = multiply(row, step, sx, sy, sz)
+                ox, oy, oz = multiply(row, step, x, y, z)
                 ox += tl.load(row + 9 * step)
                 oy += tl.load(row + 10 * step)
                 oz += tl.load(row + 11 * step)
-                met = _meet(
+                hit = _hit_depth(
                     KIND, ox, oy, oz, dx, dy, dz, row, outline + own, step, texture + own, silhouettes, side, surfaces
                 )
-                found = found | ((met > NEAREST) & (met < FAR) & (owner != number))
-    return found
+                shadowed = shadowed | ((hit > NEAREST) & (hit < FAR) & (owner != number))
+    return shadowed
 
 
 @triton.jit
@@ -221,15 +227,15 @@ def _nearest(
 ):  # fmt: skip
     scene = tl.program_id(1)
     ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = ray < rays
-    place = scene.to(tl.int64) * rays + ray
-    x, y = tl.load(across + place, there, 0.0), tl.load(down + place, there, 0.0)
-    best, which = first(
+    inside = ray < rays
+    offset = scene.to(tl.int64) * rays + ray
+    x, y = tl.load(across + offset, inside, 0.0), tl.load(down + offset, inside, 0.0)
+    best, which = nearest_hit(
         table, alive, outline, texture, silhouettes, table, x, y, 0.0, 0.0, 0.0, 0.0, scene,
         primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, False,
     )  # fmt: skip
-    tl.store(depths + place, best, there)
-    tl.store(indices + place, which.to(tl.int64), there)
+    tl.store(depths + offset, best, inside)
+    tl.store(indices + offset, which.to(tl.int64), inside)
 
 
 @triton.jit
@@ -241,17 +247,17 @@ def _blocked(
 ):  # fmt: skip
     scene = tl.program_id(1)
     ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = ray < rays
-    place = scene.to(tl.int64) * rays + ray
-    x, y = tl.load(points + place, there, 0.0), tl.load(points + apart + place, there, 0.0)
-    z = tl.load(points + 2 * apart + place, there, 0.0)
-    owner = tl.load(owners + place, there, 0)
+    inside = ray < rays
+    offset = scene.to(tl.int64) * rays + ray
+    x, y = tl.load(points + offset, inside, 0.0), tl.load(points + apart + offset, inside, 0.0)
+    z = tl.load(points + 2 * apart + offset, inside, 0.0)
+    owner = tl.load(owners + offset, inside, 0)
     sx, sy, sz = tl.load(sun + 3 * scene), tl.load(sun + 3 * scene + 1), tl.load(sun + 3 * scene + 2)
-    found = dark(
+    shadowed = in_shadow(
         table, alive, outline, texture, silhouettes, table, sx, sy, sz, x, y, z, owner, 0.0, 0.0, 0.0, 0.0, scene,
         primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, False,
     )  # fmt: skip
-    tl.store(hidden + place, found, there)
+    tl.store(hidden + offset, shadowed, inside)
 
 
 def ends_of(counts: tuple[int, ...]) -> list[int]:

@@ -10,13 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.synthetic import sensor as photography
+from protoformer.synthetic import sensor
 from protoformer.synthetic.kernels.casting_kernels import rounded
-from protoformer.synthetic.kernels.surface_kernels import unit
+from protoformer.synthetic.kernels.surface_kernels import clamp01
 from protoformer.synthetic.rng import spread_keys
 
-HALF = tl.constexpr(photography.HALF)
-NEAREST = tl.constexpr(photography.NEAREST)
+HALF = tl.constexpr(sensor.HALF)
+NEAREST = tl.constexpr(sensor.NEAREST)
 TURN = tl.constexpr(6.283185307179586)
 BLOCK = 512
 TILE = 16
@@ -27,7 +27,7 @@ TILE = 16
 def _levels(nearness):
     """Compute `sensor._blur_weights` of the diameter on one side of the focus."""
     squared = tl.maximum(nearness, 0.0) * tl.maximum(nearness, 0.0)
-    first, second, third = unit(squared / 8), unit((squared - 8) / 32), unit((squared - 40) / 128)
+    first, second, third = clamp01(squared / 8), clamp01((squared - 8) / 32), clamp01((squared - 40) / 128)
     return 1 - first, first - second, second - third, third
 
 
@@ -51,36 +51,36 @@ def _share(opacity, front):
 
 @triton.jit
 def _defocus(
-    image, depths, lens, which, given, out,
+    image, depths, lens, which, source, out,
     height, width,
     LEVEL: tl.constexpr, SPACING: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """Apply one blur level to the selected images.
 
-    given, out: red, green, blue and opacity of the background, then of the foreground. Level 3 starts from the image;
+    source, out: red, green, blue and opacity of the background, then of the foreground. Level 3 starts from the image;
     level 0 writes to the image.
     """
     number = tl.program_id(1)
     chosen = tl.load(which + number).to(tl.int64)
     pixels = height * width
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = place < pixels
-    place = tl.minimum(place, pixels - 1)
-    row, column = place // width, place % width
+    offset = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = offset < pixels
+    offset = tl.minimum(offset, pixels - 1)
+    row, column = offset // width, offset % width
     aperture, focus = tl.load(lens + 2 * chosen), tl.load(lens + 2 * chosen + 1)
-    depth = tl.load(depths + chosen * pixels + place)
+    depth = tl.load(depths + chosen * pixels + offset)
     nearness = aperture * (tl.div_rn(1.0, tl.maximum(depth, NEAREST)) - tl.div_rn(1.0, tl.maximum(focus, NEAREST)))
     near = _levels(nearness)
     far = _levels(-nearness)
     image += 3 * chosen * pixels
-    given += 8 * number.to(tl.int64) * pixels
+    source += 8 * number.to(tl.int64) * pixels
     out += 8 * number.to(tl.int64) * pixels
     behind_share, before_share = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
     behind_opacity, before_opacity = far[LEVEL], near[LEVEL]
     sharp, seen_opacity = near[0] * far[0], tl.zeros((SIZE,), tl.float32)
     if LEVEL < 3:
-        opacity = _blurred(given + 3 * pixels, row, column, height, width, SPACING)
-        ahead = _blurred(given + 7 * pixels, row, column, height, width, SPACING)
+        opacity = _blurred(source + 3 * pixels, row, column, height, width, SPACING)
+        ahead = _blurred(source + 7 * pixels, row, column, height, width, SPACING)
         if LEVEL > 0:
             behind_share, before_share = _share(opacity, far[LEVEL]), _share(near[LEVEL], ahead)
             behind_opacity, before_opacity = far[LEVEL] + opacity * behind_share, ahead + near[LEVEL] * before_share
@@ -91,25 +91,27 @@ def _defocus(
             before_share = _share(seen_opacity, ahead)
             seen_opacity = ahead + seen_opacity * before_share
     for channel in tl.static_range(3):
-        color = tl.load(image + channel * pixels + place)
+        color = tl.load(image + channel * pixels + offset)
         if LEVEL == 3:
             behind, before = color * far[3], color * near[3]
         else:
-            behind = _blurred(given + channel * pixels, row, column, height, width, SPACING)
-            before = _blurred(given + (4 + channel) * pixels, row, column, height, width, SPACING)
+            behind = _blurred(source + channel * pixels, row, column, height, width, SPACING)
+            before = _blurred(source + (4 + channel) * pixels, row, column, height, width, SPACING)
             if LEVEL > 0:
                 behind = color * far[LEVEL] + behind * behind_share
                 before = before + color * near[LEVEL] * before_share
         if LEVEL > 0:
-            tl.store(out + channel * pixels + place, behind, there)
-            tl.store(out + (4 + channel) * pixels + place, before, there)
+            tl.store(out + channel * pixels + offset, behind, inside)
+            tl.store(out + (4 + channel) * pixels + offset, before, inside)
         else:
             seen = before + (color * sharp + behind * behind_share) * before_share
             # Normalize by opacity: uncovered light is missing, not black.
-            tl.store(image + channel * pixels + place, unit(tl.div_rn(seen, tl.maximum(seen_opacity, 1e-6))), there)
+            tl.store(
+                image + channel * pixels + offset, clamp01(tl.div_rn(seen, tl.maximum(seen_opacity, 1e-6))), inside
+            )
     if LEVEL > 0:
-        tl.store(out + 3 * pixels + place, behind_opacity, there)
-        tl.store(out + 7 * pixels + place, before_opacity, there)
+        tl.store(out + 3 * pixels + offset, behind_opacity, inside)
+        tl.store(out + 7 * pixels + offset, before_opacity, inside)
 
 
 @triton.jit
@@ -125,33 +127,33 @@ def _word(index, low, high):
 
 
 @triton.jit
-def _sensed(image, numbers, place, there, normal, height, width, corner):
+def _sensed(image, numbers, offset, inside, normal, height, width, corner):
     """Apply exposure, vignette and noise, in place. numbers: of the image, as in `developed_`."""
-    value = tl.load(image + place, there, 0.0)
-    channel, within = place // (height * width), place % (height * width)
+    value = tl.load(image + offset, inside, 0.0)
+    channel, within = offset // (height * width), offset % (height * width)
     gamma, lift, dim = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
     read, shot = tl.load(numbers + 6), tl.load(numbers + 7)
-    light = unit(value * tl.load(numbers + channel, there, 0.0))
+    light = clamp01(value * tl.load(numbers + channel, inside, 0.0))
     toned = tl.where(light > 0, tl.exp2(gamma * tl.log2(tl.maximum(light, 1e-30))), 0.0)
-    toned = unit(tl.where(gamma == 1, light, toned) + lift)
+    toned = clamp01(tl.where(gamma == 1, light, toned) + lift)
     y, x = within // width - (height - 1) * 0.5, within % width - (width - 1) * 0.5
     toned = toned * (1 - dim * tl.div_rn(y * y + x * x, corner))
-    tl.store(image + place, unit(toned + tl.sqrt_rn(read * read + shot * shot * toned) * normal), there)
+    tl.store(image + offset, clamp01(toned + tl.sqrt_rn(read * read + shot * shot * toned) * normal), inside)
 
 
 @triton.jit
 def _develop(image, numbers, keys, count, half, height, width, corner, SIZE: tl.constexpr):
     """Process values i and half + i together: Box-Muller makes two normal numbers of two uniform ones."""
     number = tl.program_id(1)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    offset = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     low, high = tl.load(keys + 2 * number).to(tl.uint32), tl.load(keys + 2 * number + 1).to(tl.uint32)
-    radius = tl.sqrt_rn(-2 * tl.log(_word(place, low, high)))
-    turn = TURN * _word(place + half, low, high)
+    radius = tl.sqrt_rn(-2 * tl.log(_word(offset, low, high)))
+    turn = TURN * _word(offset + half, low, high)
     image += number.to(tl.int64) * count
     numbers += 8 * number
-    _sensed(image, numbers, place, place < half, radius * tl.cos(turn), height, width, corner)
-    place += half
-    _sensed(image, numbers, place, place < count, radius * tl.sin(turn), height, width, corner)
+    _sensed(image, numbers, offset, offset < half, radius * tl.cos(turn), height, width, corner)
+    offset += half
+    _sensed(image, numbers, offset, offset < count, radius * tl.sin(turn), height, width, corner)
 
 
 @triton.jit
@@ -160,18 +162,18 @@ def _quantized(plane, cosines, steps, row, column, SIZE: tl.constexpr):
     step = tl.load(steps + (row % 8)[:, None] * 8 + (column % 8)[None, :])
     forward = tl.load(cosines + row[:, None] * SIZE + column[None, :])
     back = tl.load(cosines + column[None, :] * SIZE + row[:, None])
-    found = tl.dot(tl.dot(forward, plane, input_precision="ieee"), back, input_precision="ieee")
-    kept = tl.floor(tl.div_rn(tl.abs(found), step) + HALF) * step
-    kept = tl.where(found < 0, -kept, kept)
-    found = tl.dot(tl.dot(back, kept, input_precision="ieee"), forward, input_precision="ieee")
-    return tl.minimum(tl.maximum(tl.floor(found + HALF), -128.0), 127.0)
+    coefficients = tl.dot(tl.dot(forward, plane, input_precision="ieee"), back, input_precision="ieee")
+    kept = tl.floor(tl.div_rn(tl.abs(coefficients), step) + HALF) * step
+    kept = tl.where(coefficients < 0, -kept, kept)
+    values = tl.dot(tl.dot(back, kept, input_precision="ieee"), forward, input_precision="ieee")
+    return tl.minimum(tl.maximum(tl.floor(values + HALF), -128.0), 127.0)
 
 
 @triton.jit
-def _luma_at(image, pixels, place):
+def _luma_at(image, pixels, offset):
     """Return unrounded luma, and red and blue: 0 .. 255."""
-    red, green = rounded(tl.load(image + place) * 255), rounded(tl.load(image + pixels + place) * 255)
-    blue = rounded(tl.load(image + 2 * pixels + place) * 255)
+    red, green = rounded(tl.load(image + offset) * 255), rounded(tl.load(image + pixels + offset) * 255)
+    blue = rounded(tl.load(image + 2 * pixels + offset) * 255)
     return 0.299 * red + 0.587 * green + 0.114 * blue, red, blue
 
 
@@ -181,8 +183,8 @@ def _luma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.conste
     number, tile = tl.program_id(1), tl.program_id(0)
     top, left = tile // (wide // SIZE) * SIZE, tile % (wide // SIZE) * SIZE
     row, column = tl.arange(0, SIZE), tl.arange(0, SIZE)
-    place = tl.minimum(top + row, height - 1)[:, None] * width + tl.minimum(left + column, width - 1)[None, :]
-    luma, _, _ = _luma_at(image + number.to(tl.int64) * 3 * height * width, height * width, place)
+    offset = tl.minimum(top + row, height - 1)[:, None] * width + tl.minimum(left + column, width - 1)[None, :]
+    luma, _, _ = _luma_at(image + number.to(tl.int64) * 3 * height * width, height * width, offset)
     kept = _quantized(rounded(luma) - 128, cosines, steps + number * 128, row, column, SIZE)
     out += number.to(tl.int64) * tall * wide
     tl.store(out + (top + row)[:, None] * wide + (left + column)[None, :], kept.to(tl.int32).to(tl.int8))
@@ -208,10 +210,10 @@ def _chroma(image, cosines, steps, out, height, width, tall, wide, SIZE: tl.cons
     steps += number * 128 + 64
     to_blue = _quantized(tl.floor((to_blue + bias) * 0.25), cosines, steps, row, column, SIZE)
     to_red = _quantized(tl.floor((to_red + bias) * 0.25), cosines, steps, row, column, SIZE)
-    there = (top + row < tall)[:, None] & (left + column < wide)[None, :]
+    inside = (top + row < tall)[:, None] & (left + column < wide)[None, :]
     out += number.to(tl.int64) * 2 * tall * wide + (top + row)[:, None] * wide + (left + column)[None, :]
-    tl.store(out, to_blue.to(tl.int32).to(tl.int8), there)
-    tl.store(out + tall * wide, to_red.to(tl.int32).to(tl.int8), there)
+    tl.store(out, to_blue.to(tl.int32).to(tl.int8), inside)
+    tl.store(out + tall * wide, to_red.to(tl.int32).to(tl.int8), inside)
 
 
 @triton.jit
@@ -219,9 +221,9 @@ def _doubled(chroma, above, beside, row, column, wide):
     """Interpolate chroma between pixel centers. above, beside: the other row and column, weighted by a quarter."""
     here = 0.75 * tl.load(chroma + row * wide + column).to(tl.float32)
     here += 0.25 * tl.load(chroma + above * wide + column).to(tl.float32)
-    there = 0.75 * tl.load(chroma + row * wide + beside).to(tl.float32)
-    there += 0.25 * tl.load(chroma + above * wide + beside).to(tl.float32)
-    return 0.75 * here + 0.25 * there
+    inside = 0.75 * tl.load(chroma + row * wide + beside).to(tl.float32)
+    inside += 0.25 * tl.load(chroma + above * wide + beside).to(tl.float32)
+    return 0.75 * here + 0.25 * inside
 
 
 @triton.jit
@@ -234,10 +236,10 @@ def _level(value):
 def _to_rgb(luma, chroma, out, height, width, tall, wide, SIZE: tl.constexpr):
     """Convert to RGB. tall, wide: size of the chroma; that of the luma is twice as large."""
     number = tl.program_id(1)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = place < height * width
-    place = tl.minimum(place, height * width - 1)
-    y, x = place // width, place % width
+    offset = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    inside = offset < height * width
+    offset = tl.minimum(offset, height * width - 1)
+    y, x = offset // width, offset % width
     bright = tl.load(luma + number.to(tl.int64) * 4 * tall * wide + y * 2 * wide + x).to(tl.float32) + 128
     row, column = y // 2, x // 2
     above = tl.minimum(tl.maximum(row + 2 * (y % 2) - 1, 0), tall - 1)
@@ -246,16 +248,16 @@ def _to_rgb(luma, chroma, out, height, width, tall, wide, SIZE: tl.constexpr):
     to_blue = _doubled(chroma, above, beside, row, column, wide)
     to_red = _doubled(chroma + tall * wide, above, beside, row, column, wide)
     green = bright - tl.div_rn(0.114 * 1.772 * to_blue + 0.299 * 1.402 * to_red, 0.587)
-    out += number.to(tl.int64) * 3 * height * width + place
-    tl.store(out, _level(bright + 1.402 * to_red), there)
-    tl.store(out + height * width, _level(green), there)
-    tl.store(out + 2 * height * width, _level(bright + 1.772 * to_blue), there)
+    out += number.to(tl.int64) * 3 * height * width + offset
+    tl.store(out, _level(bright + 1.402 * to_red), inside)
+    tl.store(out + height * width, _level(green), inside)
+    tl.store(out + 2 * height * width, _level(bright + 1.772 * to_blue), inside)
 
 
 @cache
 def _cosines(device: torch.device) -> Tensor:
     """Return the orthonormal DCT of two blocks at once: TILE x TILE, frequencies by samples."""
-    rows = enumerate(photography.COSINES)
+    rows = enumerate(sensor.COSINES)
     eight = torch.tensor([[*row, *((-1) ** u * value for value in reversed(row))] for u, row in rows])
     cosines: Tensor = torch.block_diag(eight, eight)
     return cosines.to(device)
@@ -266,7 +268,7 @@ def defocus_(image: Tensor, depth: Tensor, lens: Tensor, which: Tensor) -> None:
     height, width = image.shape[-2:]
     layers = [image.new_empty(len(which), 8, height, width) for _ in range(2)]
     depth = depth.contiguous()
-    for level, spacing in ((3, 0), *((level, photography.SPACINGS[level]) for level in (2, 1, 0))):
+    for level, spacing in ((3, 0), *((level, sensor.SPACINGS[level]) for level in (2, 1, 0))):
         _defocus[(triton.cdiv(height * width, BLOCK), len(which))](
             image, depth, lens, which, layers[level % 2], layers[1 - level % 2], height, width,
             LEVEL=level, SPACING=spacing, SIZE=BLOCK,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from protoformer.synthetic import renderer as render
 from protoformer.synthetic.casting import Shapes
-from protoformer.synthetic.kernels.casting_kernels import FAR, dark, directions, ends_of, first
-from protoformer.synthetic.kernels.surface_kernels import face_of, light_of, look, own_of, unit
+from protoformer.synthetic.kernels.casting_kernels import FAR, directions, ends_of, in_shadow, nearest_hit
+from protoformer.synthetic.kernels.surface_kernels import clamp01, face_of, light_of, shade_hits, to_local
 from protoformer.synthetic.scene import Frame
 from protoformer.synthetic.surface import Hits, Looks
 
@@ -40,36 +40,36 @@ def across_sun(sx, sy, sz):
 def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexpr):
     """Compute `casting._bounds` and those of `casting._against_the_light`: moments x 8 x scenes x primitives."""
     number = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = number < count
+    inside = number < count
     moment, own = number // step, number % step
     row = tables + moment * ROWS * step + own
-    place, out = row + 21 * step, out + moment * 8 * step + own
-    x, y, z = tl.load(place, there, 0.0), tl.load(place + step, there, 0.0), tl.load(place + 2 * step, there, 0.0)
+    offset, out = row + 21 * step, out + moment * 8 * step + own
+    x, y, z = tl.load(offset, inside, 0.0), tl.load(offset + step, inside, 0.0), tl.load(offset + 2 * step, inside, 0.0)
     flat_square, square = tl.zeros((SIZE,), tl.float32), tl.zeros((SIZE,), tl.float32)
     for part in tl.static_range(9):
-        value = tl.load(row + (12 + part) * step, there, 0.0)
+        value = tl.load(row + (12 + part) * step, inside, 0.0)
         square += value * value
         if part % 3 != 2:
             flat_square += value * value
-    wavy = 1 + tl.abs(tl.load(row + 24 * step, there, 0.0)) + tl.abs(tl.load(row + 27 * step, there, 0.0))
+    wavy = 1 + tl.abs(tl.load(row + 24 * step, inside, 0.0)) + tl.abs(tl.load(row + 27 * step, inside, 0.0))
     flat = own % primitives < boxes
     radius = 1.001 * tl.where(flat, tl.sqrt(flat_square) * wavy, tl.sqrt(square)) + 1e-6
     near, far = tl.maximum(z - radius, 1e-9), tl.maximum(z + radius, 1e-9)
     endless = z <= radius  # behind or around the camera: never culled
     low, high = x - radius, x + radius
-    tl.store(out, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), there)
-    tl.store(out + step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), there)
+    tl.store(out, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), inside)
+    tl.store(out + step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), inside)
     low, high = y - radius, y + radius
-    tl.store(out + 2 * step, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), there)
-    tl.store(out + 3 * step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), there)
+    tl.store(out + 2 * step, tl.where(endless, -FAR, tl.minimum(low / near, low / far)), inside)
+    tl.store(out + 3 * step, tl.where(endless, FAR, tl.maximum(high / near, high / far)), inside)
     sun = suns + number // primitives * 3
-    sx, sy, sz = tl.load(sun, there, 0.0), tl.load(sun + 1, there, 0.0), tl.load(sun + 2, there, 1.0)
+    sx, sy, sz = tl.load(sun, inside, 0.0), tl.load(sun + 1, inside, 0.0), tl.load(sun + 2, inside, 1.0)
     ax, ay, az, bx, by, bz = across_sun(sx, sy, sz)
     across, down = ax * x + ay * y + az * z, bx * x + by * y + bz * z
-    tl.store(out + 4 * step, across - radius, there)
-    tl.store(out + 5 * step, across + radius, there)
-    tl.store(out + 6 * step, down - radius, there)
-    tl.store(out + 7 * step, down + radius, there)
+    tl.store(out + 4 * step, across - radius, inside)
+    tl.store(out + 5 * step, across + radius, inside)
+    tl.store(out + 6 * step, down - radius, inside)
+    tl.store(out + 7 * step, down + radius, inside)
 
 
 @triton.jit
@@ -103,11 +103,11 @@ def _exposed(
         rx, ry = directions(lens + 4 * scene, column + shift_x, row + shift_y)
         low_x, low_y = directions(lens + 4 * scene, left + shift_x, top + shift_y)
         high_x, high_y = directions(lens + 4 * scene, left + (WIDE - 1) + shift_x, top + (TALL - 1) + shift_y)
-        depth, index = first(
+        depth, index = nearest_hit(
             table, alive, outline, shape_texture, silhouettes, bound, rx, ry, low_x, high_x, low_y, high_y, scene,
             primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
         )  # fmt: skip
-        r, g, b, _, gloss, nx, ny, nz = look(
+        r, g, b, _, gloss, nx, ny, nz = shade_hits(
             table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
             primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
         )  # fmt: skip
@@ -120,13 +120,13 @@ def _exposed(
         counts = (index < e6) & (depth < FAR)
         low_x, high_x = tl.min(tl.where(counts, across, FAR), 0), tl.max(tl.where(counts, across, -FAR), 0)
         low_y, high_y = tl.min(tl.where(counts, down, FAR), 0), tl.max(tl.where(counts, down, -FAR), 0)
-        shadow = dark(
+        shadow = in_shadow(
             table, casts, outline, shape_texture, silhouettes, bound + 4 * step, sx, sy, sz, px, py, depth, index,
             low_x, high_x, low_y, high_y, scene,
             primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, True,
         )  # fmt: skip
         shadow = shadow & (index < e6)
-        lit = ambient + (1 - ambient) * unit(0.5 + 0.5 * (nx * sx + ny * sy + nz * sz))
+        lit = ambient + (1 - ambient) * clamp01(0.5 + 0.5 * (nx * sx + ny * sy + nz * sz))
         lit = tl.where(shadow, ambient, lit)
         lit = tl.where(index >= e5, tl.where(shadow, SHADED, 1.0), lit)
         # Specular highlight: the reflected ray against the sun direction.
@@ -139,24 +139,24 @@ def _exposed(
         glint = glint * glint
         glint = tl.where(shadow, 0.0, glint * glint * glint * gloss)
         clear = tl.exp(-fog * depth)
-        red += unit((r * lit * light_r + glint) * clear + fog_r * (1 - clear))
-        green += unit((g * lit * light_g + glint) * clear + fog_g * (1 - clear))
-        blue += unit((b * lit * light_b + glint) * clear + fog_b * (1 - clear))
-    there = (row < height) & (column < width)
-    place = out + scene.to(tl.int64) * 3 * height * width + row * width + column
-    tl.store(place, red / subframes, there)
-    tl.store(place + height * width, green / subframes, there)
-    tl.store(place + 2 * height * width, blue / subframes, there)
+        red += clamp01((r * lit * light_r + glint) * clear + fog_r * (1 - clear))
+        green += clamp01((g * lit * light_g + glint) * clear + fog_g * (1 - clear))
+        blue += clamp01((b * lit * light_b + glint) * clear + fog_b * (1 - clear))
+    inside = (row < height) & (column < width)
+    offset = out + scene.to(tl.int64) * 3 * height * width + row * width + column
+    tl.store(offset, red / subframes, inside)
+    tl.store(offset + height * width, green / subframes, inside)
+    tl.store(offset + 2 * height * width, blue / subframes, inside)
 
 
 @triton.jit
 def _code(table, lens, indices, depths, row, column, height, width, step, boxes):
     """Return an id per face of each primitive at pixels, with replicated borders."""
     row, column = tl.minimum(tl.maximum(row, 0), height - 1), tl.minimum(tl.maximum(column, 0), width - 1)
-    place = row * width + column
-    index = tl.load(indices + place).to(tl.int32)
+    offset = row * width + column
+    index = tl.load(indices + offset).to(tl.int32)
     rx, ry = directions(lens, column.to(tl.float32), row.to(tl.float32))
-    ox, oy, oz = own_of(table + index, step, rx, ry, tl.load(depths + place))
+    ox, oy, oz = to_local(table + index, step, rx, ry, tl.load(depths + offset))
     _, _, face = face_of(ox, oy, oz, index < boxes)
     return 6 * index + face
 
@@ -169,8 +169,8 @@ def _edges(
 ):  # fmt: skip
     """Mark the pixels at surface boundaries with 1, others with 0."""
     scene = tl.program_id(1)
-    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    row, column = place // width, place % width
+    offset = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    row, column = offset // width, offset % width
     pixels = scene.to(tl.int64) * height * width
     own, eye, seen, deep = table + scene * primitives, lens + 4 * scene, indices + pixels, depths + pixels
     code = _code(own, eye, seen, deep, row, column, height, width, step, boxes)
@@ -178,7 +178,7 @@ def _edges(
     edge = edge | (code != _code(own, eye, seen, deep, row, column + 1, height, width, step, boxes))
     edge = edge | (code != _code(own, eye, seen, deep, row - 1, column, height, width, step, boxes))
     edge = edge | (code != _code(own, eye, seen, deep, row + 1, column, height, width, step, boxes))
-    tl.store(out + pixels + place, edge.to(tl.uint8), place < height * width)
+    tl.store(out + pixels + offset, edge.to(tl.uint8), offset < height * width)
 
 
 @triton.jit
@@ -193,19 +193,19 @@ def _clean(
     row, column, top, left = tile_of(height, width, TALL, WIDE)
     pixels = scene.to(tl.int64) * height * width
     eye = lens + 4 * scene
-    there = (row < height) & (column < width)
+    inside = (row < height) & (column < width)
     # One ray through the center, whose hit is given; edge pixels take the mean of `rays` more instead.
-    place = pixels + row * width + column
-    index, depth = tl.load(indices + place, there, 0).to(tl.int32), tl.load(depths + place, there, 1.0)
-    edge = tl.load(edges + place, there, 0) != 0
+    offset = pixels + row * width + column
+    index, depth = tl.load(indices + offset, inside, 0).to(tl.int32), tl.load(depths + offset, inside, 1.0)
+    edge = tl.load(edges + offset, inside, 0) != 0
     light_r, light_g = tl.load(sunlight + 3 * scene), tl.load(sunlight + 3 * scene + 1)
     light_b = tl.load(sunlight + 3 * scene + 2)
     rx, ry = directions(eye, column.to(tl.float32), row.to(tl.float32))
-    r, g, b, lit, _, _, _, _ = look(
+    r, g, b, lit, _, _, _, _ = shade_hits(
         table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
         primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
     )  # fmt: skip
-    red, green, blue = unit(r * lit * light_r), unit(g * lit * light_g), unit(b * lit * light_b)
+    red, green, blue = clamp01(r * lit * light_r), clamp01(g * lit * light_g), clamp01(b * lit * light_b)
     fine_r, fine_g = tl.zeros((TALL * WIDE,), tl.float32), tl.zeros((TALL * WIDE,), tl.float32)
     fine_b = tl.zeros((TALL * WIDE,), tl.float32)
     for ray in range(rays * tl.max(edge.to(tl.int32), 0)):
@@ -213,23 +213,23 @@ def _clean(
         rx, ry = directions(eye, column + shift_x, row + shift_y)
         low_x, low_y = directions(eye, left + shift_x, top + shift_y)
         high_x, high_y = directions(eye, left + (WIDE - 1) + shift_x, top + (TALL - 1) + shift_y)
-        depth, index = first(
+        depth, index = nearest_hit(
             table, alive, outline, shape_texture, silhouettes, bounds, rx, ry, low_x, high_x, low_y, high_y, scene,
             primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
         )  # fmt: skip
-        r, g, b, lit, _, _, _, _ = look(
+        r, g, b, lit, _, _, _, _ = shade_hits(
             table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
             primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
         )  # fmt: skip
-        fine_r += unit(r * lit * light_r)
-        fine_g += unit(g * lit * light_g)
-        fine_b += unit(b * lit * light_b)
+        fine_r += clamp01(r * lit * light_r)
+        fine_g += clamp01(g * lit * light_g)
+        fine_b += clamp01(b * lit * light_b)
     red, green = tl.where(edge, fine_r / rays, red), tl.where(edge, fine_g / rays, green)
     blue = tl.where(edge, fine_b / rays, blue)
-    place = out + 3 * pixels + row * width + column
-    tl.store(place, red, there)
-    tl.store(place + height * width, green, there)
-    tl.store(place + 2 * height * width, blue, there)
+    offset = out + 3 * pixels + row * width + column
+    tl.store(offset, red, inside)
+    tl.store(offset + height * width, green, inside)
+    tl.store(offset + 2 * height * width, blue, inside)
 
 
 def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:

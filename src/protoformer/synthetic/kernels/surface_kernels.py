@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.synthetic import surface as surfaces_of
-from protoformer.synthetic.kernels.casting_kernels import BLOCK, ends_of, rippled, turned
+from protoformer.synthetic.kernels.casting_kernels import BLOCK, ends_of, multiply, ripple
 
 MIN_FACING = tl.constexpr(surfaces_of.MIN_FACING)
 SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
@@ -43,9 +43,9 @@ def _between(a, b, c, d, x, y):
 
 
 @triton.jit
-def own_of(row, step, rx, ry, depth):
+def to_local(row, step, rx, ry, depth):
     """Transform a hit to the primitive's local coordinates."""
-    ox, oy, oz = turned(row, step, rx * depth, ry * depth, depth)
+    ox, oy, oz = multiply(row, step, rx * depth, ry * depth, depth)
     ox += tl.load(row + 9 * step)
     oy += tl.load(row + 10 * step)
     oz += tl.load(row + 11 * step)
@@ -65,7 +65,7 @@ def face_of(ox, oy, oz, flat):
 
 
 @triton.jit
-def look(
+def shade_hits(
     table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
     primitives, step, side, surfaces, levels, stride,
     boxes, balls, rooms, skies,
@@ -74,11 +74,11 @@ def look(
     row, own = table + scene * primitives + index, looks + scene * primitives + index
     flat, around = index < boxes, index >= rooms
     is_round = ((index >= balls) & (index < rooms)) | (index >= skies)
-    ox, oy, oz = own_of(row, step, rx, ry, depth)
-    mx, my = rippled(ox, oy, row, step)
+    ox, oy, oz = to_local(row, step, rx, ry, depth)
+    mx, my = ripple(ox, oy, row, step)
     mx, my = tl.where(flat, mx, ox), tl.where(flat, my, oy)
     axis, side_sign, face = face_of(ox, oy, oz, flat)
-    # Normals: in local coordinates, then in camera coordinates, then in the world at time 0.
+    # Normals: in local coordinates, then in camera coordinates, then in world coordinates at time 0.
     nx = tl.where(is_round, ox, tl.where(axis == 0, side_sign, 0.0))
     ny = tl.where(is_round, oy, tl.where(axis == 1, side_sign, 0.0))
     nz = tl.where(is_round, oz, tl.where(axis == 2, side_sign, 0.0))
@@ -88,7 +88,7 @@ def look(
     length = 1.0 / tl.sqrt(tl.maximum(cx * cx + cy * cy + cz * cz, 1e-24))
     length = tl.where(cx * rx + cy * ry + cz > 0, -length, length)
     cx, cy, cz = cx * length, cy * length, cz * length
-    lx, ly, lz = turned(own + 3 * step, step, nx, ny, nz)
+    lx, ly, lz = multiply(own + 3 * step, step, nx, ny, nz)
     sx, sy, sz = tl.load(light + 4 * scene), tl.load(light + 4 * scene + 1), tl.load(light + 4 * scene + 2)
     towards = (lx * sx + ly * sy + lz * sz) / tl.sqrt(tl.maximum(lx * lx + ly * ly + lz * lz, 1e-24))
     towards = tl.where(flat, tl.abs(towards), towards)
@@ -119,12 +119,12 @@ def look(
     red = tl.load(own + 18 * step) * red + tl.load(own + 21 * step)
     green = tl.load(own + 19 * step) * green + tl.load(own + 22 * step)
     blue = tl.load(own + 20 * step) * blue + tl.load(own + 23 * step)
-    red, green, blue = unit(red), unit(green), unit(blue)
+    red, green, blue = clamp01(red), clamp01(green), clamp01(blue)
     return red, green, blue, lit, tl.load(own + 24 * step), cx, cy, cz
 
 
 @triton.jit
-def unit(value):
+def clamp01(value):
     """Clamp to 0 .. 1."""
     return tl.minimum(tl.maximum(value, 0.0), 1.0)
 
@@ -138,23 +138,23 @@ def _surface(
 ):  # fmt: skip
     scene = tl.program_id(1)
     ray = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    there = ray < rays
-    place = scene.to(tl.int64) * rays + ray
-    index = tl.load(indices + place, there, 0).to(tl.int32)
-    depth = tl.load(depths + place, there, 1.0)
-    rx, ry = tl.load(across + place, there, 0.0), tl.load(down + place, there, 0.0)
-    red, green, blue, lit, gloss, cx, cy, cz = look(
+    inside = ray < rays
+    offset = scene.to(tl.int64) * rays + ray
+    index = tl.load(indices + offset, inside, 0).to(tl.int32)
+    depth = tl.load(depths + offset, inside, 1.0)
+    rx, ry = tl.load(across + offset, inside, 0.0), tl.load(down + offset, inside, 0.0)
+    red, green, blue, lit, gloss, cx, cy, cz = shade_hits(
         table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
         primitives, step, side, surfaces, levels, stride, boxes, balls, rooms, skies,
     )  # fmt: skip
-    tl.store(out + place, red, there)
-    tl.store(out + apart + place, green, there)
-    tl.store(out + 2 * apart + place, blue, there)
-    tl.store(out + 3 * apart + place, lit, there)
-    tl.store(out + 4 * apart + place, gloss, there)
-    tl.store(out + 5 * apart + place, cx, there)
-    tl.store(out + 6 * apart + place, cy, there)
-    tl.store(out + 7 * apart + place, cz, there)
+    tl.store(out + offset, red, inside)
+    tl.store(out + apart + offset, green, inside)
+    tl.store(out + 2 * apart + offset, blue, inside)
+    tl.store(out + 3 * apart + offset, lit, inside)
+    tl.store(out + 4 * apart + offset, gloss, inside)
+    tl.store(out + 5 * apart + offset, cx, inside)
+    tl.store(out + 6 * apart + offset, cy, inside)
+    tl.store(out + 7 * apart + offset, cz, inside)
 
 
 def light_of(looks: surfaces_of.Looks) -> Tensor:
