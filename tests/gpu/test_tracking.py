@@ -20,6 +20,7 @@ from protoformer.tracking.data import SyntheticPairs
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
+from protoformer.tracking.tracker import UPDATE_INTERVAL
 from protoformer.tracking.training import TrackTask
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
 from protoformer.training.step import WARM_UP
@@ -72,7 +73,7 @@ def test_sampling_does_not_synchronize(family: str, sync_refused: Callable[[], A
 
 
 BOXES = [(20.0, 12.0, 16.0, 14.0), (50.0, 30.0, 10.0, 18.0)]
-FRAMES = np.random.default_rng(0).integers(0, 256, (EVERY + 3, 60, 90, 3), dtype=np.uint8)
+FRAMES = np.random.default_rng(0).integers(0, 256, (UPDATE_INTERVAL + 3, 60, 90, 3), dtype=np.uint8)
 BOX_TOLERANCE, SCORE_TOLERANCE, TEMPLATE_TOLERANCE = 3e-3, 1e-5, 1e-4
 """Tolerances of boxes (pixels), scores and templates (relative) of one frame; errors are 2e-5, 1e-7 and 1e-6.
 
