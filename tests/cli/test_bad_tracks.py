@@ -99,7 +99,7 @@ def test_options_that_cannot_be(refuse: Refuse, monkeypatch: pytest.MonkeyPatch)
     assert "there is no precision 'double'" in refuse("--model", "tiny", "--precision", "double", method="model")
     assert "there is no model 'huge'" in refuse("--model", "huge", method="model")
     assert "give an end after the start" in refuse("--start", "2", "--end", "1")
-    assert "one frame in 0 cannot be taken" in refuse("--frame-step", "0")
+    assert "a frame step of 0 is not possible" in refuse("--frame-step", "0")
     assert "cannot have 0.0 frames per second" in refuse("--fps", "0")
 
 

@@ -177,7 +177,7 @@ def test_outputs_are_not_taken_for_videos(place: Path, protoformer: Run) -> None
             ("videos/*", "--max-minutes-per-video", "0"),
             "a time limit of 0 minutes is not possible; give a ",
         ),
-        (("videos/*", "--frame-step", "0"), "one frame in 0 cannot be taken; "),
+        (("videos/*", "--frame-step", "0"), "a frame step of 0 is not possible; "),
         (("videos/*", "--scale", "-1"), "colors cannot be saturated at -1 pixels; "),
         (("videos/*", "--num-updates", "0"), "0 updates cannot be run; "),
         (("videos/*", "--model", "huge"), "there is no model 'huge'; choose one of "),

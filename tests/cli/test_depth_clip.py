@@ -101,7 +101,7 @@ def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch
         (("-o", "clip.mkv"), "the output clip.mkv is also an input and would be lost"),
         (("-o", "depth.txt"), "depth.txt"),
         (("--start", "9"), "clip.mkv has no frame in this span; choose another"),
-        (("--frame-step", "0"), "one frame in 0 cannot be taken"),
+        (("--frame-step", "0"), "a frame step of 0 is not possible"),
     ],
 )
 def test_bad_input_is_one_sentence(clip: Path, protoformer: Run, arguments: tuple[str, ...], sentence: str) -> None:

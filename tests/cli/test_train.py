@@ -84,10 +84,10 @@ def test_steps_that_take_long_without_a_gpu_are_told_before_the_first(protoforme
     monkeypatch.setattr(train_command.Trainer, "run", ended)
     large = ("--set", "data.batch=8", "--set", "data.crop=[256, 384]")
     (note,) = run(protoformer, *large).notes
-    assert "without a GPU, and a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
-    assert note.endswith(f" add --set model.preset=tiny {train_command.SMALL}.")
+    assert "without a GPU: a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
+    assert note.endswith(f" add --set model.preset=tiny {train_command.FAST_SETTINGS}.")
     (note,) = run(protoformer, *large, "--set", "model.start=flow", "--set", "model.preset=fast").notes
-    assert note.endswith(f" add {train_command.SMALL}.")
+    assert note.endswith(f" add {train_command.FAST_SETTINGS}.")
     assert run(protoformer).notes == []
 
 
@@ -134,7 +134,7 @@ def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer
     monkeypatch.setattr(train_command.Trainer, "run", out_of_memory)
     outcome = run(protoformer)
     assert outcome.code == 2 and outcome.err == (
-        "protoformer: the memory ran out; lower data.batch, or set model.checkpoint_gradients=true, which takes more "
+        "protoformer: out of memory; lower data.batch, or set model.checkpoint_gradients=true, which takes more "
         "time instead.\n"
     )
 
@@ -157,7 +157,7 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0.0, but it must be above 0"),
         (("toy.yaml", "-o", "new", "--parts", "many"), "'many' is not a size"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
-        (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
+        (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it such as sintel:data/Sintel"),
         (
             ("toy.yaml", "-o", "new", "--validate", "sintel/val:."),
             "sintel has no split 'val'; choose one of train, test",
@@ -167,7 +167,7 @@ def test_recipes_are_listed(protoformer) -> None:
             ("stabilize-world", "-o", "new", "--validate", "deepstab:."),
             "stabilize is validated on synthetic scenes only",
         ),
-        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
+        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; give the folder of"),
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.speed=graph", "--device", "cpu"), "needs one process on a GPU"),

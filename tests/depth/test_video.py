@@ -130,7 +130,7 @@ def test_what_cannot_be_a_clip_is_one_sentence(
         tiny_depth.depth_video(folder, start=9).typical_range()
     with pytest.raises(InputError, match="frame 1 is 40x24 where those before it are 64x48"):
         list(tiny_depth.depth_video([frames[0], frames[0][:24, :40]]))
-    with pytest.raises(InputError, match="one frame in 0 cannot be taken"):
+    with pytest.raises(InputError, match="a frame step of 0 is not possible"):
         tiny_depth.depth_video(frames, frame_step=0)
     with pytest.raises(InputError, match="a batch size of 0 is not possible"):
         tiny_depth.depth_video(folder, batch_size=0)

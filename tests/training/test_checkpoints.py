@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from protoformer.errors import InputError
-from protoformer.training.checkpoint import Checkpoint, clear, find_newest, load, parse_size, save
+from protoformer.training.checkpoint import Checkpoint, clear, find_newest, load, save
 from protoformer.training.checkpoint_files import pack_tensors
 
 
@@ -306,20 +306,3 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(stored, tmp_pat
     assert last >= went >= 6  # most of the twelve wrote at least one
     stored.saved(tmp_path, last + 1)
     assert not [name for name in names(tmp_path) if name.startswith(".")]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("15MB", 15_000_000), ("15MiB", 15 * 2**20), ("500KB", 500_000), ("1.5 gb", 1_500_000_000), ("4096B", 4096)],
-)
-def test_sizes_are_read_in_either_count(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "15", "MB", "15M", "-1MB", "15 MB more", "1e3KB", "15TB", "15iB"])
-def test_what_is_no_size_is_one_sentence(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_size(text)
-    assert str(caught.value) == (
-        f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB."
-    )

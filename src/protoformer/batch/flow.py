@@ -17,7 +17,7 @@ from protoformer.flow.drawing import draw_flow_frame
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import SHARE, TileSize
-from protoformer.flow.video import FlowVideoOptions
+from protoformer.flow.video import FlowFrame, FlowVideoOptions
 from protoformer.io.files import open_input
 from protoformer.io.memory import free_bytes
 from protoformer.loading import load
@@ -25,6 +25,7 @@ from protoformer.models.pretrained import packaged_weights
 from protoformer.video.pipeline import ResultFolder, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
+from protoformer.viz.images import Pixels
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,11 @@ def _write_flow(
         zoom=options.zoom,
     )
     folders = [ResultFolder(target, ".flo") for target in targets[1:]]
+
+    def save(result: FlowFrame, _: Pixels | None) -> None:
+        for folder in folders:
+            folder.save(result)
+
     outcome = run_pipeline(
         flows,
         partial(
@@ -142,6 +148,6 @@ def _write_flow(
             arrows=options.arrows,
         ),
         VideoWriter(targets[0], source, source.info.fps / options.frame_step),
-        on_result=lambda result, _: [folder.save(result) for folder in folders],
+        on_result=save,
     )
     return outcome.num_frames

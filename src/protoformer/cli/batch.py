@@ -19,7 +19,7 @@ from protoformer.cli.options import (
     TileOption,
     UpdatesOption,
     ZoomOption,
-    parse_bytes,
+    parse_memory,
     parse_tile,
     parse_zoom,
 )
@@ -104,7 +104,7 @@ def batch_flow_command(
             scale=scale,
             num_updates=num_updates,
             tile=parse_tile(tile),
-            memory=parse_bytes(memory),
+            memory=parse_memory(memory),
             zoom=parse_zoom(zoom),
         )
     _print_result(result, time.perf_counter() - start_time, as_json)

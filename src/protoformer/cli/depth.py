@@ -121,7 +121,7 @@ def depth_video(
     if shown is not None:
         origin = "2nd to 98th percentile of sampled frames" if colors is None else "given"
         text += f"; colors from {shown[0]:.2f} to {shown[1]:.2f} m ({origin})"
-    written = [path for path in (writer and writer.path, save_npy) if path is not None]
+    written = [each.path for each in (writer, folder) if each is not None]
     print_summary(video, outcome, written, as_json, summary, text)
 
 

@@ -28,7 +28,7 @@ from protoformer.cli.options import (
     ZoomOption,
     check_dataset_task,
     parse_key_values,
-    parse_tile_sides,
+    parse_tile,
     parse_zoom,
 )
 from protoformer.cli.stabilize import parse_crop
@@ -58,7 +58,7 @@ from protoformer.flow.evaluation import (
     scores_csv,
     write_submission,
 )
-from protoformer.flow.tiling import LEAST_OVERLAP, PAPER_TILE
+from protoformer.flow.tiling import PAPER_TILE
 from protoformer.io.files import check_output, make_folder, short_name, write_atomically
 from protoformer.loading import (
     STABILIZATION_MODEL,
@@ -199,23 +199,12 @@ def _flow_method(
         return (lambda first, second: baseline_flow(method, first, second)), method
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
-    size, loaded = _tile(tile), load(model, device, task="flow")
+    size = None if tile is None else parse_tile(tile, {"paper": PAPER_TILE})
+    loaded = load(model, device, task="flow")
     label = model if loaded.trained else f"{model} (untrained)"
     label += "" if size is None else f", {size[0]}x{size[1]} tiles"
     label += "" if zoom is None else f", zoom {zoom:g}"
     return predictor_method(loaded, num_updates, size, zoom), label
-
-
-def _tile(text: str | None) -> tuple[int, int] | None:
-    if text is None or text == "paper":
-        return None if text is None else PAPER_TILE
-    sides = parse_tile_sides(text)
-    if sides is None:
-        raise InputError(
-            f"a tile is paper or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
-            "give one of these."
-        )
-    return sides
 
 
 MEAN = "mean"

@@ -31,7 +31,7 @@ from protoformer.cli.options import (
     TileOption,
     UpdatesOption,
     ZoomOption,
-    parse_bytes,
+    parse_memory,
     parse_tile,
     parse_zoom,
     reject_options,
@@ -39,7 +39,6 @@ from protoformer.cli.options import (
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.flow.drawing import arrow_factor, draw_flow_frame
-from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.result import FlowResult, flow_format
 from protoformer.flow.tiling import FlowPlan, TileSize, plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo
@@ -134,7 +133,7 @@ def flow_video(video: Video, model: tuple[str, str | None], options: dict[str, A
         text += f"; colors are saturated at {scale:.2f} px ({origin})"
     if factor is not None:
         text += f"; arrows are {'as' if factor == 1 else f'{factor} times as'} long as the motion"
-    written = [path for path in (writer and writer.path, output.save_flo) if path is not None]
+    written = [each.path for each in (writer, folder) if each is not None]
     print_summary(video, outcome, written, output.as_json, summary, text)
 
 
@@ -172,7 +171,7 @@ def flow_pair(
         if any(path.exists() and path.samefile(source) for path in outputs):
             raise InputError(f"the output {image} is also an input and would be lost; choose another name.")
     images = image_pair(*paths)
-    predictor = cast(FlowPredictor, load(*model, task="flow"))
+    predictor = load(*model, task="flow")
     config = predictor.network.config
     tile: TileSize = options["tile"]
     plan = plan_flow(
@@ -266,7 +265,7 @@ def flow(
     inference = {
         "num_updates": num_updates,
         "tile": parse_tile(tile),
-        "memory": parse_bytes(memory),
+        "memory": parse_memory(memory),
         "zoom": parse_zoom(zoom),
     }
     if second is not None:

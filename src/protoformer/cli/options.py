@@ -11,8 +11,7 @@ from protoformer.depth.result import DepthRange
 from protoformer.errors import InputError
 from protoformer.flow.tiling import LEAST_OVERLAP, LEAST_ZOOM, MOST_ZOOM, TileSize
 from protoformer.io.files import MAX_PIXELS
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+from protoformer.io.memory import parse_bytes
 
 ModelOption = Annotated[str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")]
 UpdatesOption = Annotated[
@@ -105,46 +104,41 @@ def parse_depth_range(text: str | None) -> DepthRange:
     return parse_near_far(text, "--range") if text is not None and "," in text else text
 
 
-def parse_bytes(text: str | None) -> int | None:
-    """Parse an amount of memory, a number with B, KB, MB, GB, KiB, MiB or GiB, to bytes; None stays None."""
-    if text is None:
-        return None
-    parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?|)B?", text.strip().upper(), re.ASCII)
-    if parts is None or float(parts[1]) <= 0:
-        raise InputError(f"an amount of memory is a number and a unit, such as 4GB, not {text!r}; write it like that.")
-    return int(float(parts[1]) * _UNITS[parts[2]])
+def parse_memory(text: str | None) -> int | None:
+    """Parse an amount of memory to bytes; None stays None."""
+    return None if text is None else parse_bytes(text)
 
 
-def parse_tile_sides(text: str) -> tuple[int, int] | None:
-    """Parse HEIGHTxWIDTH, both over the overlap of tiles; None if the text is something else."""
-    sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
-        return None
-    return int(sides[0]), int(sides[1])
+def _parse_sides(text: str) -> tuple[int, int] | None:
+    """Parse HEIGHTxWIDTH; None if the text is something else."""
+    sides = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
+    return None if sides is None else (int(sides[1]), int(sides[2]))
 
 
-def parse_tile(text: str) -> TileSize:
-    """Parse a tile size: auto, none or HEIGHTxWIDTH."""
-    if text in ("auto", "none"):
-        return "auto" if text == "auto" else None
-    sides = parse_tile_sides(text)
-    if sides is None:
+TILES: dict[str, TileSize] = {"auto": "auto", "none": None}
+
+
+def parse_tile(text: str, names: dict[str, TileSize] = TILES) -> TileSize:
+    """Parse a tile size: one of the names, or HEIGHTxWIDTH."""
+    if text in names:
+        return names[text]
+    sides = _parse_sides(text)
+    if sides is None or min(sides) <= LEAST_OVERLAP:
         raise InputError(
-            f"a tile is auto, none or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not "
-            f"{text!r}; give one of these."
+            f"a tile is {', '.join(names)} or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, "
+            f"not {text!r}; give one of these."
         )
     return sides
 
 
 def parse_size(text: str) -> tuple[int, int]:
     """Parse HEIGHTxWIDTH in pixels."""
-    sides = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
+    sides = _parse_sides(text)
     if sides is None:
         raise InputError(f"--size is {text!r}, but a size is HEIGHTxWIDTH in pixels; write it such as 436x1024.")
-    height, width = int(sides[1]), int(sides[2])
-    if height * width > MAX_PIXELS:
+    if sides[0] * sides[1] > MAX_PIXELS:
         raise InputError(f"--size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
-    return height, width
+    return sides
 
 
 def parse_box(text: str) -> list[float]:

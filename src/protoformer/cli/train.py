@@ -25,6 +25,7 @@ from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.image import write_image
+from protoformer.io.memory import parse_bytes
 from protoformer.loading import TASKS
 from protoformer.models.heads.depth import DepthNetwork
 from protoformer.models.heads.flow import FlowNetwork
@@ -34,7 +35,6 @@ from protoformer.stabilization.drawing import draw_window
 from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.training.checkpoint import parse_size
 from protoformer.training.distributed import is_first_process
 from protoformer.training.loggers import Observer, TensorBoardLogger, TrainingProgress, read_log
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
@@ -285,7 +285,7 @@ def train(
         validators=validators,
         draw=tools.draw,
         write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
-        part_bytes=None if parts is None else parse_size(parts),
+        part_bytes=None if parts is None else parse_bytes(parts, unit_required=True),
         slim=slim,
         fresh=fresh,
         began=start_time,

@@ -40,7 +40,6 @@ from protoformer.training.checkpoint_files import (
 
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 _HIDDEN = re.compile(r"\.step-\d{8,}.*\.(part|gone)")
-_UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True)
@@ -162,15 +161,6 @@ def clear(folder: Path) -> None:
     for path in _list_checkpoints(folder):
         _remove(path)
     _clear_abandoned(folder)
-
-
-def parse_size(text: str) -> int:
-    """Parse a size such as 15MB (10^6 bytes each), 15MiB (2^20 bytes each) or 500KB to bytes."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]?i?b)\s*", text, re.IGNORECASE)
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        raise InputError(f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB.")
-    return int(float(match[1]) * unit)
 
 
 def _write(folder: Path, checkpoint: Checkpoint, pieces: list[list[Piece]]) -> None:

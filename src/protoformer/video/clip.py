@@ -10,7 +10,7 @@ from protoformer.errors import InputError
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.io.memory import trim_memory
 from protoformer.video.reader import open_video
-from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, exact_fps
+from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, check_frame_step, exact_fps
 
 Source = str | os.PathLike[str] | Video | Iterable[ImageLike]
 """A source of `open_video`, an open `Video`, or frames in any form that `as_frame` accepts."""
@@ -36,8 +36,7 @@ class Span:
     fps: float | Fraction = DEFAULT_FPS
 
     def __post_init__(self) -> None:
-        if self.frame_step < 1:
-            raise InputError(f"one frame in {self.frame_step} cannot be taken; give a whole number of 1 or more.")
+        check_frame_step(self.frame_step)
 
 
 class ClipFrames:

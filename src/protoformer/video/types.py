@@ -136,13 +136,18 @@ class Video(ABC):
         last = float("inf") if end is None else _check_seconds(end, "end")
         if last <= first:
             raise InputError(f"there are no frames from second {first:g} to {last:g}; give an end after the start.")
-        if frame_step < 1:
-            raise InputError(f"one frame in {frame_step} cannot be taken; give a whole number of 1 or more.")
+        check_frame_step(frame_step)
         return self._reading(first, last, frame_step)
 
     @abstractmethod
     def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
         """Read the frames with start <= float(time) < end; see `frames`."""
+
+
+def check_frame_step(frame_step: int) -> None:
+    """Raise `InputError` unless a frame step is 1 or more."""
+    if frame_step < 1:
+        raise InputError(f"a frame step of {frame_step} is not possible; give a whole number, 1 or more.")
 
 
 def _check_seconds(value: float | Fraction, name: str) -> float:
