@@ -31,7 +31,7 @@ from protoformer.ablation.report import (
 )
 from protoformer.ablation.runner import SPEED, AblationResult, AblationRunner
 from protoformer.ablation.summary import Summary, summarize
-from protoformer.cli.options import DeviceOption, JsonOption, SizeOption, parse_size
+from protoformer.cli.options import DeviceOption, JsonOption, parse_size
 from protoformer.cli.terminal import make_console, print_json
 from protoformer.cli.train import TrainingBar, dataset_validator
 from protoformer.errors import InputError
@@ -115,7 +115,7 @@ def ablate(
     data: Annotated[
         Path | None, typer.Option(help="Folder of benchmarks (Sintel, NYUv2, ...); those that exist are evaluated.")
     ] = None,
-    size: SizeOption = None,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH at which a forward pass is timed.")] = None,
     device: DeviceOption = None,
     keep_weights: Annotated[bool, typer.Option("--keep-weights", help="Keep the weights of all runs.")] = False,
     page: Annotated[

@@ -29,7 +29,12 @@ from protoformer.viz.text import format_count
 SOME_FAILED = 1
 """Exit code if some videos failed."""
 
-batch = typer.Typer(help="Process many videos; finished ones are skipped.", no_args_is_help=True, add_completion=False)
+batch = typer.Typer(
+    help="Process many videos; finished ones are skipped.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
 
 
 @batch.callback()

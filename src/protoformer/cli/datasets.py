@@ -11,7 +11,12 @@ from protoformer.cli.options import JsonOption, RootOption, parse_key_values
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.datasets.registry import DATASETS, check_dataset, open_splits
 
-datasets = typer.Typer(help="List and check public datasets on disk.", no_args_is_help=True, add_completion=False)
+datasets = typer.Typer(
+    help="List and check public datasets on disk.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
 
 
 @datasets.command("list")

@@ -361,7 +361,7 @@ STABILIZATION_METHODS = ("input", "vid.stab", "field", "grid", "online")
 
 def evaluate_stabilize_command(
     root: Annotated[Path, typer.Option(help="Folder of shaky videos, or one in DeepStab's layout.")],
-    frames: Annotated[int | None, typer.Option(help="Use only the first frames of every video.", min=1)] = None,
+    frames: Annotated[int | None, typer.Option(help="Maximum number of frames of every video.", min=1)] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(help=f"{', '.join(STABILIZATION_METHODS)}. Repeat to compare several. [default: all but online]"),
@@ -431,7 +431,11 @@ class _Tasks(TyperGroup):
 
 
 evaluate = typer.Typer(
-    help="Evaluate by the rules of a benchmark.", no_args_is_help=True, cls=_Tasks, add_completion=False
+    help="Evaluate by the rules of a benchmark.",
+    no_args_is_help=True,
+    cls=_Tasks,
+    add_completion=False,
+    rich_markup_mode="markdown",
 )
 
 

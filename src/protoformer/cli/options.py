@@ -41,9 +41,10 @@ StartOption = Annotated[float | None, typer.Option(help="Video: start of the spa
 EndOption = Annotated[float | None, typer.Option(help="Video: end of the span, seconds.")]
 FrameStepOption = Annotated[int | None, typer.Option(help="Video: use every n-th frame. [default: 1]")]
 FpsOption = Annotated[float | None, typer.Option(help="Image sequence: frames per second. [default: 25]")]
-SideBySideOption = Annotated[bool, typer.Option("--side-by-side", help="Video: put the frame to the left of it.")]
+SideBySideOption = Annotated[
+    bool, typer.Option("--side-by-side", help="Video: draw the input frame to the left of the result.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON summary.")]
-SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH in pixels, such as 436x1024.")]
 DatasetOption = Annotated[str, typer.Option(help="Name of the dataset; see `protoformer datasets list`.")]
 RootOption = Annotated[Path, typer.Option(help="Folder of the dataset, in its official layout.")]
 SplitOption = Annotated[str | None, typer.Option(help="train, val, test, ... [default: the one usually evaluated]")]
