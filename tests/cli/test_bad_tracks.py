@@ -50,7 +50,7 @@ def refuse(place: Path, protoformer: Callable[..., Any]) -> Refuse:
 
 
 def test_boxes_that_cannot_be(refuse: Refuse) -> None:
-    assert "there is nothing to follow; give a --box X,Y,W,H" in refuse(box=None)
+    assert "there is no target; give a --box X,Y,W,H" in refuse(box=None)
     for text in ("1,2,3", "1,2,3,4,5", "a,b,c,d", "", "1 2 3 4", "1,2,,4"):
         assert f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}" in refuse(box=text)
     assert "the box 1,2,nan,4 has a number that is not finite" in refuse(box="1,2,nan,4")
@@ -99,7 +99,7 @@ def test_options_that_cannot_be(refuse: Refuse, monkeypatch: pytest.MonkeyPatch)
     assert "there is no precision 'double'" in refuse("--model", "tiny", "--precision", "double", method="model")
     assert "there is no model 'huge'" in refuse("--model", "huge", method="model")
     assert "give an end after the start" in refuse("--start", "2", "--end", "1")
-    assert "one frame in 0 cannot be taken" in refuse("--frame-step", "0")
+    assert "a frame step of 0 is not possible" in refuse("--frame-step", "0")
     assert "cannot have 0.0 frames per second" in refuse("--fps", "0")
 
 

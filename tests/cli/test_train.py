@@ -45,7 +45,7 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     outcome = run(protoformer, "--validate", "sintel/train:clips")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
-        "finished after 4 steps (steps); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
+        "4 steps done (the steps are used up); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
     )
     model = pf.load("runs/toy/weights.safetensors", device="cpu")
     assert model.trained and model.network.config.flow.num_train_updates == 2
@@ -84,10 +84,10 @@ def test_steps_that_take_long_without_a_gpu_are_told_before_the_first(protoforme
     monkeypatch.setattr(train_command.Trainer, "run", ended)
     large = ("--set", "data.batch_size=8", "--set", "data.crop_size=[256, 384]")
     (note,) = run(protoformer, *large).notes
-    assert "without a GPU, and a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
-    assert note.endswith(f" add --set model.preset=tiny {train_command.SMALL}.")
+    assert "without a GPU: a step of toy.yaml, 8 samples of 384x256 pixels, can take minutes; " in note
+    assert note.endswith(f" add --set model.preset=tiny {train_command.FAST_SETTINGS}.")
     (note,) = run(protoformer, *large, "--set", "model.init_weights=flow", "--set", "model.preset=fast").notes
-    assert note.endswith(f" add {train_command.SMALL}.")
+    assert note.endswith(f" add {train_command.FAST_SETTINGS}.")
     assert run(protoformer).notes == []
 
 
@@ -117,14 +117,14 @@ def test_weights_to_begin_with_are_not_needed_to_go_on(protoformer) -> None:
 def test_minutes_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import time; began = time.monotonic(); time.sleep(0.5); from protoformer.cli import train\n"
-        "print(train._process_began() - began)"
+        "print(train._process_start() - began)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert -1 < float(told) <= 0.02 or not Path("/proc/self/stat").exists()  # before the first line of the program
-    monkeypatch.setattr(train_command, "LOADING", 0)  # a process that did something else before
-    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+    monkeypatch.setattr(train_command, "MAX_LOADING_SECONDS", 0)  # a process that did something else before
+    assert train_command._process_start() == pytest.approx(time.monotonic(), abs=0.1)
     monkeypatch.setattr(train_command.Path, "read_text", lambda _: "")  # a system that does not tell
-    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+    assert train_command._process_start() == pytest.approx(time.monotonic(), abs=0.1)
 
 
 def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer, monkeypatch) -> None:
@@ -134,8 +134,8 @@ def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer
     monkeypatch.setattr(train_command.Trainer, "run", out_of_memory)
     outcome = run(protoformer)
     assert outcome.code == 2 and outcome.err == (
-        "protoformer: the memory ran out; lower data.batch_size, or set model.activation_checkpointing=true, which "
-        "takes more time instead.\n"
+        "protoformer: out of memory; lower data.batch_size, or set model.activation_checkpointing=true, which takes more "
+        "time instead.\n"
     )
 
 
@@ -156,17 +156,18 @@ def test_recipes_are_listed(protoformer) -> None:
         (("toy.yaml", "-o", "new", "--set", "optimizer.lr"), "key=value"),
         (("toy.yaml", "-o", "new", "--minutes", "0"), "run.minutes is 0.0, but it must be null or a number, above 0"),
         (("toy.yaml", "-o", "new", "--device", "tpu"), "the device 'tpu' is not there"),
-        (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it as sintel:data/Sintel"),
+        (("toy.yaml", "-o", "new", "--validate", "sintel"), "write it such as sintel:data/Sintel"),
         (
             ("toy.yaml", "-o", "new", "--validate", "sintel/val:."),
             "sintel has no split 'val'; choose one of train, test",
         ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
         (
-            ("stabilize-synthetic", "-o", "new", "--validate", "deepstab:."),
-            "a run of stabilize is judged on scenes of the",
+            ("stabilize-world", "-o", "new", "--validate", "deepstab:."),
+            "stabilize is validated on synthetic scenes only",
         ),
-        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
+        (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; give the folder of"),
+        (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.execution=graph", "--device", "cpu"), "needs one process on a GPU"),
         (("toy.yaml", "-o", "new", "--set", "model.init_weights=flow", "--device", "cpu"), "are of another network"),
@@ -194,8 +195,8 @@ def test_the_bar_says_step_loss_error_speed_and_time_left() -> None:
     bar = TrainingBar("toy")
     bar.steps = 200
     progress = TrainingProgress(50, 1.23456, {"epe": 0.5}, 1e-4, 12.34, 60.0, 0.1, 0, 0, None, 3725.0)
-    assert bar.figures(progress) == "step 50 of 200, loss 1.235, EPE 0.50 px, 12.3 pairs/s, 1:02:05 left"
+    assert bar.format_status(progress) == "step 50 of 200, loss 1.235, EPE 0.50 px, 12.3 pairs/s, 1:02:05 left"
     bar.steps = None
     worse = TrainingProgress(50, None, {}, 1e-4, 12.34, 60.0, 0.1, 50, 2, None, None)
-    assert bar.figures(worse) == "step 50, 12.3 pairs/s, 50 steps and 2 samples skipped"
+    assert bar.format_status(worse) == "step 50, 12.3 pairs/s, 50 steps and 2 samples skipped"
     assert duration(59.6) == "0:01:00"

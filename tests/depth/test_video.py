@@ -57,7 +57,7 @@ def test_a_folder_gives_what_its_frames_give(
     torch.testing.assert_close(depths(video), depths(tiny_depth.depth_video(frames, precision="full")), **CLOSE)
     steps = list(video)
     assert [step.time for step in steps] == [Fraction(number, 10) for number in range(4)]
-    assert steps[0].image is not None and np.array_equal(steps[0].image.permute(1, 2, 0).numpy(), frames[0])
+    assert steps[0].frame is not None and np.array_equal(steps[0].frame, frames[0])
     assert steps[0].camera == "assumed" and video.camera is not None and video.camera.source == "assumed"
 
 
@@ -97,8 +97,8 @@ def test_frames_are_forgotten(tiny_depth: pf.DepthPredictor) -> None:
             yield torch.rand(3, 16, 24, generator=torch.Generator().manual_seed(number))
 
     for step in tiny_depth.depth_video(endless(), num_updates=1):
-        assert step.image is not None
-        alive = [each for each in alive if each() is not None] + [weakref.ref(step.image)]
+        assert step.frame is not None
+        alive = [each for each in alive if each() is not None] + [weakref.ref(step.frame)]
         assert len(alive) <= 3
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_a_clip_is_one_sentence(
         tiny_depth.depth_video(folder, start=9).typical_range()
     with pytest.raises(InputError, match="frame 1 is 40x24 where those before it are 64x48"):
         list(tiny_depth.depth_video([frames[0], frames[0][:24, :40]]))
-    with pytest.raises(InputError, match="one frame in 0 cannot be taken"):
+    with pytest.raises(InputError, match="a frame step of 0 is not possible"):
         tiny_depth.depth_video(frames, frame_step=0)
     with pytest.raises(InputError, match="a batch size of 0 is not possible"):
         tiny_depth.depth_video(folder, batch_size=0)

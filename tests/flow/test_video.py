@@ -46,8 +46,8 @@ def test_a_folder_gives_what_its_frames_give(tiny: pf.FlowPredictor, frames: lis
     torch.testing.assert_close(flows(video), flows(tiny.flow_video(frames, num_updates=2, precision="full")), **CLOSE)
     assert [(step.time, step.until) for step in video] == [(Fraction(n, 10), Fraction(n + 1, 10)) for n in range(4)]
     first = next(iter(video))
-    assert first.image is not None and first.image.dtype == torch.uint8
-    assert np.array_equal(first.image.permute(1, 2, 0).numpy(), frames[0])
+    assert first.frame is not None and first.frame.dtype == np.uint8
+    assert np.array_equal(first.frame, frames[0])
 
 
 @pytest.mark.parametrize("tile", [None, (48, 64)])
@@ -130,8 +130,8 @@ def test_frames_are_forgotten(tiny: pf.FlowPredictor) -> None:
             yield torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(number))
 
     for step in tiny.flow_video(endless(), num_updates=1):
-        assert step.image is not None
-        alive = [each for each in alive if each() is not None] + [weakref.ref(step.image)]
+        assert step.frame is not None
+        alive = [each for each in alive if each() is not None] + [weakref.ref(step.frame)]
         assert len(alive) <= 3
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_a_clip_is_one_sentence(tiny: pf.FlowPredictor, frames: l
         InputError, match=r"frame 1 is 40x24 where those before it are 72x64; give frames of one size\.$"
     ):
         list(tiny.flow_video([frames[0], frames[0][:24, :40]], num_updates=1))
-    with pytest.raises(InputError, match="one frame in 0 cannot be taken"):
+    with pytest.raises(InputError, match="a frame step of 0 is not possible"):
         tiny.flow_video(frames, frame_step=0)
     with pytest.raises(InputError, match="there is no precision 'double'"):
         tiny.flow_video(frames, precision="double")

@@ -12,19 +12,19 @@ from protoformer.viz.html import MAX_CELLS, cell_step, confidence_text, jpeg_dat
 from protoformer.viz.images import Pixels, frame_pixels
 
 
-def draw_depth_frame(step: DepthFrame, colors: tuple[float, float], side_by_side: bool = False) -> Pixels:
+def draw_depth_frame(result: DepthFrame, colors: tuple[float, float], side_by_side: bool = False) -> Pixels:
     """Draw the depth of one video frame in colors.
 
     Args:
-        step: frame with its depth and image.
+        result: depth of the frame.
         colors: depths of the first and the last color, meters.
         side_by_side: put the frame to the left of the colors.
 
     Returns:
         uint8 H x W x 3, or H x 2W x 3 if `side_by_side`.
     """
-    image = colorize_depth(step.depth, colors)
-    return np.concatenate((frame_pixels(step.image), image), axis=1) if side_by_side else image
+    image = colorize_depth(result.depth, colors)
+    return np.concatenate((frame_pixels(result.frame), image), axis=1) if side_by_side else image
 
 
 def colorize_depth(depth: Tensor, colors: tuple[float, float]) -> Pixels:

@@ -87,7 +87,7 @@ def draw_memberships(explanation: Explanation, prototype: int, layer: str | None
 def draw_prototype_frame(frame: PrototypeFrame) -> Pixels:
     """Tint a frame of a clip by families of prototypes, which keep their colors through the clip: H x W x 3."""
     families, indices = frame.families.unique(return_inverse=True)
-    return tint_image(frame_pixels(frame.image), indices, label_colors(families.tolist()))
+    return tint_image(frame_pixels(frame.frame), indices, label_colors(families.tolist()))
 
 
 def tint_image(image: Pixels, labels: Tensor, colors: Tensor, strength: float = STRENGTH) -> Pixels:

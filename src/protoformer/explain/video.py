@@ -18,7 +18,8 @@ from protoformer.models.encoder import STRIDES
 from protoformer.models.heads.flow import flow_padding, normalize_images
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
-from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
+from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.types import ImageArray, VideoFrame
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
 
 MAX_PIXELS = 480 * 640
@@ -32,7 +33,7 @@ class PrototypeFrame(SummaryRepr):
     Attributes:
         number: Index of the frame in the whole clip.
         time: Seconds, exact.
-        image: 3 x H x W, uint8, or float in [0, 1].
+        frame: H x W x 3, uint8, or float in [0, 1].
         identities: H x W, int64, identity of each pixel's prototype, constant while it is tracked.
         families: H x W, int64, family of similar prototypes of each pixel, or the identity without families.
         kept: Fraction of pixels whose prototype has pixels in the previous frame; 1 in the first.
@@ -40,7 +41,7 @@ class PrototypeFrame(SummaryRepr):
 
     number: int
     time: Fraction
-    image: Tensor
+    frame: ImageArray
     identities: Tensor
     families: Tensor
     kept: float
@@ -125,12 +126,12 @@ class PrototypeVideo:
             identities, families = (
                 cells_to_pixels(each, frame.size, input_size, stride) for each in (cells, tracker.families[labels])
             )
-            yield PrototypeFrame(frame.number, frame.time, frame.pixels, identities, families, kept)
+            yield PrototypeFrame(frame.number, frame.time, frame.image, identities, families, kept)
             previous = (image, features)
         if previous is None:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
 
-    def _input(self, frame: ClipFrame) -> Tensor:
+    def _input(self, frame: VideoFrame) -> Tensor:
         """Return the network's input, 1 x 3 x h x w in [-1, 1]."""
         pixels = to_float(frame.pixels.to(self._device))[None]
         return normalize_images(shrink(pixels, limited_size(frame.size, MAX_PIXELS)))

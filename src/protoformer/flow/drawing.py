@@ -29,13 +29,13 @@ HEAD_LENGTH = 0.4
 ARROW_COLOR, ARROW_EDGE = (255, 220, 0), (0, 0, 0)
 
 
-def draw_flow_frame(step: FlowFrame, scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
+def draw_flow_frame(result: FlowFrame, scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
     """Draw the flow of one video frame in colors, or as arrows over the frame.
 
     Arrows are longer than the motion by `arrow_factor`, so that slow motion is visible.
 
     Args:
-        step: frame with its flow and image.
+        result: flow of the frame.
         scale: motion of fully saturated colors, pixels.
         side_by_side: put the frame (with arrows if requested) to the left of the colors.
         arrows: draw arrows over the frame.
@@ -44,11 +44,11 @@ def draw_flow_frame(step: FlowFrame, scale: float, side_by_side: bool = False, a
         uint8 H x W x 3, or H x 2W x 3 if `side_by_side`.
     """
     if not (side_by_side or arrows):
-        return colorize_flow(step.flow, scale)
-    frame = frame_pixels(step.image)
+        return colorize_flow(result.flow, scale)
+    frame = frame_pixels(result.frame)
     if arrows:
-        draw_arrows(frame, step.flow, arrow_factor(frame.shape[:2], scale))
-    return np.concatenate((frame, colorize_flow(step.flow, scale)), axis=1) if side_by_side else frame
+        draw_arrows(frame, result.flow, arrow_factor(frame.shape[:2], scale))
+    return np.concatenate((frame, colorize_flow(result.flow, scale)), axis=1) if side_by_side else frame
 
 
 def colorize_flow(flow: Tensor, scale: float) -> Pixels:

@@ -1,12 +1,15 @@
-"""Free memory of a device, and release of unused memory."""
+"""Amounts of memory, free memory of a device, and release of unused memory."""
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+
+from protoformer.errors import InputError
 
 Item = TypeVar("Item")
 
@@ -54,6 +57,25 @@ def _malloc_trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError, TypeError):  # not glibc
         return None
     return malloc_trim
+
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+def parse_bytes(text: str, unit_required: bool = False) -> int:
+    """Parse an amount of memory, such as 4GB (10^9 bytes each), 1.5GiB (2^30 bytes each), 512M or 100.
+
+    Args:
+        text: The amount.
+        unit_required: Whether the text must end in B.
+
+    Returns:
+        The amount in bytes, over 0.
+    """
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmg]i?|)(b?)\s*", text, re.IGNORECASE | re.ASCII)
+    if match is None or float(match[1]) <= 0 or (unit_required and not match[3]):
+        raise InputError(f"{text!r} is not a size; write a number and B, KB, MB, GB, KiB, MiB or GiB, such as 15MB.")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def describe_memory(amount: int) -> str:

@@ -11,11 +11,15 @@ from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ImageArray = npt.NDArray[np.uint8]
 """uint8 HxWx3 RGB."""
@@ -29,18 +33,38 @@ LONGEST_SECONDS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class VideoFrame:
-    """One decoded frame of a video.
+    """One frame of a video, from a file or from memory.
 
     Attributes:
-        image: uint8 HxWx3 RGB, upright, square pixels. The caller may modify it.
+        image: uint8 HxWx3 RGB, upright, square pixels; float32 in [0, 1] only if the frames are floats in memory. The
+            caller may modify it.
         number: Index in the whole video, counted from 0 independently of where reading started. Damaged frames that
             are skipped keep their numbers.
         time: Exact time since the first frame of the video, in seconds; strictly increasing.
     """
 
-    image: ImageArray
+    image: npt.NDArray[Any]
     number: int
     time: Fraction
+
+    @property
+    def pixels(self) -> "Tensor":
+        """The image as a 3xHxW tensor that shares its memory."""
+        from torch import from_numpy  # not needed to read and write videos
+
+        return from_numpy(self.image).permute(2, 0, 1)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        return self.image.shape[0], self.image.shape[1]
+
+
+def to_uint8_array(image: npt.NDArray[Any]) -> ImageArray:
+    """Convert the image of a frame to contiguous uint8, without a copy if it is that already."""
+    if image.dtype != np.uint8:
+        image = np.rint(255 * image).astype(np.uint8)
+    return np.ascontiguousarray(image)
 
 
 @dataclass(frozen=True)
@@ -112,13 +136,18 @@ class Video(ABC):
         last = float("inf") if end is None else _check_seconds(end, "end")
         if last <= first:
             raise InputError(f"there are no frames from second {first:g} to {last:g}; give an end after the start.")
-        if frame_step < 1:
-            raise InputError(f"one frame in {frame_step} cannot be taken; give a whole number of 1 or more.")
+        check_frame_step(frame_step)
         return self._reading(first, last, frame_step)
 
     @abstractmethod
     def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
         """Read the frames with start <= float(time) < end; see `frames`."""
+
+
+def check_frame_step(frame_step: int) -> None:
+    """Raise `InputError` unless a frame step is 1 or more."""
+    if frame_step < 1:
+        raise InputError(f"a frame step of {frame_step} is not possible; give a whole number, 1 or more.")
 
 
 def _check_seconds(value: float | Fraction, name: str) -> float:

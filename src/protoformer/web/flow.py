@@ -14,7 +14,7 @@ from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo
 from protoformer.geometry.resizing import resize
-from protoformer.io.image_input import image_pair, to_float
+from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.encoder import STRIDES
 from protoformer.models.heads.flow import normalize_images
 from protoformer.models.prototyping import Prototypes
@@ -127,9 +127,9 @@ def flow_clip(
 @torch.no_grad()
 def _first_prototypes(model: FlowPredictor, video: FlowVideo, step: FlowFrame) -> str:
     """The picture of a frame's prototypes; "" where it is computed in windows."""
-    if step.image is None or video.plan is None or video.plan.tile is not None:
+    if step.frame is None or video.plan is None or video.plan.tile is not None:
         return ""
-    image = to_float(step.image)
+    image = as_image(step.frame)[0]
     shown = resize(image[None].to(model.device), video.plan.working)
     prototypes = model.network.encoder(normalize_images(shown), True).prototypes[0][-1]
     return _prototypes(prototypes.first(1).cpu(), image, step.input_size)

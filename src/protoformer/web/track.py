@@ -67,7 +67,7 @@ def track_clip(
         ):
             for step in track_frames(video, boxes, method.begin):
                 deadline.check()
-                drawn = draw_targets(step.image, step.targets)
+                drawn = draw_targets(step.frame, step.targets)
                 writer.write(drawn, step.time)
                 for row in table_rows(step.number, step.time, step.targets):
                     table.write(*row)

@@ -1,0 +1,157 @@
+"""The loop that turns a video into a video: predict, draw, write. Shared by all commands, batches and web tabs."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from protoformer.io.files import check_output, make_folder
+from protoformer.video.types import ImageArray
+
+
+class FrameResult(Protocol):
+    """What a task computes for one frame."""
+
+    @property
+    def time(self) -> Fraction:
+        """Time of the frame, in seconds."""
+
+
+class NumberedResult(Protocol):
+    """A frame result that can be saved to a file."""
+
+    @property
+    def number(self) -> int:
+        """Index of the frame in the whole video, from 0."""
+
+    def save(self, path: Path) -> object:
+        """Write the result; the suffix chooses the format."""
+
+
+class Output(Protocol):
+    """A context manager such as `VideoWriter` or `TableWriter`, which may keep a partial file after Ctrl-C."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+
+class FrameWriter(Output, Protocol):
+    """Writes a video; see `VideoWriter`."""
+
+    def write(self, image: ImageArray, time: float | Fraction | None = None) -> object:
+        """Add a frame, uint8 HxWx3 RGB, displayed at a time in seconds."""
+
+
+Result = TypeVar("Result", bound=FrameResult)
+
+
+@dataclass(frozen=True)
+class PipelineOutcome:
+    """Summary of a run.
+
+    Attributes:
+        num_frames: Number of results that were processed.
+        seconds: Run time, from the first prediction until all files are closed.
+        kept: After an interruption, the partial files that remain.
+    """
+
+    num_frames: int
+    seconds: float
+    kept: tuple[Path, ...] = ()
+
+
+class PipelineInterrupt(KeyboardInterrupt):
+    """Ctrl-C during `run_pipeline`, raised after all outputs are closed.
+
+    Attributes:
+        outcome: What was done before.
+    """
+
+    def __init__(self, outcome: PipelineOutcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def run_pipeline(
+    results: Iterable[Result],
+    draw: Callable[[Result], ImageArray] | None = None,
+    writer: FrameWriter | None = None,
+    *,
+    outputs: Sequence[Output] = (),
+    on_result: Callable[[Result, ImageArray | None], object] | None = None,
+    progress: Callable[[int], object] | None = None,
+    keep_going: Callable[[], bool] | None = None,
+) -> PipelineOutcome:
+    """Process the results of a video one at a time: draw each, write it, and pass it on.
+
+    Args:
+        results: Iterator over the results, in the order of the video; it reads and predicts on demand.
+        draw: Draws a result, uint8 HxWx3 RGB; None: nothing is drawn or written.
+        writer: Writer of the drawn images.
+        outputs: Further outputs that are opened before the first result, and closed after the last one. After an
+            interruption, the `partial_path` of an output (if it has one and it is not None) is among the kept files.
+        on_result: Called with each result and its drawn image, after the image is written.
+        progress: Called with the number of results so far; an exception that it raises ends the run.
+        keep_going: Called after each result; False ends the run as if the video ended there.
+
+    Returns:
+        The number of results and the run time.
+
+    Raises:
+        PipelineInterrupt: Ctrl-C was pressed; the outputs are closed and have kept what they can.
+    """
+    all_outputs = [output for output in (writer, *outputs) if output is not None]
+    num_frames, start = 0, time.perf_counter()
+    try:
+        with ExitStack() as stack:
+            for output in all_outputs:
+                stack.enter_context(output)
+            for result in results:
+                image = None if draw is None else draw(result)
+                if writer is not None and image is not None:
+                    writer.write(image, result.time)
+                if on_result is not None:
+                    on_result(result, image)
+                num_frames += 1
+                if progress is not None:
+                    progress(num_frames)
+                if keep_going is not None and not keep_going():
+                    break
+    except KeyboardInterrupt as error:
+        kept = [getattr(output, "partial_path", None) for output in all_outputs]
+        outcome = PipelineOutcome(num_frames, time.perf_counter() - start, tuple(path for path in kept if path))
+        raise PipelineInterrupt(outcome).with_traceback(error.__traceback__) from None
+    return PipelineOutcome(num_frames, time.perf_counter() - start)
+
+
+class ResultFolder:
+    """A folder with one file per result, named by the frame number: 000012.flo.
+
+    Attributes:
+        path: The folder.
+        partial_path: The folder, if it holds a file of this run; an interruption leaves these files.
+    """
+
+    def __init__(self, path: Path, suffix: str) -> None:
+        """Create the folder, and check that files can be written to it."""
+        self.path = path
+        self.partial_path: Path | None = None
+        self._suffix = suffix
+        check_output(make_folder(path) / f"000000{suffix}")
+
+    def __enter__(self) -> "ResultFolder":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Do nothing: each file is written whole."""
+
+    def save(self, result: NumberedResult) -> None:
+        """Write the file of a result."""
+        result.save(self.path / f"{result.number:06d}{self._suffix}")
+        self.partial_path = self.path
