@@ -1,6 +1,7 @@
 """Command line options that several commands share, and parsers of their values."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -121,7 +122,7 @@ TILES: dict[str, TileSize] = {"auto": "auto", "none": None}
 """Tile sizes by name."""
 
 
-def parse_tile(text: str, names: dict[str, Tile]) -> Tile | tuple[int, int]:
+def parse_tile(text: str, names: Mapping[str, Tile]) -> Tile | tuple[int, int]:
     """Parse a tile size: one of the names, or HEIGHTxWIDTH."""
     if text in names:
         return names[text]
