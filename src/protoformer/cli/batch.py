@@ -12,6 +12,7 @@ from protoformer.batch.flow import batch_flow
 from protoformer.batch.jobs import Job, JobReport
 from protoformer.batch.running import BatchCallback, BatchResult
 from protoformer.cli.options import (
+    TILES,
     DeviceOption,
     JsonOption,
     ModelOption,
@@ -108,7 +109,7 @@ def batch_flow_command(
             frame_step=frame_step,
             scale=scale,
             num_updates=num_updates,
-            tile=parse_tile(tile),
+            tile=parse_tile(tile, TILES),
             memory=parse_memory(memory),
             zoom=parse_zoom(zoom),
         )

@@ -17,6 +17,7 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    TILES,
     VIDEO_SUFFIXES,
     DeviceOption,
     EndOption,
@@ -264,7 +265,7 @@ def flow(
     """
     inference = {
         "num_updates": num_updates,
-        "tile": parse_tile(tile),
+        "tile": parse_tile(tile, TILES),
         "memory": parse_memory(memory),
         "zoom": parse_zoom(zoom),
     }

@@ -1,8 +1,9 @@
 """Command line options that several commands share, and parsers of their values."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -116,10 +117,12 @@ def _parse_sides(text: str) -> tuple[int, int] | None:
     return None if sides is None else (int(sides[1]), int(sides[2]))
 
 
+Tile = TypeVar("Tile")
 TILES: dict[str, TileSize] = {"auto": "auto", "none": None}
+"""Tile sizes by name."""
 
 
-def parse_tile(text: str, names: dict[str, TileSize] = TILES) -> TileSize:
+def parse_tile(text: str, names: Mapping[str, Tile]) -> Tile | tuple[int, int]:
     """Parse a tile size: one of the names, or HEIGHTxWIDTH."""
     if text in names:
         return names[text]
