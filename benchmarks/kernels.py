@@ -203,7 +203,11 @@ def measure(
     deadline = time.monotonic() + 60 * minutes
     for kind in STEPS:
         results[kind] = {}
-        baseline = prepare(kind, None, workload, device)
+        try:
+            baseline = prepare(kind, None, workload, device)
+        except Exception as error:  # the other kind is still worth measuring
+            print(f"{kind}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            continue
         for group in groups:
             if time.monotonic() > deadline:
                 print(f"{kind} without {group}: not measured, the time is over; raise --minutes or name --groups")
