@@ -235,8 +235,8 @@ def is_below_threshold(group: str, results: dict[str, dict[str, Comparison]]) ->
     return None if None in percents else True
 
 
-def format_table(groups: list[str], results: dict[str, dict[str, Comparison]]) -> str:
-    """Format one Markdown row per group."""
+def format_table(groups: list[str], results: dict[str, dict[str, Comparison]], mark: bool = True) -> str:
+    """Format one Markdown row per group; mark: mark the groups below the threshold."""
     lines = [
         "| group | inference, ms | without | difference | training, ms | without | difference | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -249,7 +249,7 @@ def format_table(groups: list[str], results: dict[str, dict[str, Comparison]]) -
                 cells += ["-", "-", "-"]
             else:
                 cells += [f"{comparison.enabled:.2f}", f"{comparison.disabled:.2f}", f"{comparison.percent:+.1f} %"]
-        cells.append(f"below {THRESHOLD:.0f} %" if is_below_threshold(group, results) else "")
+        cells.append(f"below {THRESHOLD:.0f} %" if mark and is_below_threshold(group, results) else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -269,7 +269,7 @@ def main() -> None:
     else:
         print("Dry run on a CPU: no kernel runs here, so the figures mean nothing. Measuring needs a GPU.")
     results = measure(arguments.groups, workload, device, arguments.minutes)
-    print(format_table(arguments.groups, results))
+    print(format_table(arguments.groups, results, mark=use_gpu))
     if arguments.json:
         figures = {
             "dry_run": not use_gpu,
@@ -283,7 +283,7 @@ def main() -> None:
                         for kind in STEPS
                         if group in results[kind]
                     },
-                    "below_threshold": is_below_threshold(group, results),
+                    "below_threshold": is_below_threshold(group, results) if use_gpu else None,
                 }
                 for group in arguments.groups
             },
