@@ -1,11 +1,11 @@
-"""Which tiles the kernels of prototyping and synchronization are fastest in, on this GPU.
+"""Search for the fastest tiles of the kernels of CAP, LS and the MLP on this GPU.
 
     python benchmarks/tiles.py                       K=100, heads of 32, bfloat16, 24 maps of 80x112
     python benchmarks/tiles.py --prototypes 200 --head-width 64 --dtype float16
     python benchmarks/tiles.py --dtype float32 --jobs 16 --kernels sums synchronize
 
-Every tile is tried in every kernel: the fastest few are printed with their times, the error against the plain version
-in float64 on a small map, and, last, the lines to write into TILES of src/protoformer/models/kernels/tiles.py.
+Every tile is measured for every kernel. The fastest few are printed with their times and their error on a small map,
+compared with the reference in float64, and finally the lines for TILES in src/protoformer/models/kernels/tiles.py.
 """
 
 import argparse
@@ -26,95 +26,95 @@ from protoformer.models.kernels.tiles import TILES, Tile, fits, padded, tile_for
 BY_PROTOTYPES = ("sums", "sums_backward", "synchronize", "synchronize_backward")
 BY_CHANNELS = ("project", "mlp", "mlp_tokens", "mlp_weights")
 KERNELS = (*BY_PROTOTYPES, *BY_CHANNELS)
-ONE_PROGRAM_A_BLOCK = ("synchronize", "project", "mlp", "mlp_tokens")
+ONE_PROGRAM_PER_BLOCK = ("synchronize", "project", "mlp", "mlp_tokens")
 Call = Callable[[], tuple[Tensor, ...]]
 
 
 def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Random tensors of every kernel."""
+    """Draw random inputs of all kernels."""
     generator = torch.Generator("cuda").manual_seed(0)
 
-    def some(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+    def draw(*shape: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.randn(*shape, generator=generator, device="cuda", dtype=torch.float32).to(kind)
 
     channels, full = heads * width, torch.float32
     return {
-        "queries": some(images, count, heads, width).transpose(1, 2),
-        "keys": some(images, pixels, heads, width).transpose(1, 2),
-        "values": some(images, pixels, heads, width).transpose(1, 2),
-        "d_sums": some(images, heads, count, width, kind=full),
-        "d_mass": some(images, heads, count, kind=full),
-        "features": some(images, pixels, channels, kind=full),
-        "directions": plain.directions(some(images, count, channels)),
-        "pixel_queries": some(images, pixels, channels),
-        "prototype_keys": some(images, count, channels),
-        "prototype_values": some(images, count, channels),
-        "alpha": some(heads, kind=full),
-        "beta": some(heads, kind=full),
-        "d_attended": some(images, pixels, channels),
-        "rows": some(images * pixels, channels),
-        "d_rows": some(images * pixels, channels),
-        "first": some(2 * channels, channels) / 8,
-        "first_bias": some(2 * channels, kind=full),
-        "second": some(channels, 2 * channels) / 8,
-        "second_bias": some(channels, kind=full),
-        "query_weight": some(channels, channels) / 8,
-        "query_bias": some(channels, kind=full),
+        "queries": draw(images, count, heads, width).transpose(1, 2),
+        "keys": draw(images, pixels, heads, width).transpose(1, 2),
+        "values": draw(images, pixels, heads, width).transpose(1, 2),
+        "d_sums": draw(images, heads, count, width, kind=full),
+        "d_mass": draw(images, heads, count, kind=full),
+        "features": draw(images, pixels, channels, kind=full),
+        "directions": plain.directions(draw(images, count, channels)),
+        "pixel_queries": draw(images, pixels, channels),
+        "prototype_keys": draw(images, count, channels),
+        "prototype_values": draw(images, count, channels),
+        "alpha": draw(heads, kind=full),
+        "beta": draw(heads, kind=full),
+        "d_attended": draw(images, pixels, channels),
+        "rows": draw(images * pixels, channels),
+        "d_rows": draw(images * pixels, channels),
+        "first": draw(2 * channels, channels) / 8,
+        "first_bias": draw(2 * channels, kind=full),
+        "second": draw(channels, 2 * channels) / 8,
+        "second_bias": draw(channels, kind=full),
+        "query_weight": draw(channels, channels) / 8,
+        "query_bias": draw(channels, kind=full),
     }
 
 
-def call_of(kernel: str, given: dict[str, Tensor]) -> Call:
-    """One launch of a kernel on these inputs."""
+def call_of(kernel: str, tensors: dict[str, Tensor]) -> Call:
+    """Return a call that launches a kernel on these inputs."""
     from protoformer.models.kernels import prototyping_kernels, synchronization_kernels
-    from protoformer.models.kernels import synchronization_kernels as synchronization_backward_kernels
 
     if kernel in BY_CHANNELS:
-        return layer_call(kernel, given)
-    ours = [given[name] for name in ("queries", "keys", "values")]
-    own = [given[name] for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
+        return layer_call(kernel, tensors)
+    projections = [tensors[name] for name in ("queries", "keys", "values")]
+    prototype_inputs = [tensors[name] for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
     if kernel == "sums":
-        return lambda: prototyping_kernels.prototype_sums(*ours)
+        return lambda: prototyping_kernels.prototype_sums(*projections)
     if kernel == "sums_backward":
-        return sums_backward_call(given, ours)
+        return sums_backward_call(tensors, projections)
     if kernel == "synchronize":
-        queried = (given["query_weight"], given["query_bias"])
-        return lambda: synchronization_kernels.synchronize(given["features"], given["directions"], queried, *own)
-    nearest = plain.nearest_prototype(given["features"], given["directions"])
-    return lambda: synchronization_backward_kernels.synchronize_backward(
-        given["d_attended"], given["pixel_queries"], *own, nearest
+        queried = (tensors["query_weight"], tensors["query_bias"])
+        return lambda: synchronization_kernels.synchronize(
+            tensors["features"], tensors["directions"], queried, *prototype_inputs
+        )
+    nearest = plain.nearest_prototype(tensors["features"], tensors["directions"])
+    return lambda: synchronization_kernels.synchronize_backward(
+        tensors["d_attended"], tensors["pixel_queries"], *prototype_inputs, nearest
     )
 
 
-def layer_call(kernel: str, given: dict[str, Tensor]) -> Call:
-    """One launch of a kernel of a layer without prototypes."""
+def layer_call(kernel: str, tensors: dict[str, Tensor]) -> Call:
+    """Return a call of a kernel of the projection or the MLP."""
     from protoformer.models.kernels import mlp_kernels
 
-    layer = [given[name] for name in ("first", "first_bias", "second")]
+    layer = [tensors[name] for name in ("first", "first_bias", "second")]
     if kernel == "project":
-        rows, tokens_half = given["features"].flatten(0, 1), torch.empty_like(given["rows"])
+        rows, tokens_half = tensors["features"].flatten(0, 1), torch.empty_like(tensors["rows"])
         return lambda: (mlp_kernels.project(rows, *layer[:2], tokens_half),)
     if kernel == "mlp":
-        return lambda: (mlp_kernels.mlp(given["rows"], *layer, given["second_bias"]),)
+        return lambda: (mlp_kernels.mlp(tensors["rows"], *layer, tensors["second_bias"]),)
     if kernel == "mlp_tokens":
-        return lambda: (mlp_kernels.tokens_gradient(given["d_rows"], given["rows"], *layer),)
-    return lambda: mlp_kernels.weights_gradient(given["d_rows"], given["rows"], *layer)
+        return lambda: (mlp_kernels.tokens_gradient(tensors["d_rows"], tensors["rows"], *layer),)
+    return lambda: mlp_kernels.weights_gradient(tensors["d_rows"], tensors["rows"], *layer)
 
 
-def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
-    """As a mixer runs it: with the softmax's denominators known."""
+def sums_backward_call(tensors: dict[str, Tensor], projections: list[Tensor]) -> Call:
+    """Return a call of the backward pass as a mixer runs it, with stored softmax denominators."""
     from protoformer.models.kernels import prototyping_kernels
-    from protoformer.models.kernels import prototyping_kernels as prototyping_backward_kernels
     from protoformer.models.kernels.blocked import like_tokens
 
-    queries, keys, values = ours
+    queries, keys, values = projections
     lse = queries.new_empty(*keys.shape[:3], dtype=torch.float32)
     prototyping_kernels.partial_sums(queries, keys, values, lse)
-    d_mass = given["d_mass"].transpose(1, 2).contiguous()
+    d_mass = tensors["d_mass"].transpose(1, 2).contiguous()
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
     def call() -> tuple[Tensor, ...]:
-        parts = prototyping_backward_kernels.partial_gradients(
-            given["d_sums"], d_mass, *ours, d_keys, d_values, lse=lse
+        parts = prototyping_kernels.partial_gradients(
+            tensors["d_sums"], d_mass, *projections, d_keys, d_values, lse=lse
         )
         batch, heads, count, width = queries.shape
         d_queries = parts.sum(dim=0)[: batch * count].view(batch, count, heads, width)
@@ -123,27 +123,31 @@ def sums_backward_call(given: dict[str, Tensor], ours: list[Tensor]) -> Call:
     return call
 
 
-def exact(kernel: str, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """The same from the plain version in float64."""
-    double = {name: each.double() for name, each in given.items()}
+def exact(kernel: str, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Compute the outputs of a kernel by the reference in float64."""
+    double = {name: each.double() for name, each in tensors.items()}
     if kernel in BY_CHANNELS:
         return exact_layer(kernel, double)
-    ours = [double[name].requires_grad_() for name in ("queries", "keys", "values")]
-    own = [double[name].requires_grad_() for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
-    nearest = plain.nearest_prototype(given["features"], given["directions"])
+    projections = [double[name].requires_grad_() for name in ("queries", "keys", "values")]
+    prototype_inputs = [
+        double[name].requires_grad_() for name in ("prototype_keys", "prototype_values", "alpha", "beta")
+    ]
+    nearest = plain.nearest_prototype(tensors["features"], tensors["directions"])
     if kernel == "sums":
-        return plain.prototype_sums(*ours)
+        return plain.prototype_sums(*projections)
     if kernel == "sums_backward":
-        return torch.autograd.grad(plain.prototype_sums(*ours), ours, [double["d_sums"], double["d_mass"]])
+        return torch.autograd.grad(
+            plain.prototype_sums(*projections), projections, [double["d_sums"], double["d_mass"]]
+        )
     if kernel == "synchronize":
         queries = double["features"] @ double["query_weight"].T + double["query_bias"]
-        return plain.gated(queries, *own, nearest), nearest
-    gate = [double["pixel_queries"].requires_grad_(), *own]
+        return plain.gated(queries, *prototype_inputs, nearest), nearest
+    gate = [double["pixel_queries"].requires_grad_(), *prototype_inputs]
     return torch.autograd.grad(plain.gated(*gate, nearest), gate, double["d_attended"])
 
 
 def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Of a layer without prototypes."""
+    """Compute the outputs of the projection or the MLP in float64."""
     if kernel == "project":
         return (double["features"].flatten(0, 1) @ double["first"].T + double["first_bias"],)
     layer = [double[name].requires_grad_() for name in ("rows", "first", "first_bias", "second", "second_bias")]
@@ -151,12 +155,12 @@ def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
     output = F.gelu(rows @ first.T + first_bias) @ second.T + second_bias
     if kernel == "mlp":
         return (output,)
-    found = torch.autograd.grad(output, layer, double["d_rows"])
-    return found[:1] if kernel == "mlp_tokens" else found[1:]
+    gradients = torch.autograd.grad(output, layer, double["d_rows"])
+    return gradients[:1] if kernel == "mlp_tokens" else gradients[1:]
 
 
 def milliseconds(run: Call, calls: int = 5) -> float:
-    """Of one call among many in a CUDA graph, where the host is not waited for."""
+    """Return the time of one of many calls in a CUDA graph, without the overhead of the host."""
     run()
     replay = captured(lambda: [run() for _ in range(calls)])
     replay()
@@ -170,31 +174,31 @@ def milliseconds(run: Call, calls: int = 5) -> float:
 
 
 def candidates(kernel: str, half: bool) -> list[Tile]:
-    """Tiles worth trying."""
+    """Return the tiles to measure."""
     pixels = (32, 64, 128, 256) if half else (16, 32, 64)
     stages = (1, 2, 3) if half else (1, 2)
-    programs = (1,) if kernel in ONE_PROGRAM_A_BLOCK else (1, 2, 3, 4, 6)
+    programs = (1,) if kernel in ONE_PROGRAM_PER_BLOCK else (1, 2, 3, 4, 6)
     tiles = [Tile(*each) for each in itertools.product(pixels, (4, 8), stages, programs)]
-    # Triton 3.6 compiles the others of `synchronize`, which has no stages, so that they read where nothing is.
+    # `synchronize` has no stages; Triton 3.6 compiles the other tiles to invalid memory reads.
     return [each for each in tiles if kernel != "synchronize" or (each.pixels < 32 * each.warps and each.stages == 1)]
 
 
 def size_of(kernel: str, channels: int, prototypes: int) -> int:
-    """The number that the tiles of a kernel are listed by."""
+    """Return the size in the keys of TILES."""
     return padded(channels if kernel in BY_CHANNELS else prototypes)
 
 
-def compiled(task: tuple[str, Tile, tuple[int, int, int, int, str]]) -> None:
-    """Compile one tile in a process of its own, for the cache on disk that all share."""
+def compile_tile(task: tuple[str, Tile, tuple[int, int, int, int, str]]) -> None:
+    """Compile one tile in a separate process, for the shared cache on disk."""
     kernel, tile, (heads, count, width, _, name) = task
     dtype: torch.dtype = getattr(torch, name)
     TILES[(kernel, dtype != torch.float32, size_of(kernel, heads * width, count))] = tile
-    # The numbers that Triton specialises on (multiples of 16) are as in the timed run.
+    # Sizes are multiples of 16, which Triton specializes on, as in the timed run.
     call_of(kernel, inputs(1, heads, count, width, 16 * tile.pixels, dtype))()
 
 
 def main() -> None:
-    """Try, print."""
+    """Measure and print the tiles."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prototypes", type=int, default=100)
     parser.add_argument("--heads", type=int, default=4)
@@ -216,7 +220,7 @@ def main() -> None:
         for tile in candidates(kernel, half)
     }
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        failed = [each.exception() for each in [pool.submit(compiled, task) for task in tasks.values()]]
+        failed = [each.exception() for each in [pool.submit(compile_tile, task) for task in tasks.values()]]
     print(f"{len(tasks)} compiled in {time.perf_counter() - start:.0f} s, {sum(map(bool, failed))} do not fit")
 
     large = inputs(arguments.images, *shape, arguments.pixels, dtype)
@@ -225,30 +229,30 @@ def main() -> None:
     for kernel in arguments.kernels:
         size = size_of(kernel, arguments.heads * arguments.head_width, count)
         key = (kernel, half, size)
-        now, right, timed = tile_for(kernel, dtype, size), exact(kernel, small), []
+        current, reference, timed = tile_for(kernel, dtype, size), exact(kernel, small), []
         for tile in candidates(kernel, half):
             TILES[key] = tile
             try:
                 spent = milliseconds(call_of(kernel, large))
             except Exception as error:
                 print(f"{kernel} {tile}: {type(error).__name__} {str(error)[:100]}")
-                if "illegal" in str(error):  # after which this process can use the GPU no more
+                if "illegal" in str(error):  # this process cannot use the GPU any more
                     raise
                 continue
             if fits(kernel, dtype, size):
                 timed.append((spent, tile))
-        TILES[key] = now
+        TILES[key] = current
         timed.sort(key=lambda each: each[0])
-        print(f"\n{kernel}: now {milliseconds(call_of(kernel, large)):.3f} ms in {now}")
+        print(f"\n{kernel}: {milliseconds(call_of(kernel, large)):.3f} ms with the current {current}")
         for spent, tile in timed[:4]:
             TILES[key] = tile
             errors = [
-                float((mine.double() - other.detach()).norm() / other.detach().norm())
-                for mine, other in zip(call_of(kernel, small)(), right, strict=True)
-                if mine.is_floating_point()
+                float((actual.double() - expected.detach()).norm() / expected.detach().norm())
+                for actual, expected in zip(call_of(kernel, small)(), reference, strict=True)
+                if actual.is_floating_point()
             ]
             print(f"  {spent:.3f} ms {tile} error {max(errors):.1e}")
-        TILES[key] = now
+        TILES[key] = current
         if timed:
             lines.append(f"    {key!r}: {timed[0][1]!r},".replace("'", '"'))
     print("\n" + "\n".join(lines))

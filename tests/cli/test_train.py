@@ -134,8 +134,8 @@ def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer
     monkeypatch.setattr(train_command.Trainer, "run", out_of_memory)
     outcome = run(protoformer)
     assert outcome.code == 2 and outcome.err == (
-        "protoformer: out of memory; lower data.batch_size, or set model.activation_checkpointing=true, which takes more "
-        "time instead.\n"
+        "protoformer: out of memory; lower data.batch_size, or set model.activation_checkpointing=true, which takes "
+        "more time instead.\n"
     )
 
 

@@ -46,6 +46,8 @@ def test_the_dry_run_measures_every_group_and_says_that_it_needs_a_gpu(
     for group, measured in figures["groups"].items():
         assert measured["inference"]["enabled"] > 0 and measured["training"]["disabled"] > 0
         assert f"| {group} |" in printed
+        assert measured["below_threshold"] is None
+    assert "below 5 %" not in printed
     assert dispatch._disabled == frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Prototyping and synchronization without the matrix of memberships: the same numbers, and never that matrix."""
+"""CAP and LS in blocks equal the reference and never store the membership matrix."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ HALF = torch.bfloat16
 def sums_inputs(
     batch: int, heads: int, count: int, width: int, pixels: int, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, the latter two laid out as the projections leave them."""
+    """Return queries, keys and values; the latter two with the memory layout of the projections."""
     generator = torch.Generator().manual_seed(seed)
     queries = torch.randn(batch, heads, count, width, generator=generator, dtype=torch.float64)
     tokens = torch.randn(2, batch, pixels, heads, width, generator=generator, dtype=torch.float64)
@@ -37,7 +37,7 @@ def sums_inputs(
 def synchronize_inputs(
     batch: int, heads: int, count: int, width: int, pixels: int, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[Tensor, ...]:
-    """Features, centers, queries, keys, values, alpha and beta."""
+    """Return features, centers, queries, keys, values, alpha and beta."""
     generator = torch.Generator().manual_seed(seed)
 
     def some(*shape: int) -> Tensor:
@@ -53,26 +53,26 @@ def synchronize_inputs(
 def outputs_and_gradients(
     function: Callable[..., tuple[Tensor, Tensor]], inputs: tuple[Tensor, ...], seed: int = 1
 ) -> list[Tensor]:
-    """What it returns, and the gradients of a random weighting of it with respect to whatever may have one."""
-    found = function(*inputs)
+    """Return the outputs of a function, and the gradients of a random weighted sum of them."""
+    outputs = function(*inputs)
     generator = torch.Generator().manual_seed(seed)
     weighted = [
         (each * torch.randn(each.shape, generator=generator, dtype=torch.float64).to(each.dtype)).sum()
-        for each in found
+        for each in outputs
         if each.is_floating_point()
     ]
     gradients = torch.autograd.grad(sum(weighted), [each for each in inputs if each.requires_grad])
-    return [*(each.detach() for each in found), *gradients]
+    return [*(each.detach() for each in outputs), *gradients]
 
 
-def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
-    """Each within `tolerance` of the other's length, or of 0.1 where it is shorter; whole numbers exactly."""
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine.shape == other.shape
-        if mine.is_floating_point():
-            assert (mine.double() - other.double()).norm() <= tolerance * other.double().norm().clamp_min(0.1)
+def assert_same(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
+    """Assert that tensors differ by at most `tolerance` of their norm (at least 0.1); integers exactly."""
+    for one, other in zip(actual, expected, strict=True):
+        assert one.shape == other.shape
+        if one.is_floating_point():
+            assert (one.double() - other.double()).norm() <= tolerance * other.double().norm().clamp_min(0.1)
         else:
-            assert torch.equal(mine, other)
+            assert torch.equal(one, other)
 
 
 SHAPES = {
@@ -88,59 +88,59 @@ SHAPES = {
 
 @settings(max_examples=60, deadline=None)
 @given(**SHAPES)
-def test_sums_over_blocks_are_the_plain_sums(batch, heads, count, width, pixels, elements, dtype):
+def test_sums_over_blocks_equal_the_reference(batch, heads, count, width, pixels, elements, dtype):
     inputs = sums_inputs(batch, heads, count, width, pixels, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "BLOCK_ELEMENTS", elements)
-        ours = outputs_and_gradients(fused.prototype_sums, inputs)
-    assert_same(ours, outputs_and_gradients(plain.prototype_sums, inputs), 1e-12 if dtype == torch.float64 else 1e-5)
+        actual = outputs_and_gradients(fused.prototype_sums, inputs)
+    assert_same(actual, outputs_and_gradients(plain.prototype_sums, inputs), 1e-12 if dtype == torch.float64 else 1e-5)
 
 
 @settings(max_examples=60, deadline=None)
-@given(**SHAPES | {"width": st.integers(2, 9)})  # of one number the cosine is 1 or -1, and its gradient rounding alone
-def test_synchronization_over_blocks_is_the_plain_one(batch, heads, count, width, pixels, elements, dtype):
+@given(**SHAPES | {"width": st.integers(2, 9)})  # one channel has no gradient but rounding
+def test_synchronization_over_blocks_equals_the_reference(batch, heads, count, width, pixels, elements, dtype):
     inputs = synchronize_inputs(batch, heads, count, width, pixels, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "BLOCK_ELEMENTS", elements)
-        ours = outputs_and_gradients(fused.synchronize, inputs)
-    assert_same(ours, outputs_and_gradients(plain.synchronize, inputs), 1e-12 if dtype == torch.float64 else 1e-5)
+        actual = outputs_and_gradients(fused.synchronize, inputs)
+    assert_same(actual, outputs_and_gradients(plain.synchronize, inputs), 1e-12 if dtype == torch.float64 else 1e-5)
 
 
-def test_where_no_gradient_is_wanted_the_numbers_are_the_very_same():
+def test_outputs_without_gradients_are_bit_identical():
     sums, synchronized = sums_inputs(2, 2, 5, 4, 30), synchronize_inputs(2, 2, 5, 4, 30)
     with torch.no_grad():
-        ours = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
-    theirs = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
-    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+        actual = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
+    expected = [*fused.prototype_sums(*sums), *fused.synchronize(*synchronized)]
+    assert all(torch.equal(one, other) for one, other in zip(actual, expected, strict=True))
 
 
-def test_gradients_are_those_of_finite_differences(monkeypatch):
+def test_gradients_equal_finite_differences(monkeypatch):
     monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 30)  # several blocks
     assert torch.autograd.gradcheck(operators.prototype_sums, sums_inputs(2, 2, 3, 4, 7))
     inputs = synchronize_inputs(2, 2, 3, 4, 7)
 
-    def attended(*learned: Tensor) -> Tensor:
-        return operators.synchronize(inputs[0], plain.directions(inputs[1]), *learned)[0]
+    def attended(*parameters: Tensor) -> Tensor:
+        return operators.synchronize(inputs[0], plain.directions(inputs[1]), *parameters)[0]
 
     assert torch.autograd.gradcheck(attended, inputs[2:])
 
 
-def test_torch_finds_nothing_wrong_with_the_operators():
+def test_the_operators_pass_opcheck():
     torch.library.opcheck(operators.prototype_sums, sums_inputs(2, 2, 5, 4, 9, torch.float32))
     features, centers, *rest = synchronize_inputs(2, 2, 5, 4, 9, torch.float32)
     torch.library.opcheck(operators.synchronize, (features, plain.directions(centers), *rest))
 
 
 @pytest.mark.parametrize("scale", [1e2, 1e4])
-def test_large_logits_stay_finite_and_right(scale):
+def test_large_logits_give_finite_and_correct_results(scale):
     queries, keys, values = (each.detach() for each in sums_inputs(1, 2, 7, 8, 30))
     inputs = ((queries * scale).requires_grad_(), keys.requires_grad_(), values.requires_grad_())
-    ours = outputs_and_gradients(fused.prototype_sums, inputs)
-    assert all(each.isfinite().all() for each in ours)
-    assert_same(ours, outputs_and_gradients(plain.prototype_sums, inputs), 1e-9)
+    actual = outputs_and_gradients(fused.prototype_sums, inputs)
+    assert all(each.isfinite().all() for each in actual)
+    assert_same(actual, outputs_and_gradients(plain.prototype_sums, inputs), 1e-9)
 
 
-def test_a_prototype_that_nobody_belongs_to_has_no_mass_and_no_gradient():
+def test_a_prototype_without_members_has_no_mass_and_no_gradient():
     queries, keys, values = (each.detach() for each in sums_inputs(1, 1, 3, 4, 20, torch.float32))
     keys[..., 0] = keys[..., 0].abs() + 1
     queries[:, :, 1] = torch.tensor([-1e4, 0, 0, 0])
@@ -151,31 +151,31 @@ def test_a_prototype_that_nobody_belongs_to_has_no_mass_and_no_gradient():
     assert all(each.isfinite().all() for each in gradients)
 
 
-def test_masses_of_all_prototypes_count_the_pixels():
+def test_masses_sum_to_the_number_of_pixels():
     _, mass = fused.prototype_sums(*sums_inputs(2, 3, 10, 8, 123))
     torch.testing.assert_close(mass.sum(dim=-1), torch.full((2, 3), 123.0, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("length", [0.0, 3e-9])
-def test_vectors_of_no_length_to_speak_of_have_the_plain_gradient(length):
-    """A cosine with a vector shorter than 1e-8 counts it as that long, and torch's own says what its gradient is."""
+def test_vectors_of_almost_zero_length_have_the_gradient_of_the_reference(length):
+    """Cosines use a norm of at least 1e-8, with the gradient of torch's cosine similarity."""
     inputs = synchronize_inputs(1, 2, 3, 4, 6)
     with torch.no_grad():
         inputs[2][0, 1] *= length  # a query
         inputs[3][0, :2] *= length  # two keys of three
-    ours, theirs = (outputs_and_gradients(version.synchronize, inputs) for version in (fused, plain))
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-7, atol=1e-9)
+    actual, expected = (outputs_and_gradients(version.synchronize, inputs) for version in (fused, plain))
+    for one, other in zip(actual, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
-def test_sums_that_nobody_uses_have_no_say_in_the_gradient():
+def test_unused_outputs_do_not_change_the_gradient():
     inputs = sums_inputs(1, 2, 5, 4, 9)
-    ours = torch.autograd.grad(fused.prototype_sums(*inputs)[0].square().sum(), inputs)
-    assert_same(list(ours), list(torch.autograd.grad(plain.prototype_sums(*inputs)[0].square().sum(), inputs)), 1e-9)
+    actual = torch.autograd.grad(fused.prototype_sums(*inputs)[0].square().sum(), inputs)
+    assert_same(list(actual), list(torch.autograd.grad(plain.prototype_sums(*inputs)[0].square().sum(), inputs)), 1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_summed_in_single(dtype):
+def test_half_precision_is_summed_in_single_precision(dtype):
     inputs = sums_inputs(1, 2, 10, 16, 3000, dtype)
     exact = outputs_and_gradients(
         plain.prototype_sums, tuple(each.double().detach().requires_grad_() for each in inputs)
@@ -189,13 +189,13 @@ def test_half_precision_is_summed_in_single(dtype):
 
 @pytest.mark.parametrize(("size", "grid"), [((8, 12), (2, 3)), ((9, 14), (4, 5)), ((3, 4), (5, 7)), ((1, 50), (1, 6))])
 @pytest.mark.parametrize("half", [False, True])
-def test_products_with_bands_are_adaptive_pooling(size, grid, half):
+def test_pooling_by_matrix_products_equals_adaptive_pooling(size, grid, half):
     tokens = torch.randn(2, size[0] * size[1], 5, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     tokens.requires_grad_()
     with torch.autocast("cpu", HALF, enabled=half):
-        ours, theirs = (pool(tokens, size, grid) for pool in (plain.cell_means_by_products, plain.cell_means))
-    torch.testing.assert_close(ours, theirs)
-    gradients = (torch.autograd.grad(each.square().sum(), tokens)[0] for each in (ours, theirs))
+        actual, expected = (pool(tokens, size, grid) for pool in (plain.cell_means_by_products, plain.cell_means))
+    torch.testing.assert_close(actual, expected)
+    gradients = (torch.autograd.grad(each.square().sum(), tokens)[0] for each in (actual, expected))
     torch.testing.assert_close(*gradients)
 
 
@@ -205,38 +205,38 @@ def mixer(channels: int = 32, heads: int = 2, num_prototypes: int = 10, **settin
     return Mixer(prototyping, LatentSynchronization(channels, heads))
 
 
-def mixed(module: nn.Module, half: bool = False) -> list[Tensor]:
-    """What a mixer adds to the tokens of a 7 x 9 map, and the gradients of the tokens and of all parameters."""
+def mixer_outputs(module: nn.Module, half: bool = False) -> list[Tensor]:
+    """Return the output of a mixer for a 7 x 9 map, and the gradients of the tokens and all parameters."""
     dtype = next(module.parameters()).dtype
     tokens = 4 * torch.randn(2, 63, 32, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
     tokens.requires_grad_()
     with torch.autocast("cpu", HALF, enabled=half):
         output, _ = module(tokens, (7, 9))
     # A softmax does not change when all its logits do: a bias of queries has no say, and a gradient of rounding alone.
-    learned = [each for name, each in module.named_parameters() if not name.endswith("prototyping.query.bias")]
-    return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *learned])]
+    parameters = [each for name, each in module.named_parameters() if not name.endswith("prototyping.query.bias")]
+    return [output.detach(), *torch.autograd.grad(output.square().sum(), [tokens, *parameters])]
 
 
 SETTINGS = ({}, {"update": "cosine"}, {"normalize": False}, {"residual": False}, {"num_iterations": 0})
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_mixer_is_the_same_computed_either_way(settings):
+def test_a_mixer_equals_the_reference(settings):
     module = mixer(**settings).double()
-    ours = mixed(module)
+    actual = mixer_outputs(module)
     with dispatch.use_version("plain"):
-        theirs = mixed(module)
-    assert_same(ours, theirs, 1e-9)
+        expected = mixer_outputs(module)
+    assert_same(actual, expected, 1e-9)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_half_precision_strays_no_further_than_in_the_plain_version(settings):
+def test_half_precision_is_as_accurate_as_in_the_reference(settings):
     module = mixer(**settings)
-    exact, ours = mixed(module), mixed(module, half=True)
+    exact, actual = mixer_outputs(module), mixer_outputs(module, half=True)
     with dispatch.use_version("plain"):
-        theirs = mixed(module, half=True)
-    for right, mine, other in zip(exact, ours, theirs, strict=True):
-        assert (mine - right).norm() <= 1.5 * (other - right).norm() + 1e-2 * right.norm()
+        expected = mixer_outputs(module, half=True)
+    for right, one, other in zip(exact, actual, expected, strict=True):
+        assert (one - right).norm() <= 1.5 * (other - right).norm() + 1e-2 * right.norm()
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -244,11 +244,11 @@ def test_a_mixer_compiles_to_one_graph_with_the_same_results(half):
     module = mixer()
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    assert_same(mixed(compiled, half), mixed(module, half), 1e-2 if half else 1e-5)
+    assert_same(mixer_outputs(compiled, half), mixer_outputs(module, half), 1e-2 if half else 1e-5)
 
 
-class OfSize(nn.Module):
-    """A mixer of maps of one size, returning a tensor alone."""
+class FixedSizeMixer(nn.Module):
+    """A mixer for maps of one size that returns only the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,14 +259,14 @@ class OfSize(nn.Module):
         return output
 
 
-def test_an_exported_graph_has_none_of_our_operators_and_the_same_results():
-    module, tokens = OfSize(), torch.randn(2, 63, 32)
+def test_an_exported_graph_has_no_custom_operators_and_the_same_results():
+    module, tokens = FixedSizeMixer(), torch.randn(2, 63, 32)
     exported = torch.export.export(module, (tokens,))
     assert not [node for node in exported.graph.nodes if "protoformer" in str(node.target)]
     torch.testing.assert_close(exported.module()(tokens), module(tokens), atol=1e-5, rtol=0)
 
 
-def test_the_plain_version_is_chosen_within_and_not_after():
+def test_use_version_applies_only_within_its_context():
     assert not dispatch.is_plain()
     with dispatch.use_version("plain"):
         assert dispatch.is_plain()
@@ -275,8 +275,8 @@ def test_the_plain_version_is_chosen_within_and_not_after():
         pass
 
 
-class Elements(TorchDispatchMode):
-    """Remembers the most elements of any tensor that an operation returned."""
+class MaxElements(TorchDispatchMode):
+    """Records the largest number of elements of a tensor that an operation returned."""
 
     most = 0
 
@@ -288,15 +288,15 @@ class Elements(TorchDispatchMode):
         return result
 
 
-def test_no_block_makes_more_memberships_than_the_cache_holds(monkeypatch):
+def test_blocks_limit_the_size_of_intermediates(monkeypatch):
     monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 2**14)
     queries, keys, values = (each.detach() for each in sums_inputs(1, 2, 50, 4, 4000, torch.float32))
-    with Elements() as elements:
+    with MaxElements() as elements:
         sums, mass = blocked.prototype_sums(queries, keys, values)
         blocked.prototype_sums_backward(sums, mass, queries, keys, values)
     assert elements.most == keys.numel() == 32000  # memberships would be 400,000
     features, centers, *rest = (each.detach() for each in synchronize_inputs(1, 2, 50, 4, 4000, torch.float32))
-    with Elements() as elements:
+    with MaxElements() as elements:
         attended, assignment = blocked.synchronize(features, centers, *rest)
         blocked.synchronize_backward(attended, *rest, assignment)
     assert elements.most == features.numel() == 32000
@@ -304,30 +304,30 @@ def test_no_block_makes_more_memberships_than_the_cache_holds(monkeypatch):
 
 @settings(max_examples=40, deadline=None)
 @given(**{name: SHAPES[name] for name in SHAPES if name != "dtype"} | {"width": st.integers(2, 9)})
-def test_without_gradients_synchronization_adds_what_it_does_with_them(batch, heads, count, width, pixels, elements):
-    """Then what the network after it makes of a prototype's value is computed once for all pixels of the prototype."""
+def test_synchronization_without_gradients_gives_the_same_output(batch, heads, count, width, pixels, elements):
+    """Without gradients the first layer of the network is applied once per prototype instead of per pixel."""
     layer = LatentSynchronization(heads * width, heads)
     features, centers, *_ = synchronize_inputs(batch, heads, count, width, pixels, torch.float32)
     prototypes = Prototypes(centers, torch.empty(0), (1, pixels))
     expected, assignment = layer(features, prototypes)
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocked, "BLOCK_ELEMENTS", elements)
-        ours = layer(features, prototypes)
+        actual = layer(features, prototypes)
         with dispatch.use_version("plain"):
-            theirs = layer(features, prototypes)
-    assert_same(list(ours), [expected.detach(), assignment], 1e-5)
-    assert_same(list(ours), list(theirs), 1e-5)
+            plain_outputs = layer(features, prototypes)
+    assert_same(list(actual), [expected.detach(), assignment], 1e-5)
+    assert_same(list(actual), list(plain_outputs), 1e-5)
 
 
-def test_without_gradients_nothing_larger_than_the_features_is_made(monkeypatch):
+def test_without_gradients_no_tensor_is_larger_than_the_features(monkeypatch):
     monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 2**14)
     module, tokens = mixer(num_prototypes=100), torch.randn(1, 4000, 32)
-    with torch.no_grad(), Elements() as elements:
+    with torch.no_grad(), MaxElements() as elements:
         module(tokens, (40, 100))
     assert elements.most == tokens.numel()  # memberships would be 800,000, and the hidden layer is twice the features
 
 
-def test_memberships_are_neither_made_nor_kept_until_they_are_asked_for():
+def test_memberships_are_computed_on_access():
     module, tokens = mixer(num_prototypes=100), torch.randn(1, 400, 32).requires_grad_()
     kept = []
 
@@ -335,35 +335,35 @@ def test_memberships_are_neither_made_nor_kept_until_they_are_asked_for():
         kept.append(tensor.numel())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor), Elements() as elements:
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor), MaxElements() as elements:
         output, prototypes = module(tokens, (20, 20))
         output.sum().backward()
     assert elements.most == max(kept) == 2 * tokens.numel()  # inside the feed-forward network
     assert prototypes.memberships.numel() == 2 * 100 * 400 > elements.most
 
 
-def test_memberships_when_asked_for_are_those_of_the_last_expectation():
+def test_memberships_are_those_of_the_last_expectation():
     prototyping = Prototyping(32, 2, 10, num_iterations=2)
     tokens = torch.randn(3, 63, 32)
-    found = prototyping(tokens, (7, 9))
+    prototypes = prototyping(tokens, (7, 9))
     keys, values = prototyping.keys_and_values(tokens)
     before, _ = prototyping.step(prototyping.pool(tokens, (7, 9)), keys, values, (7, 9))
     expected = plain.competing(plain.similarities(plain.split_heads(prototyping.query(before), 2), keys))
-    torch.testing.assert_close(found.memberships, expected)
-    torch.testing.assert_close(found.first(2).cpu().memberships, expected[:2])
+    torch.testing.assert_close(prototypes.memberships, expected)
+    torch.testing.assert_close(prototypes.first(2).cpu().memberships, expected[:2])
 
 
-def test_the_assignment_that_synchronization_made_comes_with_the_prototypes():
+def test_prototypes_contain_the_assignment_of_synchronization():
     module, tokens = mixer(), torch.randn(3, 63, 32)
-    _, found = module(tokens, (7, 9))
-    assert torch.equal(found.assignment, nearest_prototype(tokens, found.centers))
-    assert torch.equal(found.first(2).cpu().assignment, found.assignment[:2])
-    encoder = Encoder(preset("tiny", encoder={"components": "cap"}).encoder)
-    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), return_prototypes=True).prototypes
+    _, prototypes = module(tokens, (7, 9))
+    assert torch.equal(prototypes.assignment, nearest_prototype(tokens, prototypes.centers))
+    assert torch.equal(prototypes.first(2).cpu().assignment, prototypes.assignment[:2])
+    encoder = Encoder(preset("tiny", components="cap"))
+    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), prototypes=True).prototypes
     assert first.assignment is None
 
 
-def test_operations_are_counted_as_in_the_plain_version():
+def test_operation_counts_equal_the_reference():
     counts = {}
     for version in dispatch.VERSIONS:
         with torch.device("meta"):
@@ -374,12 +374,12 @@ def test_operations_are_counted_as_in_the_plain_version():
     assert counts["fused"] == counts["plain"] > 0
 
 
-def test_two_runs_agree_bit_by_bit():
+def test_two_runs_are_bit_identical():
     module = mixer()
-    assert all(torch.equal(one, other) for one, other in zip(mixed(module), mixed(module), strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(mixer_outputs(module), mixer_outputs(module), strict=True))
 
 
-def test_the_package_works_where_there_is_no_triton():
+def test_the_package_works_without_triton():
     program = (
         "import sys; sys.modules['triton'] = None\n"
         "import torch; from protoformer.models import Prototyping\n"
@@ -388,8 +388,8 @@ def test_the_package_works_where_there_is_no_triton():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
-def test_cosines_that_nearly_tie_are_told_apart_in_single_precision():
-    """Features a ten-thousandth nearer to one prototype than to the other, which half precision could not tell."""
+def test_nearly_tied_cosines_are_resolved_in_single_precision():
+    """Features are nearer to one of two prototypes by 1e-4, which half precision does not resolve."""
     directions = torch.eye(2, 4)[None]
     features = torch.tensor([[[1.0001, 1.0, 0.5, 0.0], [1.0, 1.0001, 0.5, 0.0]]])
     with torch.autocast("cpu", HALF):

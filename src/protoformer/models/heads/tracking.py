@@ -189,8 +189,8 @@ class CornerHead(nn.Module):
         Args:
             maps: B x c x h x w, features at 1/4 of the search crop.
             prior: B x 4, prior box, pixels of the search crop.
-            prior_strength: B, weight of the prior: the penalty, in nats, of a corner whose distance to that of the prior
-                is the width of the search crop. The prior does not change the heatmaps.
+            prior_strength: B, penalty, in nats, of a corner whose distance to that of the prior is the width of the
+                search crop. The prior does not change the heatmaps.
 
         Returns:
             The heatmaps, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels. The first box is for the loss: in
