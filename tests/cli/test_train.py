@@ -45,7 +45,7 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     outcome = run(protoformer, "--validate", "sintel/train:clips")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
-        "4 steps done (the steps are used up); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
+        "finished after 4 steps (steps); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
     )
     model = pf.load("runs/toy/weights.safetensors", device="cpu")
     assert model.trained and model.network.config.flow.num_train_updates == 2
@@ -163,11 +163,10 @@ def test_recipes_are_listed(protoformer) -> None:
         ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
         (
-            ("stabilize-world", "-o", "new", "--validate", "deepstab:."),
+            ("stabilize-synthetic", "-o", "new", "--validate", "deepstab:."),
             "stabilize is validated on synthetic scenes only",
         ),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; give the folder of"),
-        (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
         (("toy.yaml", "-o", "new", "--set", "run.execution=graph", "--device", "cpu"), "needs one process on a GPU"),
         (("toy.yaml", "-o", "new", "--set", "model.init_weights=flow", "--device", "cpu"), "are of another network"),

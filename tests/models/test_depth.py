@@ -127,7 +127,7 @@ def test_what_is_no_image_and_no_updates_are_refused() -> None:
 
 
 def test_bounds_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match=r"depth.min_depth is 5.0, but it must be below max_depth, 3.0\."):
+    with pytest.raises(InputError, match=r"depth\.min_depth is 5, but it must be below max_depth, 3\."):
         preset("tiny", depth={"min_depth": 5, "max_depth": 3})
     with pytest.raises(
         InputError, match=r"depth.min_depth is 0, but it must be a number, 0\.0001 or more and at most 1e\+06\."

@@ -116,7 +116,7 @@ def bounds() -> dict[str, float]:
     for section in dataclasses.fields(ModelConfig):
         for field in dataclasses.fields(section.default_factory):
             if not isinstance(field.default, bool | str):
-                largest[f"{section.name}.{field.name}"] = field.metadata["bounds"].max
+                largest[f"{section.name}.{field.name}"] = field.metadata["bounds"]["max"]
     return largest
 
 

@@ -358,8 +358,8 @@ def test_prototypes_contain_the_assignment_of_synchronization():
     _, prototypes = module(tokens, (7, 9))
     assert torch.equal(prototypes.assignment, nearest_prototype(tokens, prototypes.centers))
     assert torch.equal(prototypes.first(2).cpu().assignment, prototypes.assignment[:2])
-    encoder = Encoder(preset("tiny", components="cap"))
-    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), prototypes=True).prototypes
+    encoder = Encoder(preset("tiny", encoder={"components": "cap"}).encoder)
+    (first, *_), *_ = encoder(torch.zeros(1, 3, 32, 32), return_prototypes=True).prototypes
     assert first.assignment is None
 
 
