@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protoformer.web.access import TrustedHosts
+from protoformer.web.access import AllowedHosts
 from protoformer.web.security import PageGuard, page_routes
 
 pytestmark = pytest.mark.web
@@ -176,7 +176,7 @@ def test_boxes_that_hold_a_file_are_refused(served: Any, secrets: dict[str, Path
     ("method", "path"),
     [
         *(("POST", f"/gradio_api/{name}") for name in ("process_recording", "component_server", "reset")),
-        *(("POST", f"/gradio_api/{name}") for name in ("run/pair_pressed", "api/predict", "call/pair_pressed")),
+        *(("POST", f"/gradio_api/{name}") for name in ("run/flow_pair", "api/predict", "call/flow_pair")),
         *(("POST", f"/gradio_api/{name}") for name in ("vibe-edit", "vibe-code", "undo-vibe-edit", "stream/x")),
         *(("POST", f"/gradio_api/{name}") for name in ("call/v2/slid", "run-history/connect", "mcp", "mcp/")),
         *(("GET", f"/gradio_api/{name}") for name in ("vibe-code", "deep_link?session_hash=a", "info", "openapi.json")),
@@ -233,7 +233,7 @@ def test_no_websocket_is_opened(served: Any) -> None:
     async def application(*_: Any) -> None:
         raise AssertionError("a websocket reached the application")
 
-    guard = PageGuard(application, page_routes(1, False), TrustedHosts("127.0.0.1"), Path("/nowhere"))
+    guard = PageGuard(application, page_routes(1, False), AllowedHosts("127.0.0.1"), Path("/nowhere"))
     asyncio.run(guard({"type": "websocket", "path": "/", "headers": []}, receive, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
@@ -326,7 +326,7 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     Image.fromarray(pixels).save(tmp_path / "large.png")
     path, session = uploaded(served, tmp_path / "large.png"), uuid.uuid4().hex
     (number,) = (number for number, types, _ in file_events(served) if types == ["image", "image", "radio", "state"])
-    body = {"data": [{"path": path}, {"path": path}, "motion", None], "fn_index": number, "session_hash": session}
+    body = {"data": [{"path": path}, {"path": path}, "flow", None], "fn_index": number, "session_hash": session}
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: served.ask("POST", "/gradio_api/queue/join", body), range(40)))
     refused = [answer for answer in answers if answer.status != 200]
@@ -336,5 +336,5 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
     assert connection.getresponse().readline().startswith(b"data: ")
     connection.close()  # whoever closes the page gives up its places in the queue
-    empty = [None, None, "motion", None]
+    empty = [None, None, "flow", None]
     assert "Choose an image first." in json.dumps(completed(served, number, empty))

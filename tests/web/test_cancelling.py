@@ -88,18 +88,18 @@ def clip(make_video: Callable[..., Path], tmp_path: Path) -> Path:
 def test_a_cancelled_computation_leaves_nothing_and_the_next_one_runs(served: Any, clip: Path, way: str) -> None:
     before = results_of(served)
     client = Client(served.address)
-    event = client.join("clip_pressed", [client.upload(clip), None])
+    event = client.join("flow_clip", [client.upload(clip), None])
     connection, stream = client.listen()
     told(stream, "process_starts")
     assert wait_for(lambda: len(results_of(served) - before) == 1)
     if way == "cancel":
-        client.cancel("clip_pressed", event)
+        client.cancel("flow_clip", event)
         told(stream, "process_completed")
     stream.close()
     connection.close()
     assert wait_for(lambda: results_of(served) <= before)
     another = Client(served.address)
-    another.join("clip_pressed", [another.upload(clip), None])
+    another.join("flow_clip", [another.upload(clip), None])
     connection, stream = another.listen()
     assert told(stream, "process_completed")["success"]
     stream.close()

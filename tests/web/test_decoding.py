@@ -23,24 +23,25 @@ from protoformer.io import image as images
 from protoformer.io.image import focal_in_35mm, read_image
 from protoformer.loading import load_method
 from protoformer.stabilization.predictor import StabilizeOptions
-from protoformer.video import decoding as movie_container
+from protoformer.video import decoding as container_decoding
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
 from protoformer.web.decoding import clip_writer, decode_clip, decode_image
-from protoformer.web.depth import DepthRequest, depth_clip, depth_image
+from protoformer.web.depth import DepthOptions, depth_clip, depth_image
 from protoformer.web.explain import explain_clip, explain_images
 from protoformer.web.flow import flow_clip, flow_pair
+from protoformer.web.job import Job
 from protoformer.web.limits import Deadline, Limits
-from protoformer.web.stabilize import stabilize_upload
+from protoformer.web.stabilize import stabilize_clip
 from protoformer.web.track import first_frame, track_clip
 
 pytest.importorskip("av")
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 
 Make = Callable[..., Path]
-ROOM = Limits(megabytes=10, pixels=20_000, frames=8, seconds=60, jobs=1)
-PAGE = Limits(megabytes=200, pixels=2**21, frames=120, seconds=120, jobs=1)
-"""Those of the page unless it is told others."""
+LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=8, max_seconds=60, max_jobs=1)
+PAGE = Limits(max_megabytes=200, max_pixels=2**21, max_frames=120, max_seconds=120, max_jobs=1)
+"""Default limits of the page."""
 
 
 def decoders() -> list[int]:
@@ -58,7 +59,7 @@ from protoformer.web import decoding
 from protoformer.web.limits import Deadline, Limits
 path, limits, work, memory = json.loads(sys.argv[1])
 if memory:
-    decoding.DECODING_BYTES, decoding.DECODING_BYTES_A_PIXEL = memory, 0
+    decoding.DECODING_BYTES, decoding.DECODING_BYTES_PER_PIXEL = memory, 0
 begin, said = time.monotonic(), ""
 try:
     getattr(decoding, work)(Limits(**limits), Path(path), Deadline(60))
@@ -113,7 +114,7 @@ def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_video:
     times, tick = [0, 10, 15, 30, 31], Fraction(1, 100)
     path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(5)], times=times, tick=tick, sound=sound)
     expected = open_video(path)
-    with decode_clip(ROOM, path, Deadline(60)) as clip:
+    with decode_clip(LIMITS, path, Deadline(60)) as clip:
         assert len(clip) == 5 and clip.has_audio == expected.info.has_audio and not clip.info.has_audio
         for name in ("paths", "size", "fps", "time_base", "start", "num_frames", "duration", "codec"):
             assert getattr(clip.info, name) == getattr(expected.info, name)
@@ -129,12 +130,12 @@ def test_an_image_is_what_it_is_when_it_is_read_here(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0xA405] = 50
     Image.fromarray(noise(0)).save(path, exif=exif)
-    image = decode_image(ROOM, path, Deadline(60))
+    image = decode_image(LIMITS, path, Deadline(60))
     np.testing.assert_array_equal(image.pixels, read_image(path))
     assert image.focal_in_35mm == focal_in_35mm(path) == 50
     deep = tmp_path / "deep.png"
     Image.fromarray(np.arange(48 * 64, dtype=np.uint16).reshape(48, 64) * 21).save(deep)
-    np.testing.assert_array_equal(decode_image(ROOM, deep, Deadline(60)).pixels, read_image(deep))
+    np.testing.assert_array_equal(decode_image(LIMITS, deep, Deadline(60)).pixels, read_image(deep))
 
 
 def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
     exif.get_ifd(0x8769)[0xA405] = 50
     Image.fromarray(noise(0)).save(path, exif=exif)
     model = protoformer.load("tiny", "cpu", task="depth")
-    answer = depth_image(model, ROOM, path, tmp_path, DepthRequest())
+    answer = depth_image(model, Job(LIMITS, tmp_path), path, DepthOptions())
     assert answer.summary.endswith(f"focal length {50 / np.hypot(36, 24) * 80:.1f} px (from EXIF).")
     np.testing.assert_array_equal(np.load(answer.downloads[".npy"]), model.depth(path).numpy())
 
@@ -156,8 +157,8 @@ def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_video: Make,
         for frame in like.frames(0.05):
             writer.write(frame.image, frame.time)
     with (
-        decode_clip(ROOM, path, Deadline(60)) as clip,
-        clip_writer(tmp_path / "found.mp4", clip, ROOM, Deadline(60)) as kept,
+        decode_clip(LIMITS, path, Deadline(60)) as clip,
+        clip_writer(tmp_path / "found.mp4", clip, LIMITS, Deadline(60)) as kept,
     ):
         for frame in clip.frames(0.05):
             kept.write(frame.image, frame.time)
@@ -171,19 +172,19 @@ def test_an_error_while_a_clip_with_sound_is_written_leaves_no_process_and_no_cl
     tmp_path: Path, make_video: Make
 ) -> None:
     path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(4)], sound="aac")
-    with decode_clip(ROOM, path, Deadline(60)) as clip:
-        with pytest.raises(ZeroDivisionError), clip_writer(tmp_path / "b.mp4", clip, ROOM, Deadline(60)) as writer:
+    with decode_clip(LIMITS, path, Deadline(60)) as clip:
+        with pytest.raises(ZeroDivisionError), clip_writer(tmp_path / "b.mp4", clip, LIMITS, Deadline(60)) as writer:
             writer.write(noise(0), Fraction(0))
             raise ZeroDivisionError
         with (
             pytest.raises(InputError, match="give them one size"),
-            clip_writer(tmp_path / "b.mp4", clip, ROOM, Deadline(60)) as writer,
+            clip_writer(tmp_path / "b.mp4", clip, LIMITS, Deadline(60)) as writer,
         ):
             writer.write(noise(0), Fraction(0))
             writer.write(noise(0, 32), Fraction(1))
         with (
             pytest.raises(InputError, match="stopped after 0 seconds"),
-            clip_writer(tmp_path / "b.mp4", clip, ROOM, Deadline(0)) as writer,
+            clip_writer(tmp_path / "b.mp4", clip, LIMITS, Deadline(0)) as writer,
         ):
             writer.write(noise(0), Fraction(0))
     assert not decoders() and not (tmp_path / "b.mp4").exists()
@@ -202,7 +203,7 @@ def test_a_bomb_is_a_sentence_and_costs_little(tmp_path: Path, flat_gif: Callabl
 def test_a_decoder_over_its_memory_is_a_sentence(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
     path = tmp_path / "large.gif"
     path.write_bytes(flat_gif(11_000, 11_000) + bytes(200_000))  # long enough to declare such a frame
-    roomy = Limits(megabytes=200, pixels=2**27, frames=120, seconds=60, jobs=1)
+    roomy = Limits(max_megabytes=200, max_pixels=2**27, max_frames=120, max_seconds=60, max_jobs=1)
     image, clip = (measured(path, roomy, work, 2**27) for work in ("decode_image", "decode_first_frame"))
     assert image[0] == f"{path} takes more memory to decode than this page allows; make it smaller."
     assert clip[0] == f"{path} has no frame that can be decoded; make or download it again."
@@ -244,7 +245,7 @@ def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, mak
     path = make_video(tmp_path / "a.ts", [noise(n) for n in range(30)], "mpeg2video")
     with (
         pytest.raises(InputError, match="has more than 8 frames, the limit of this page; cut it shorter"),
-        decode_clip(ROOM, path, Deadline(60)),
+        decode_clip(LIMITS, path, Deadline(60)),
     ):
         pass
 
@@ -261,22 +262,22 @@ def test_no_work_of_the_page_decodes_an_upload_in_the_server(
     flow, depth = protoformer.load("tiny", "cpu"), protoformer.load("tiny", "cpu", task="depth")
     steady = protoformer.load("tiny", "cpu", task="stabilize", stab_window=2)
     monkeypatch.setattr(images, "_identify", refuse)  # of this process alone
-    monkeypatch.setattr(movie_container, "open_container", refuse)
+    monkeypatch.setattr(container_decoding, "open_container", refuse)
     monkeypatch.setattr("protoformer.video.reader.open_container", refuse)
     monkeypatch.setattr("protoformer.video.writer.open_container", refuse)
     with pytest.raises(AssertionError):
         open_video(clip)
     with pytest.raises(AssertionError):
         read_image(image)
-    flow_pair(flow, ROOM, (image, image), tmp_path)
-    flow_clip(flow, ROOM, clip, tmp_path)
-    depth_image(depth, ROOM, image, tmp_path, DepthRequest())
-    depth_clip(depth, ROOM, clip, tmp_path, DepthRequest())
-    explain_images(flow, ROOM, [image, image], tmp_path)
-    explain_clip(flow, ROOM, clip, tmp_path)
-    first_frame(ROOM, clip)
-    track_clip(load_method("correlation"), ROOM, clip, [(10, 10, 20, 20)], tmp_path)
-    stabilize_upload(steady, ROOM, clip, StabilizeOptions(), tmp_path)
+    flow_pair(flow, Job(LIMITS, tmp_path), image, image)
+    flow_clip(flow, Job(LIMITS, tmp_path), clip)
+    depth_image(depth, Job(LIMITS, tmp_path), image, DepthOptions())
+    depth_clip(depth, Job(LIMITS, tmp_path), clip, DepthOptions())
+    explain_images(flow, Job(LIMITS, tmp_path), [image, image])
+    explain_clip(flow, Job(LIMITS, tmp_path), clip)
+    first_frame(LIMITS, clip)
+    track_clip(load_method("correlation"), Job(LIMITS, tmp_path), clip, [(10, 10, 20, 20)])
+    stabilize_clip(steady, Job(LIMITS, tmp_path), clip, StabilizeOptions())
     monkeypatch.undo()
-    for name in ("motion.mp4", "depth.mp4", "groups.mp4", "track.mp4", "stable.mp4", "beside.mp4"):
+    for name in ("motion.mp4", "depth.mp4", "prototypes.mp4", "track.mp4", "stable.mp4", "comparison.mp4"):
         assert open_video(tmp_path / name).info.has_audio, name

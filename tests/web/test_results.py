@@ -11,10 +11,10 @@ import pytest
 from protoformer.errors import InputError
 from protoformer.web import results as module
 from protoformer.web.limits import Deadline, Limits
-from protoformer.web.results import Results, Sweeper, folder_bytes
-from protoformer.web.site import KEEP_SECONDS, Site, load_view, save_view
+from protoformer.web.results import KEEP_SECONDS, Results, Sweeper, folder_bytes, load_view, save_view
+from protoformer.web.site import Site
 
-ROOM = Limits(megabytes=1, pixels=10_000, frames=5, seconds=60, jobs=1)
+LIMITS = Limits(max_megabytes=1, max_pixels=10_000, max_frames=5, max_seconds=60, max_jobs=1)
 
 
 class Clock:
@@ -88,7 +88,7 @@ def test_an_upload_that_is_decoded_is_used(tmp_path: Path) -> None:
     path.write_bytes(b"no image")
     os.utime(path, (0, 0))
     with pytest.raises(InputError, match="not an image"):
-        decode_image(ROOM, path, Deadline(60))
+        decode_image(LIMITS, path, Deadline(60))
     assert time.time() - path.stat().st_mtime < 60
 
 
@@ -112,12 +112,13 @@ def test_where_room_is_short_the_oldest_goes_first_and_nothing_that_was_just_use
 
 def test_a_result_whose_client_is_gone_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = False
-    monkeypatch.setattr(module, "abandonment", lambda: lambda: gone)
-    site = Site("tiny", tmp_path, ROOM)
-    kept, lost = site.new_result(), site.new_result()
-    site.finish(kept, None)
+    monkeypatch.setattr(module, "cancellation_check", lambda: lambda: gone)
+    site = Site("tiny", tmp_path, LIMITS)
+    kept, lost = site.results.begin(), site.results.begin()
+    site.results.finish(kept)
     gone = True
-    site.finish(lost, kept)
+    site.results.finish(lost)
+    site.results.delete(kept)
     assert not kept.exists() and not lost.exists()
 
 
@@ -125,7 +126,7 @@ def test_a_computation_waits_for_one_that_was_cancelled_and_has_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[Callable[[], bool]] = [lambda: True, lambda: False]
-    monkeypatch.setattr(module, "abandonment", lambda: states.pop(0))
+    monkeypatch.setattr(module, "cancellation_check", lambda: states.pop(0))
     results = Results(tmp_path / "results", 1)
     cancelled = results.begin()
     begun = threading.Event()
@@ -144,9 +145,9 @@ def test_a_computation_waits_for_one_that_was_cancelled_and_has_not_stopped(
 
 def test_the_sweeper_runs_until_the_page_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.01)
-    site = Site("tiny", tmp_path, ROOM)
-    old = site.new_result()
-    site.finish(old, None)
+    site = Site("tiny", tmp_path, LIMITS)
+    old = site.results.begin()
+    site.results.finish(old)
     os.utime(old, (0, 0))
     with site.sweeper() as sweeper:
         end = time.monotonic() + 10
