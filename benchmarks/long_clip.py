@@ -107,7 +107,7 @@ def run_track(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     box = (width / 3, height / 3, width / 3, height / 3)
     with VideoWriter(target, video) as writer:
         for done, step in enumerate(track_frames(video, box, load("track").tracker), start=1):
-            writer.write(draw_targets(step.image, step.targets), step.time)
+            writer.write(draw_targets(step.frame, step.targets), step.time)
             passes["track"](done)
 
 

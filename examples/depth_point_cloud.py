@@ -13,7 +13,7 @@ args = parser.parse_args()
 result = pf.load("depth").depth(args.image, fov=args.fov, range="indoor")
 cloud = result.points(args.image, jump=0.1)  # without points at depth discontinuities
 cloud.save(f"{args.output}.ply")
-result.picture().save(f"{args.output}.png")
+result.image().save(f"{args.output}.png")
 result.save(f"{args.output}.npy")  # float32, H x W, meters
 print(
     f"depth from {result.depth.min():.2f} to {result.depth.max():.2f} m, camera {result.camera}, "

@@ -17,8 +17,7 @@ video = open_video(args.video)
 flows = pf.load("flow").flow_video(video)
 max_motion = flows.typical_motion()  # one color scale for the whole video
 with VideoWriter(args.output, like=video) as writer:  # keeps frame rate and sound
-    for frame in flows:  # memory does not grow with the length of the video
-        colors = np.asarray(frame.picture(max_motion))
-        image = frame.image.permute(1, 2, 0).numpy()
-        writer.write(np.concatenate((image, colors), axis=1), frame.time)
+    for result in flows:  # memory does not grow with the length of the video
+        colors = np.asarray(result.image(max_motion))
+        writer.write(np.concatenate((result.frame, colors), axis=1), result.time)
 print(f"wrote {writer.frames} frames to {args.output}; full color is {max_motion:.1f} px")

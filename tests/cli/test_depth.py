@@ -46,7 +46,7 @@ def test_colors_are_the_default_and_can_be_set(folder: Path, protoformer: Run) -
     with pytest.warns(pf.UntrainedWarning):
         expected = pf.load("tiny", task="depth").depth("a.png", num_updates=1, precision="full")
     shown = np.rint(read_image("depth.png") * 255)
-    assert np.array_equal(shown, np.asarray(expected.picture((0.5, 50.0))))
+    assert np.array_equal(shown, np.asarray(expected.image((0.5, 50.0))))
 
 
 def test_several_images_go_to_a_folder(folder: Path, protoformer: Run) -> None:

@@ -75,8 +75,8 @@ def test_a_comparison_shows_truth_and_estimate_in_the_same_colors() -> None:
 
 def step() -> pf.DepthFrame:
     depth = torch.logspace(0, 1, 10 * 12).view(1, 10, 12)
-    image = torch.rand(3, 10, 12)
-    return pf.DepthFrame(depth, torch.full((1, 10, 12), 0.5), (0.1, 80.0), torch.eye(3), image=image)
+    frame = torch.rand(3, 10, 12).permute(1, 2, 0).numpy()
+    return pf.DepthFrame(depth, torch.full((1, 10, 12), 0.5), (0.1, 80.0), torch.eye(3), frame=frame)
 
 
 def test_a_frame_is_its_colors_or_both_side_by_side() -> None:

@@ -32,7 +32,7 @@ def test_files_hold_the_meters(result: pf.DepthResult, tmp_path: Path) -> None:
     result.save(tmp_path / "kitti.png", "kitti")
     np.testing.assert_allclose(read_kitti_depth(tmp_path / "kitti.png").values, result.depth[0], atol=1 / 512 + 1e-6)
     result.save(tmp_path / "colors.png")
-    np.testing.assert_allclose(read_image(tmp_path / "colors.png") * 255, np.asarray(result.picture()), atol=0.01)
+    np.testing.assert_allclose(read_image(tmp_path / "colors.png") * 255, np.asarray(result.image()), atol=0.01)
     result.save(tmp_path / "points.ply", image=torch.rand(3, 6, 8))
     assert (tmp_path / "points.ply").read_bytes().startswith(b"ply\nformat binary_little_endian 1.0\n")
 
@@ -102,7 +102,7 @@ def test_only_known_truth_is_aligned_to(result: pf.DepthResult) -> None:
     [
         ("d.jpg", None, "give one ending in .npy, .png or .ply"),
         ("d.npy", "mm", "give one ending in .png"),
-        ("d.png", "exr", "there is no depth format 'exr'; choose one of npy, mm, kitti, picture, ply"),
+        ("d.png", "exr", "there is no depth format 'exr'; choose one of npy, mm, kitti, image, ply"),
     ],
 )
 def test_files_of_other_kinds_are_refused(

@@ -57,7 +57,7 @@ def test_a_folder_gives_what_its_frames_give(
     torch.testing.assert_close(depths(video), depths(tiny_depth.depth_video(frames, precision="full")), **CLOSE)
     steps = list(video)
     assert [step.time for step in steps] == [Fraction(number, 10) for number in range(4)]
-    assert steps[0].image is not None and np.array_equal(steps[0].image.permute(1, 2, 0).numpy(), frames[0])
+    assert steps[0].frame is not None and np.array_equal(steps[0].frame, frames[0])
     assert steps[0].camera == "assumed" and video.camera is not None and video.camera.source == "assumed"
 
 
@@ -97,8 +97,8 @@ def test_frames_are_forgotten(tiny_depth: pf.DepthPredictor) -> None:
             yield torch.rand(3, 16, 24, generator=torch.Generator().manual_seed(number))
 
     for step in tiny_depth.depth_video(endless(), num_updates=1):
-        assert step.image is not None
-        alive = [each for each in alive if each() is not None] + [weakref.ref(step.image)]
+        assert step.frame is not None
+        alive = [each for each in alive if each() is not None] + [weakref.ref(step.frame)]
         assert len(alive) <= 3
 
 

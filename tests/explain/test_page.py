@@ -94,7 +94,7 @@ def test_a_group_keeps_its_color_along_a_clip(model: pf.FlowPredictor) -> None:
 
 def test_a_color_goes_by_the_number_of_its_family_however_large() -> None:
     names = torch.tensor([[3, 1_000_000_000]])
-    frame = draw_prototype_frame(PrototypeFrame(0, Fraction(0), torch.zeros(3, 1, 2), names, names, 1.0))
+    frame = draw_prototype_frame(PrototypeFrame(0, Fraction(0), np.zeros((1, 2, 3), np.float32), names, names, 1.0))
     expected = 0.6 * 255 * label_colors([3, 1_000_000_000])
     assert np.abs(frame[0] - expected.numpy()).max() <= 1 and torch.equal(label_colors([3])[0], distinct_colors(4)[3])
 

@@ -3,6 +3,7 @@
 import pickle
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -92,7 +93,7 @@ def test_a_tally_counts_each_prototype_once_and_leaves_the_first_frame_out_of_wh
     assert tally.kept is None
     for number, (names, kept) in enumerate((([0, 5], 1.0), ([5, 7], 0.5), ([7, 8], 0.25))):
         row = torch.tensor([names])
-        tally.add(PrototypeFrame(number, Fraction(number), torch.zeros(3, 1, 2), row, row, kept))
+        tally.add(PrototypeFrame(number, Fraction(number), np.zeros((1, 2, 3), np.uint8), row, row, kept))
     assert (tally.frames, tally.prototypes, tally.kept) == (3, 4, 0.375)
 
 

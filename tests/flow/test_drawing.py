@@ -11,10 +11,10 @@ from protoformer.viz.colormaps import flow_to_color
 SIZE = (300, 96)
 
 
-def step(u: float, v: float, image: torch.Tensor | None = None) -> FlowFrame:
+def step(u: float, v: float, frame: np.ndarray | None = None) -> FlowFrame:
     flow = torch.tensor([u, v]).view(2, 1, 1).expand(2, *SIZE).contiguous()
-    gray = torch.full((3, *SIZE), 90, dtype=torch.uint8) if image is None else image
-    return FlowFrame(flow, torch.ones(1, *SIZE), image=gray)
+    gray = np.full((*SIZE, 3), 90, np.uint8) if frame is None else frame
+    return FlowFrame(flow, torch.ones(1, *SIZE), frame=gray)
 
 
 def test_colors_are_those_of_the_scale_however_large_the_frame() -> None:
@@ -35,7 +35,7 @@ def test_arrows_lie_on_a_copy_of_the_frame_and_point_along_the_motion() -> None:
     assert (draw_flow_frame(still, 1.0, arrows=True) == 90).all()
     found = draw_flow_frame(right, 1.0, arrows=True)
     assert found.shape == (300, 96, 3) and not (found == 90).all()
-    assert right.image is not None and (right.image == 90).all()
+    assert right.frame is not None and (right.frame == 90).all()
     changed = (found != 90).any(axis=2)
     # A row of arrows marks a thin line of rows, and between two rows of them nothing changes.
     assert not changed.all(axis=1).any() and not changed.any(axis=1).all()
@@ -63,10 +63,10 @@ def test_what_is_fast_in_a_still_clip_has_arrows_that_do_not_cross_the_frame() -
 
 
 def test_frames_of_floats_are_shown_too() -> None:
-    found = draw_flow_frame(step(0, 0, torch.full((3, *SIZE), 0.2)), 1.0, side_by_side=True)
+    found = draw_flow_frame(step(0, 0, np.full((*SIZE, 3), 0.2, np.float32)), 1.0, side_by_side=True)
     assert (found[:, :96] == 51).all()
 
 
 def test_a_step_without_its_frame_cannot_stand_beside_it() -> None:
-    with pytest.raises(ValueError, match="the step has no frame"):
+    with pytest.raises(ValueError, match="the result has no frame"):
         draw_flow_frame(FlowFrame(torch.zeros(2, 8, 8), torch.ones(1, 8, 8)), 1.0, arrows=True)

@@ -46,16 +46,16 @@ def test_kitti_keeps_a_64th_of_a_pixel(tmp_path: Path, made: pf.FlowResult) -> N
     assert np.abs(read.flow - made.numpy()).max() <= 1 / 128
 
 
-@pytest.mark.parametrize("format", [None, "picture"])
+@pytest.mark.parametrize("format", [None, "image"])
 def test_a_png_is_the_picture(tmp_path: Path, made: pf.FlowResult, format: str | None) -> None:
     made.save(str(tmp_path / "m.png"), format)
     expected = flow_to_color(made.numpy())
     assert np.array_equal(np.rint(255 * read_image(tmp_path / "m.png")), expected)
-    assert np.array_equal(np.asarray(made.picture()), expected)
+    assert np.array_equal(np.asarray(made.image()), expected)
 
 
 def test_a_picture_may_have_a_fixed_scale(made: pf.FlowResult) -> None:
-    assert np.array_equal(np.asarray(made.picture(max_motion=100.0)), flow_to_color(made.numpy(), 100.0))
+    assert np.array_equal(np.asarray(made.image(max_motion=100.0)), flow_to_color(made.numpy(), 100.0))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_a_picture_may_have_a_fixed_scale(made: pf.FlowResult) -> None:
         (".flo", None, "give one ending in .flo or .png"),
         ("m.png", "flo", r"give one ending in \.flo\.$"),
         ("m.flo", "kitti", r"give one ending in \.png\.$"),
-        ("m.flo", "picture", r"give one ending in \.png\.$"),
-        ("m.flo", "flow", "no flow format 'flow'; choose one of flo, kitti, picture"),
+        ("m.flo", "image", r"give one ending in \.png\.$"),
+        ("m.flo", "flow", "no flow format 'flow'; choose one of flo, kitti, image"),
         ("m.flo", "", "no flow format ''"),
         ("nowhere/m.flo", None, "nowhere does not exist"),
     ],

@@ -46,8 +46,8 @@ def test_a_folder_gives_what_its_frames_give(tiny: pf.FlowPredictor, frames: lis
     torch.testing.assert_close(flows(video), flows(tiny.flow_video(frames, num_updates=2, precision="full")), **CLOSE)
     assert [(step.time, step.until) for step in video] == [(Fraction(n, 10), Fraction(n + 1, 10)) for n in range(4)]
     first = next(iter(video))
-    assert first.image is not None and first.image.dtype == torch.uint8
-    assert np.array_equal(first.image.permute(1, 2, 0).numpy(), frames[0])
+    assert first.frame is not None and first.frame.dtype == np.uint8
+    assert np.array_equal(first.frame, frames[0])
 
 
 @pytest.mark.parametrize("tile", [None, (48, 64)])
@@ -128,8 +128,8 @@ def test_frames_are_forgotten(tiny: pf.FlowPredictor) -> None:
             yield torch.rand(3, 16, 16, generator=torch.Generator().manual_seed(number))
 
     for step in tiny.flow_video(endless(), num_updates=1):
-        assert step.image is not None
-        alive = [each for each in alive if each() is not None] + [weakref.ref(step.image)]
+        assert step.frame is not None
+        alive = [each for each in alive if each() is not None] + [weakref.ref(step.frame)]
         assert len(alive) <= 3
 
 

@@ -70,10 +70,13 @@ def test_results_are_consumed_one_at_a_time() -> None:
 def test_nothing_is_drawn_without_a_draw_function(tmp_path: Path) -> None:
     images: list[np.ndarray | None] = []
     folder = ResultFolder(tmp_path / "files", ".txt")
-    with_files = run_pipeline(
-        results(3), outputs=[folder], on_result=lambda result, image: (images.append(image), folder.save(result))
-    )
-    assert with_files.num_frames == 3 and images == [None] * 3
+
+    def on_result(result: Result, image: np.ndarray | None) -> None:
+        images.append(image)
+        folder.save(result)
+
+    assert run_pipeline(results(3), outputs=[folder], on_result=on_result).num_frames == 3
+    assert images == [None] * 3
     assert [path.name for path in sorted((tmp_path / "files").iterdir())] == ["000000.txt", "000001.txt", "000002.txt"]
 
 

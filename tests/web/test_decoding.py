@@ -22,12 +22,11 @@ from protoformer.errors import InputError
 from protoformer.io import image as images
 from protoformer.io.image import focal_in_35mm, read_image
 from protoformer.loading import load_method
-from protoformer.stabilization.predictor import StabilizeOptions
 from protoformer.video import decoding as container_decoding
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
 from protoformer.web.decoding import clip_writer, decode_clip, decode_image
-from protoformer.web.depth import DepthOptions, depth_clip, depth_image
+from protoformer.web.depth import depth_clip, depth_image
 from protoformer.web.explain import explain_clip, explain_images
 from protoformer.web.flow import flow_clip, flow_pair
 from protoformer.web.job import Job
@@ -144,7 +143,7 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
     exif.get_ifd(0x8769)[0xA405] = 50
     Image.fromarray(noise(0)).save(path, exif=exif)
     model = protoformer.load("tiny", "cpu", task="depth")
-    answer = depth_image(model, Job(LIMITS, tmp_path), path, DepthOptions())
+    answer = depth_image(model, Job(LIMITS, tmp_path), path)
     assert answer.summary.endswith(f"focal length {50 / np.hypot(36, 24) * 80:.1f} px (from EXIF).")
     np.testing.assert_array_equal(np.load(answer.downloads[".npy"]), model.depth(path).numpy())
 
@@ -271,13 +270,13 @@ def test_no_work_of_the_page_decodes_an_upload_in_the_server(
         read_image(image)
     flow_pair(flow, Job(LIMITS, tmp_path), image, image)
     flow_clip(flow, Job(LIMITS, tmp_path), clip)
-    depth_image(depth, Job(LIMITS, tmp_path), image, DepthOptions())
-    depth_clip(depth, Job(LIMITS, tmp_path), clip, DepthOptions())
+    depth_image(depth, Job(LIMITS, tmp_path), image)
+    depth_clip(depth, Job(LIMITS, tmp_path), clip)
     explain_images(flow, Job(LIMITS, tmp_path), [image, image])
     explain_clip(flow, Job(LIMITS, tmp_path), clip)
     first_frame(LIMITS, clip)
     track_clip(load_method("correlation"), Job(LIMITS, tmp_path), clip, [(10, 10, 20, 20)])
-    stabilize_clip(steady, Job(LIMITS, tmp_path), clip, StabilizeOptions())
+    stabilize_clip(steady, Job(LIMITS, tmp_path), clip)
     monkeypatch.undo()
     for name in ("motion.mp4", "depth.mp4", "prototypes.mp4", "track.mp4", "stable.mp4", "comparison.mp4"):
         assert open_video(tmp_path / name).info.has_audio, name

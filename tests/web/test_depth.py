@@ -13,7 +13,7 @@ import protoformer
 from protoformer.errors import InputError
 from protoformer.io.kitti import read_mm_depth
 from protoformer.video.reader import open_video
-from protoformer.web.depth import DepthOptions, depth_clip, depth_image
+from protoformer.web.depth import depth_clip, depth_image
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
 from protoformer.web.results import load_view
@@ -41,7 +41,7 @@ def test_the_files_of_an_image_contain_the_prediction(
 ) -> None:
     fractions: list[float] = []
     job = Job(LIMITS, tmp_path, lambda fraction, _: fractions.append(fraction))
-    output = depth_image(model, job, image, DepthOptions(fov=70.0, range="indoor"))
+    output = depth_image(model, job, image, 70.0, "indoor")
     expected = model.depth(image, fov=70.0, range="indoor")
     assert np.array_equal(np.load(output.downloads[".npy"]), expected.numpy())
     np.testing.assert_allclose(read_mm_depth(output.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
@@ -54,17 +54,17 @@ def test_a_view_of_every_frame_is_saved_for_the_slider(
     tmp_path: Path, model: protoformer.DepthPredictor, make_video: Callable[..., Path]
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
-    output = depth_clip(model, Job(LIMITS, tmp_path), clip, DepthOptions())
+    output = depth_clip(model, Job(LIMITS, tmp_path), clip)
     assert output.num_views == 4 and output.view == load_view(tmp_path, 0) and load_view(tmp_path, 3)
     video = open_video(output.downloads[".mp4"])
     assert (video.info.size, len(list(video.frames()))) == ((64, 144), 4)
     with pytest.raises(InputError, match="more than 3 frames"):
-        depth_clip(model, Job(Limits(10, 10_000, 3, 60, 1), tmp_path), clip, DepthOptions())
+        depth_clip(model, Job(Limits(10, 10_000, 3, 60, 1), tmp_path), clip)
 
 
 def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: protoformer.DepthPredictor) -> None:
     with pytest.raises(InputError, match="stopped after 0 seconds"):
-        depth_image(model, Job(Limits(10, 10_000, 5, 0.0, 1), tmp_path), image, DepthOptions())
+        depth_image(model, Job(Limits(10, 10_000, 5, 0.0, 1), tmp_path), image)
 
 
 @pytest.mark.web

@@ -13,12 +13,9 @@ import protoformer
 from protoformer.errors import InputError
 from protoformer.video.reader import open_video
 from protoformer.web import limits
-from protoformer.web import site as site_module
-from protoformer.web.explain import ExplainTab, explain_clip, explain_images
-from protoformer.web.flow import FlowTab
+from protoformer.web.explain import explain_clip, explain_images
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
-from protoformer.web.site import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=5, max_seconds=60, max_jobs=1)
@@ -54,15 +51,6 @@ def test_drawing_ends_at_the_deadline(
     with pytest.raises(InputError, match="stopped after 60 seconds"):
         explain_images(model, Job(LIMITS, tmp_path / "out", pass_deadline), list(two_images))
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_the_tabs_share_models_and_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"EXAMPLE_SIZE": (48, 64), "TEXTURE_SIZE": 32, "NUM_TEXTURES": 1}.items():
-        monkeypatch.setattr(site_module, name, value)
-    site = Site("tiny", tmp_path, LIMITS, depth_model="tiny")
-    flow, tab = FlowTab(site), ExplainTab(site)
-    assert tab.predictors["flow"] is flow.predictor and tab.predictors["depth"] is site.depth
-    assert tab.pair == flow.pairs[0] and all(path.exists() for path in (*tab.pair.paths, *tab.clip.paths))
 
 
 def test_a_clip_gives_a_video(

@@ -1,6 +1,7 @@
 """Limits of the page and its messages, without a browser and without gradio."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 from PIL import Image
 
 from protoformer.errors import InputError
+from protoformer.io.image import read_image
+from protoformer.video.reader import open_video
+from protoformer.web import site as site_module
 from protoformer.web.job import error_message, message_html
 from protoformer.web.limits import Limits
 from protoformer.web.site import Site
@@ -45,6 +49,29 @@ def test_only_results_are_deleted(tmp_path: Path) -> None:
     for folder in (kept, result, None):
         site.results.delete(folder)
     assert kept.exists() and not result.exists()
+
+
+def test_models_are_loaded_once_and_untrained_ones_are_marked(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the page itself shows that a model is untrained
+        site = Site("tiny", tmp_path, LIMITS, depth_model="tiny", track_model="tiny")
+        assert site.flow is site.flow and site.depth is site.depth
+        assert not (site.flow.trained or site.depth.trained or site.tracker.trained)
+    assert site.tracker.label == "tiny (untrained)"
+    default = Site("tiny", tmp_path, LIMITS).tracker
+    assert default.label == "track" and default.trained
+
+
+def test_examples_are_rendered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"EXAMPLE_SIZE": (48, 64), "TEXTURE_SIZE": 32, "NUM_TEXTURES": 1}.items():
+        monkeypatch.setattr(site_module, name, value)
+    site = Site("tiny", tmp_path, LIMITS)
+    images, clip = site.example_images("A street", "drive", 0), site.example_clip("A street", "drive", 0, num_frames=2)
+    assert [read_image(path).shape for path in images.paths] == [(48, 64, 3)] * 2
+    assert len(list(open_video(clip.paths[0]).frames())) == 2
+    monkeypatch.setattr(site_module, "_render_frames", None)
+    assert site.example_images("A street", "drive", 0) == images
+    assert site.example_clip("A street", "drive", 0, num_frames=2) == clip
 
 
 def test_without_gradio_the_command_says_what_to_install(

@@ -69,9 +69,7 @@ async def _read(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": str(length).encode()})
 
 
-def upload(
-    quota: UploadQuota, body: bytes, path: str = "/gradio_api/upload", step: int = 7, **headers: str
-) -> Any:
+def upload(quota: UploadQuota, body: bytes, path: str = "/gradio_api/upload", step: int = 7, **headers: str) -> Any:
     """(status, text) of a request that comes in pieces of `step` bytes."""
     pieces = [body[at : at + step] for at in range(0, len(body), step)] or [b""]
     sent: list[Any] = []

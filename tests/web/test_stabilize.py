@@ -9,7 +9,6 @@ import pytest
 
 import protoformer as pf
 from protoformer.errors import InputError
-from protoformer.stabilization.predictor import StabilizeOptions
 from protoformer.video.reader import open_video
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
@@ -26,14 +25,14 @@ def test_a_clip_gives_two_videos_and_the_camera_path(
     clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
     fractions: list[float] = []
     job = Job(LIMITS, tmp_path, lambda fraction, _: fractions.append(fraction))
-    output = stabilize_clip(predictor, job, clip, StabilizeOptions())
+    output = stabilize_clip(predictor, job, clip)
     assert output.summary.startswith("3 frames of 128x96 pixels; ") and output.view.count("<svg") == 4
     assert open_video(output.downloads[".mp4"]).info.size == (96, 128)
     assert output.video is not None and open_video(output.video).info.size == (96, 256)
     assert fractions == sorted(fractions) and fractions[-1] == 1
     long = make_video(tmp_path / "long.mp4", moving_pattern(5))
     with pytest.raises(InputError, match="more than 4 frames"):
-        stabilize_clip(predictor, Job(LIMITS, tmp_path), long, StabilizeOptions())
+        stabilize_clip(predictor, Job(LIMITS, tmp_path), long)
 
 
 @pytest.mark.web

@@ -12,12 +12,10 @@ import pytest
 from protoformer.errors import InputError
 from protoformer.loading import load_method
 from protoformer.video.reader import open_video
-from protoformer.web import site as site_module
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
 from protoformer.web.results import load_view
-from protoformer.web.site import Site
-from protoformer.web.track import TrackTab, first_frame, track_clip
+from protoformer.web.track import first_frame, track_clip
 
 LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=5, max_seconds=60, max_jobs=1)
 BOX = (20, 30, 24, 24)
@@ -69,15 +67,6 @@ def test_invalid_clips_and_boxes_are_refused(
     (tmp_path / "text.mp4").write_text("this is no video")
     with pytest.raises(InputError, match="not a video of a known kind"):
         first_frame(LIMITS, tmp_path / "text.mp4")
-
-
-def test_the_tab_knows_whether_its_tracker_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"EXAMPLE_SIZE": (48, 64), "TEXTURE_SIZE": 32, "NUM_TEXTURES": 1}.items():
-        monkeypatch.setattr(site_module, name, value)
-    untrained = TrackTab(Site("tiny", tmp_path, LIMITS, track_model="tiny"))
-    assert untrained.method.label == "tiny (untrained)" and not untrained.method.trained
-    tab = TrackTab(Site("tiny", tmp_path, LIMITS))
-    assert tab.method.label == "track" and tab.method.trained
 
 
 def drag(page: Any, box: tuple[int, int, int, int]) -> None:

@@ -186,7 +186,7 @@ def _tell(
     )
 
 
-_PNG_FORMATS = ("picture", "mm", "kitti")
+_PNG_FORMATS = ("image", "mm", "kitti")
 _FARTHEST = {"mm": FARTHEST_MM, "kitti": FARTHEST_KITTI}
 """Meters that the largest number of a 16-bit png stands for."""
 
@@ -302,7 +302,7 @@ def _format(path: Path, options: DepthImageOptions) -> str | None:
 
 def _write(result: DepthResult, path: Path, source: str, options: DepthImageOptions) -> None:
     chosen = depth_format(path, _format(path, options))
-    if chosen == "picture" and options.colors is not None:
+    if chosen == "image" and options.colors is not None:
         write_atomically(path, encode_png(colorize_depth(result.depth, options.colors)))
         return
     result.save(path, chosen, image=source if chosen == "ply" else None)
@@ -355,7 +355,7 @@ def depth(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="Images: what a .png holds, picture (colors), mm (16-bit) or kitti (16-bit, 1/256 m)."),
+        typer.Option(help="Images: what a .png holds, image (colors), mm (16-bit) or kitti (16-bit, 1/256 m)."),
     ] = None,
     focal: Annotated[float | None, typer.Option(help="The camera's focal length, pixels of these images.")] = None,
     fov: Annotated[float | None, typer.Option(help="Its field of view across the width, degrees.")] = None,

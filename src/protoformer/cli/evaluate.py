@@ -93,8 +93,8 @@ from protoformer.tracking.evaluation import (
     tracks_csv,
     write_track_submission,
 )
-from protoformer.video.clip import ClipFrame, ClipFrames, Span
-from protoformer.video.types import ImageArray, Video
+from protoformer.video.clip import ClipFrames, Span
+from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.text import format_count
 
 
@@ -426,7 +426,7 @@ def _end(movie: Video, frames: int | None) -> float | None:
     """The time of the first frame that is not taken; None if all are."""
     if frames is None:
         return None
-    beyond: ClipFrame | None = next(islice(ClipFrames(movie, Span()), frames, None), None)
+    beyond: VideoFrame | None = next(islice(ClipFrames(movie, Span()), frames, None), None)
     return None if beyond is None else float(beyond.time)
 
 

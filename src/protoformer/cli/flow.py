@@ -267,12 +267,12 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Where to write: .flo, or .png (a picture), repeated for several; of a clip .mp4, .mov, .mkv, .webm, "
+        help="Where to write: .flo, or .png (a color image), repeated for several; of a clip .mp4, .mov, .mkv, .webm, "
         ".avi or .gif. [default: motion.png, motion.mp4]",
     ),
 ]
 FormatOption = Annotated[
-    str | None, typer.Option(help="flo, kitti (16-bit png) or picture (colors); by default the suffix decides.")
+    str | None, typer.Option(help="flo, kitti (16-bit png) or image (colors); by default the suffix decides.")
 ]
 MemoryOption = Annotated[
     str | None, typer.Option(help="What may be used, such as 4GB. [default: most of what is free]")

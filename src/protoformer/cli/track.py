@@ -89,7 +89,7 @@ class _Outputs:
                 self.table.write(*row)
         if self.writer is None and (self.window is None or not self.window.open):
             return
-        drawn = draw_targets(step.image, step.targets)
+        drawn = draw_targets(step.frame, step.targets)
         if self.writer is not None:
             self.writer.write(drawn, step.time)
         if self.window is not None:

@@ -16,7 +16,7 @@ def draw_depth_frame(step: DepthFrame, colors: tuple[float, float], side_by_side
     """Draw the depth of one video frame in colors.
 
     Args:
-        step: frame with its depth and image.
+        step: frame with its depth.
         colors: depths of the first and the last color, meters.
         side_by_side: put the frame to the left of the colors.
 
@@ -24,7 +24,7 @@ def draw_depth_frame(step: DepthFrame, colors: tuple[float, float], side_by_side
         uint8 H x W x 3, or H x 2W x 3 if `side_by_side`.
     """
     image = colorize_depth(step.depth, colors)
-    return np.concatenate((frame_pixels(step.image), image), axis=1) if side_by_side else image
+    return np.concatenate((frame_pixels(step.frame), image), axis=1) if side_by_side else image
 
 
 def colorize_depth(depth: Tensor, colors: tuple[float, float]) -> Pixels:

@@ -175,11 +175,11 @@ def _find_edges(depth: Tensor, jump: float) -> Tensor:
     return edges
 
 
-DEPTH_FORMATS = {"npy": ".npy", "mm": ".png", "kitti": ".png", "picture": ".png", "ply": ".ply"}
+DEPTH_FORMATS = {"npy": ".npy", "mm": ".png", "kitti": ".png", "image": ".png", "ply": ".ply"}
 """Output formats and their suffixes."""
 MIN_ALIGNED_DEPTH = 1e-3
 """Smallest depth after alignment, meters, as in evaluations."""
-_FORMAT_BY_SUFFIX = {".npy": "npy", ".png": "picture", ".ply": "ply"}
+_FORMAT_BY_SUFFIX = {".npy": "npy", ".png": "image", ".ply": "ply"}
 
 
 def depth_format(path: str | os.PathLike[str], named: str | None = None) -> str:
@@ -244,7 +244,7 @@ class DepthResult(SummaryRepr):
         Args:
             path: output path.
             format: "npy": float32 H x W, meters. "mm": 16-bit png of millimeters; "kitti": 16-bit png of 1/256 m; in
-                both, 0 means no depth and is also used beyond 65.5 m and 256.0 m. "picture": color png. "ply": point
+                both, 0 means no depth and is also used beyond 65.5 m and 256.0 m. "image": color png. "ply": point
                 cloud without pixels at depth edges. None chooses by suffix: .npy, .ply, or .png for a color image.
             image: colors of the point cloud.
         """
@@ -262,7 +262,7 @@ class DepthResult(SummaryRepr):
         else:
             write_atomically(target, encode_png(depth_to_color(self.numpy())))
 
-    def picture(self, range: tuple[float, float] | None = None) -> Image.Image:
+    def image(self, range: tuple[float, float] | None = None) -> Image.Image:
         """Return the depth as a color image: near is light and warm, far is dark and cool, on a log scale.
 
         Args:

@@ -19,9 +19,9 @@ from protoformer.geometry.resizing import Padding
 from protoformer.geometry.warps import occlusion_by_consistency, pixel_grid, sample
 from protoformer.models.heads.depth import DepthNetwork
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
-from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
+from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.image_sequence import ImageSequence
-from protoformer.video.types import Video
+from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.colormaps import default_depth_range
 from protoformer.viz.text import format_time
 
@@ -177,12 +177,12 @@ class DepthFrame(DepthResult):
     Attributes:
         number: index of the frame in the whole video, from 0.
         time: timestamp of the frame, seconds, exact.
-        image: the frame, 3 x H x W, uint8, or float in [0, 1].
+        frame: the frame, H x W x 3, uint8, or float in [0, 1] if the source is frames of floats.
     """
 
     number: int = 0
     time: Fraction = Fraction(0)
-    image: Tensor | None = None
+    frame: ImageArray | None = None
 
     def _facts(self) -> tuple[str, ...]:
         return (format_time(self.number, self.time), *super()._facts())
@@ -293,7 +293,7 @@ class DepthVideo:
         self,
         engine: DepthEngine,
         camera: Camera,
-        frame: ClipFrame,
+        frame: VideoFrame,
         estimate: Estimate,
         temporal_filter: TemporalFilter | None,
     ) -> DepthFrame:
@@ -310,7 +310,7 @@ class DepthVideo:
             trained=self.trained,
             number=frame.number,
             time=frame.time,
-            image=frame.pixels,
+            frame=frame.image,
         )
 
     def _sample_depths(self, video: Video, instant: float | Fraction | None) -> Iterator[Tensor]:

@@ -82,7 +82,7 @@ def draw_memberships(explanation: Explanation, prototype: int, layer: str | None
 def draw_prototype_frame(step: PrototypeFrame) -> Pixels:
     """A frame of a clip tinted by its families of prototypes, which keep their colors all along: H x W x 3."""
     shown, places = step.families.unique(return_inverse=True)
-    return tint_image(frame_pixels(step.image), places, label_colors(shown.tolist()))
+    return tint_image(frame_pixels(step.frame), places, label_colors(shown.tolist()))
 
 
 def tint_image(image: Pixels, labels: Tensor, colors: Tensor, strength: float = STRENGTH) -> Pixels:

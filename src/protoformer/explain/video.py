@@ -17,7 +17,8 @@ from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES
 from protoformer.models.heads.flow import FlowNetwork, flow_padding, normalize_images
 from protoformer.models.prototyping import Prototypes
-from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
+from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.types import ImageArray, VideoFrame
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
 
 MOST_PIXELS = 480 * 640
@@ -28,7 +29,8 @@ MOST_PIXELS = 480 * 640
 class PrototypeFrame(SummaryRepr):
     """The prototypes of one frame of a clip.
 
-    number: of the frame, from 0 in the whole clip. time: seconds, exact. image: 3 x H x W, uint8, or float in [0, 1].
+    number: of the frame, from 0 in the whole clip. time: seconds, exact.
+    frame: the frame, H x W x 3, uint8, or float in [0, 1].
     identities: H x W, int64, who each pixel's prototype is: the same number from frame to frame while it is followed.
     families: H x W, int64, likewise the family of similar prototypes that it belongs to, or it alone if none were asked
     for. kept: the share of pixels whose prototype the frame before had; 1 in the first.
@@ -36,7 +38,7 @@ class PrototypeFrame(SummaryRepr):
 
     number: int
     time: Fraction
-    image: Tensor
+    frame: ImageArray
     identities: Tensor
     families: Tensor
     kept: float
@@ -114,12 +116,12 @@ class PrototypeVideo:
             of_all, of_families = (
                 at_pixels(each, frame.size, seen, stride) for each in (shown, followed.families[labels])
             )
-            yield PrototypeFrame(frame.number, frame.time, frame.pixels, of_all, of_families, kept)
+            yield PrototypeFrame(frame.number, frame.time, frame.image, of_all, of_families, kept)
             before = (image, encoded)
         if before is None:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
 
-    def _seen(self, frame: ClipFrame) -> Tensor:
+    def _seen(self, frame: VideoFrame) -> Tensor:
         """As the network takes it: 1 x 3 x h x w in [-1, 1]."""
         pixels = to_float(frame.pixels.to(self._device))[None]
         return normalize_images(shrink(pixels, limited_size(frame.size, MOST_PIXELS)))

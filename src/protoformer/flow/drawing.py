@@ -35,7 +35,7 @@ def draw_flow_frame(step: FlowFrame, scale: float, side_by_side: bool = False, a
     Arrows are longer than the motion by `arrow_factor`, so that slow motion is visible.
 
     Args:
-        step: frame with its flow and image.
+        step: frame with its flow.
         scale: motion of fully saturated colors, pixels.
         side_by_side: put the frame (with arrows if requested) to the left of the colors.
         arrows: draw arrows over the frame.
@@ -45,7 +45,7 @@ def draw_flow_frame(step: FlowFrame, scale: float, side_by_side: bool = False, a
     """
     if not (side_by_side or arrows):
         return colorize_flow(step.flow, scale)
-    frame = frame_pixels(step.image)
+    frame = frame_pixels(step.frame)
     if arrows:
         draw_arrows(frame, step.flow, arrow_factor(frame.shape[:2], scale))
     return np.concatenate((frame, colorize_flow(step.flow, scale)), axis=1) if side_by_side else frame

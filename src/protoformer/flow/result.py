@@ -19,7 +19,7 @@ from protoformer.models.prototyping import Prototypes
 from protoformer.viz.colormaps import flow_to_color
 from protoformer.viz.text import SummaryRepr, format_size, format_training
 
-FLOW_FORMATS = ("flo", "kitti", "picture")
+FLOW_FORMATS = ("flo", "kitti", "image")
 
 
 def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
@@ -35,9 +35,9 @@ def flow_format(path: str | os.PathLike[str], named: str | None = None) -> str:
     if named is not None and named not in FLOW_FORMATS:
         raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")
     suffix = Path(path).suffix.lower()
-    expected = {"flo": ".flo", "kitti": ".png", "picture": ".png"}
+    expected = {"flo": ".flo", "kitti": ".png", "image": ".png"}
     if named is None:
-        named = {".flo": "flo", ".png": "picture"}.get(suffix)
+        named = {".flo": "flo", ".png": "image"}.get(suffix)
     if named is None or suffix != expected[named]:
         suffixes = ".flo or .png" if named is None else expected[named]
         raise InputError(f"flow cannot be written to {path} by that suffix; give one ending in {suffixes}.")
@@ -78,7 +78,7 @@ class FlowResult(SummaryRepr):
 
         Args:
             path: output path.
-            format: "flo", "kitti" (16-bit png) or "picture" (color png); None chooses by suffix: .flo, or .png for a
+            format: "flo", "kitti" (16-bit png) or "image" (color png); None chooses by suffix: .flo, or .png for a
                 color image.
         """
         file_format, target = flow_format(path, format), check_output(path)
@@ -89,7 +89,7 @@ class FlowResult(SummaryRepr):
         else:
             write_atomically(target, encode_png(flow_to_color(self.numpy())))
 
-    def picture(self, max_motion: float | None = None) -> Image.Image:
+    def image(self, max_motion: float | None = None) -> Image.Image:
         """Return the flow as a color image: hue is direction, saturation is speed.
 
         Args:

@@ -14,8 +14,8 @@ from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import FlowPlan, TileSize, check_zoom, plan_flow
 from protoformer.models.heads.flow import FlowNetwork
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
-from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
-from protoformer.video.types import Video
+from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.text import format_time
 
 SAMPLED_PAIRS = 8
@@ -36,13 +36,13 @@ class FlowFrame(FlowResult):
         number: index of the first frame in the whole video, from 0.
         time: timestamp of the first frame, seconds, exact.
         until: timestamp of the second frame, seconds, exact.
-        image: the first frame, 3 x H x W, uint8, or float in [0, 1].
+        frame: the first frame, H x W x 3, uint8, or float in [0, 1] if the source is frames of floats.
     """
 
     number: int = 0
     time: Fraction = Fraction(0)
     until: Fraction = Fraction(0)
-    image: Tensor | None = None
+    frame: ImageArray | None = None
 
     def _facts(self) -> tuple[str, ...]:
         return (format_time(self.number, self.time), *super()._facts())
@@ -150,7 +150,7 @@ class FlowVideo:
         duration, previous_duration = until - latest.until, latest.until - latest.time
         return propagate_flow(latest.flow, plan.working, self._device) * float(duration / previous_duration)
 
-    def _make_frame(self, plan: FlowPlan, output: Tensor, first: ClipFrame, second: ClipFrame) -> FlowFrame:
+    def _make_frame(self, plan: FlowPlan, output: Tensor, first: VideoFrame, second: VideoFrame) -> FlowFrame:
         return FlowFrame(
             flow=output[:2],
             confidence=output[2:].clamp(0, 1),
@@ -159,7 +159,7 @@ class FlowVideo:
             number=first.number,
             time=first.time,
             until=second.time,
-            image=first.pixels,
+            frame=first.image,
         )
 
     def _sample_lengths(self, video: Video, instant: float | Fraction | None) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from protoformer.models.heads.flow import LEAST_SIDE, FlowNetwork, normalize_ima
 from protoformer.models.heads.stabilization import StabilizeNetwork
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.result import FieldFile, StoredField
-from protoformer.video.clip import ClipFrame
+from protoformer.video.types import VideoFrame
 
 NUM_UPDATES = 4
 """Flow refinement iterations; the camera motion averages many vectors and needs no more."""
@@ -169,7 +169,7 @@ class MotionAnalyzer:
         """Numbers of frames before and after a frame in the window of the network."""
         return self._network.window
 
-    def encode_frame(self, frame: ClipFrame) -> FrameView | None:
+    def encode_frame(self, frame: VideoFrame) -> FrameView | None:
         """Prepare a frame for comparison; None if it is blank."""
         small = _resize(to_float(frame.pixels)[None], self.working)[0]
         image = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
@@ -289,7 +289,7 @@ class ShotBuilder:
             self._flows.pop(index, None)
 
 
-def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[Shot | int]:
+def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[Shot | int]:
     """Split a clip into shots and estimate the motion of each.
 
     Args:
@@ -332,7 +332,7 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Itera
     yield builder.finish()
 
 
-def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[ClipFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
+def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
     """Yield every frame at working size with its view; None if the frame is bridged.
 
     A frame is bridged if it is blank or part of a short blur. Whether a blur is short shows a few frames later, so

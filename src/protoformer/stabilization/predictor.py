@@ -26,9 +26,15 @@ from protoformer.stabilization.planner import (
     stabilized_motions,
 )
 from protoformer.stabilization.rendering import render_stabilized
-from protoformer.stabilization.result import CameraPath, StabilizationResult, StoredFields, mean_acceleration
-from protoformer.video.clip import ClipFrame, ClipFrames, Source, Span
-from protoformer.video.types import DEFAULT_FPS, ImageArray
+from protoformer.stabilization.result import (
+    CameraPath,
+    StabilizationResult,
+    StabilizedFrame,
+    StoredFields,
+    mean_acceleration,
+)
+from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.types import DEFAULT_FPS, VideoFrame, to_uint8_array
 from protoformer.viz.text import SummaryRepr, predictor_summary
 
 Crop = str | float
@@ -168,7 +174,7 @@ class StabilizationPredictor(SummaryRepr):
 
     def frames(
         self, source: Source, result: StabilizationResult, fps: float | Fraction = DEFAULT_FPS
-    ) -> Iterator[tuple[Fraction, ImageArray, ImageArray]]:
+    ) -> Iterator[StabilizedFrame]:
         """Render the stabilized frames.
 
         Args:
@@ -177,7 +183,7 @@ class StabilizationPredictor(SummaryRepr):
             fps: Frame rate of images, as for `stabilize`.
 
         Yields:
-            Time in seconds, input image and stabilized image, uint8 H x W x 3 each.
+            Each frame before and after.
 
         Raises:
             InputError: If the source has fewer frames than before.
@@ -190,8 +196,8 @@ class StabilizationPredictor(SummaryRepr):
                 raise InputError(
                     f"the clip has {index} frames, but had {count} when it was analyzed; do not change it in between."
                 )
-            image = _to_image(frame)
-            yield frame.time, image, render_stabilized(image, result.view(index), result.border)
+            image = to_uint8_array(frame.image)
+            yield StabilizedFrame(frame.time, image, render_stabilized(image, result.view(index), result.border))
 
     def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
         """Write the weights atomically to a .safetensors file that `load` reads.
@@ -207,7 +213,7 @@ class StabilizationPredictor(SummaryRepr):
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("stabilize", self.network, self.trained, self.device)
 
-    def _analyze(self, frames: Iterator[ClipFrame], name: str, half: bool, delay: int | None) -> ClipAnalysis:
+    def _analyze(self, frames: Iterator[VideoFrame], name: str, half: bool, delay: int | None) -> ClipAnalysis:
         first = next(frames, None)
         if first is None:
             raise InputError(f"{name} has no frame in this span; choose another.")
@@ -296,7 +302,7 @@ def _accumulate_paths(shots: list[tuple[Motion, ...]] | list[list[Motion]]) -> C
 
 def _iter_frames(
     clip: ClipFrames, timestamps: list[tuple[Fraction, int]], progress: ProgressCallback | None
-) -> Iterator[ClipFrame]:
+) -> Iterator[VideoFrame]:
     """Yield the frames of a clip and append the time and number of each to `timestamps`."""
     num_frames = (clip.video and clip.video.info.num_frames) or 0
     for frame in clip:
@@ -306,14 +312,9 @@ def _iter_frames(
             progress(len(timestamps), max(num_frames, len(timestamps)))
 
 
-def _prepend(first: ClipFrame, rest: Iterator[ClipFrame]) -> Iterator[ClipFrame]:
+def _prepend(first: VideoFrame, rest: Iterator[VideoFrame]) -> Iterator[VideoFrame]:
     yield first
     yield from rest
-
-
-def _to_image(frame: ClipFrame) -> ImageArray:
-    pixels = frame.pixels if frame.pixels.dtype == torch.uint8 else (255 * frame.pixels).round().byte()
-    return np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
 
 
 def _packaged_flow() -> FlowNetwork:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from threading import Lock
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,24 @@ from protoformer.errors import InputError
 from protoformer.io.files import system_reason
 from protoformer.stabilization.planner import Corrections
 from protoformer.stabilization.rendering import Field, View
+from protoformer.video.types import ImageArray
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_training
 
 CameraPath = npt.NDArray[np.float64]
+
+
+class StabilizedFrame(NamedTuple):
+    """One frame before and after stabilization.
+
+    Attributes:
+        time: Timestamp, seconds, exact.
+        frame: The input frame, uint8 H x W x 3.
+        stabilized: The stabilized frame, uint8 H x W x 3.
+    """
+
+    time: Fraction
+    frame: ImageArray
+    stabilized: ImageArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -111,7 +111,7 @@ class TrackingPredictor(SummaryRepr):
         outputs: list[tuple[TrackedBox, ...]] = []
         timestamps: list[tuple[Fraction, int]] = []
         method = partial(self.tracker, precision=precision)
-        for frame, targets, _ in track_targets(clip, lambda frame: frame.pixels, boxes, method, clip.name):
+        for frame, targets, _ in track_targets(clip, boxes, method, clip.name):
             outputs.append(targets)
             timestamps.append((frame.time, frame.number))
             if progress:

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from protoformer.errors import InputError
 from protoformer.io.image_input import ImageLike
 from protoformer.io.memory import trim_memory
 from protoformer.tracking.result import Boxes, TrackedBox, check_boxes, parse_boxes
-from protoformer.video.types import ImageArray, Video
+from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
 
 
@@ -23,7 +23,6 @@ class TargetTracker(Protocol):
 
 TrackMethod = Callable[[ImageLike, Boxes], TargetTracker]
 """Initializes a tracker with the first frame and the boxes in it."""
-Frame = TypeVar("Frame")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,14 +30,14 @@ class TrackFrame(SummaryRepr):
     """One frame of a clip and the state of the targets in it.
 
     Attributes:
-        image: uint8 H x W x 3; the caller may modify it.
+        frame: The frame, uint8 H x W x 3; the caller may modify it.
         number: Frame number, from 0 in the whole clip.
         time: Timestamp, seconds, exact.
         targets: State of each target.
         seconds: Run time of the tracker on this frame, without decoding.
     """
 
-    image: ImageArray
+    frame: ImageArray
     number: int
     time: Fraction
     targets: tuple[TrackedBox, ...]
@@ -48,7 +47,7 @@ class TrackFrame(SummaryRepr):
         lost = sum(target.lost for target in self.targets)
         return (
             format_time(self.number, self.time),
-            format_size(*self.image.shape[:2]),
+            format_size(*self.frame.shape[:2]),
             f"{format_count(len(self.targets), 'target')}, {lost} lost",
         )
 
@@ -79,18 +78,17 @@ def track_frames(
     """
     checked = check_boxes(boxes, video.info.size)
     frames, name = trim_memory(video.frames(start, end, frame_step)), str(video.info.paths[0])
-    for frame, targets, seconds in track_targets(frames, lambda frame: frame.image, checked, method, name):
+    for frame, targets, seconds in track_targets(frames, checked, method, name):
         yield TrackFrame(frame.image, frame.number, frame.time, targets, seconds)
 
 
 def track_targets(
-    frames: Iterable[Frame], image_of: Callable[[Frame], ImageLike], boxes: Boxes, method: TrackMethod, name: str
-) -> Iterator[tuple[Frame, tuple[TrackedBox, ...], float]]:
-    """Track targets through any sequence of frames.
+    frames: Iterable[VideoFrame], boxes: Boxes, method: TrackMethod, name: str
+) -> Iterator[tuple[VideoFrame, tuple[TrackedBox, ...], float]]:
+    """Track targets through a sequence of frames.
 
     Args:
-        frames: Frames of any type.
-        image_of: Returns the image of a frame.
+        frames: Frames in order.
         boxes: Boxes in the first frame, (x, y, w, h) in pixels.
         method: Tracker to run.
         name: Name of the clip in error messages.
@@ -106,10 +104,10 @@ def track_targets(
     for frame in frames:
         start_time = time.perf_counter()
         if tracker is None:
-            tracker = method(image_of(frame), boxes)
+            tracker = method(frame.image, boxes)
             targets = tuple(TrackedBox(box, 1.0, False) for box in parse_boxes(boxes))
         else:
-            targets = tracker.update(image_of(frame))
+            targets = tracker.update(frame.image)
         num_frames += 1
         yield frame, targets, time.perf_counter() - start_time
     if num_frames < 2:

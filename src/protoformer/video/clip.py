@@ -1,4 +1,4 @@
-"""Frames of a clip as tensors, from a file, an open video or frames in memory."""
+"""Selected frames of a clip, from a file, an open video or frames in memory."""
 
 import math
 import os
@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-import torch
-from torch import Tensor
-
 from protoformer.errors import InputError
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.io.memory import trim_memory
 from protoformer.video.reader import open_video
-from protoformer.video.types import DEFAULT_FPS, Video, exact_fps
+from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, exact_fps
 
 Source = str | os.PathLike[str] | Video | Iterable[ImageLike]
 """A source of `open_video`, an open `Video`, or frames in any form that `as_frame` accepts."""
@@ -41,26 +38,6 @@ class Span:
     def __post_init__(self) -> None:
         if self.frame_step < 1:
             raise InputError(f"one frame in {self.frame_step} cannot be taken; give a whole number of 1 or more.")
-
-
-@dataclass(frozen=True, eq=False)
-class ClipFrame:
-    """One frame of a clip.
-
-    Attributes:
-        pixels: 3 x H x W RGB, uint8 or float in [0, 1].
-        number: Index in the whole clip, from 0.
-        time: Time since the first frame of the whole clip, in seconds.
-    """
-
-    pixels: Tensor
-    number: int
-    time: Fraction
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
-        return self.pixels.shape[1], self.pixels.shape[2]
 
 
 class ClipFrames:
@@ -91,13 +68,12 @@ class ClipFrames:
         """The name of the clip in error messages."""
         return "the clip" if self.video is None else str(self.video.info.paths[0])
 
-    def __iter__(self) -> Iterator[ClipFrame]:
+    def __iter__(self) -> Iterator[VideoFrame]:
         return trim_memory(self._iterate_images() if self.video is None else self.read(self.video, self.span.start))
 
-    def read(self, video: Video, start: float | Fraction | None) -> Iterator[ClipFrame]:
+    def read(self, video: Video, start: float | Fraction | None) -> Iterator[VideoFrame]:
         """Read the frames of an open video from `start` (seconds) to the end of the span."""
-        for frame in video.frames(start, self.span.end, self.span.frame_step):
-            yield ClipFrame(torch.from_numpy(frame.image).permute(2, 0, 1), frame.number, frame.time)
+        return video.frames(start, self.span.end, self.span.frame_step)
 
     def instants(self, video: Video, max_count: int, together: int = 1) -> list[float]:
         """Choose times at which to sample the span.
@@ -121,7 +97,7 @@ class ClipFrames:
         starts = [(2 * index + 1) * num_positions // (2 * count) for index in range(count)]
         return [first + max(0.0, start * self.span.frame_step - EARLY) / fps for start in starts]
 
-    def _iterate_images(self) -> Iterator[ClipFrame]:
+    def _iterate_images(self) -> Iterator[VideoFrame]:
         fps, size = exact_fps(self.span.fps, self.name), None
         start, end = self.span.start or 0, self.span.end
         count = 0
@@ -136,7 +112,7 @@ class ClipFrames:
                 continue
             pixels = as_frame(image, f"frame {number}").cpu()
             # A copy, because the source may reuse the memory for its next frame.
-            frame = ClipFrame(pixels.clone(), number, time)
+            frame = VideoFrame(pixels.clone().permute(1, 2, 0).numpy(), number, time)
             if size is not None and frame.size != size:
                 raise InputError(
                     f"frame {number} is {frame.size[1]}x{frame.size[0]} where those before it are {size[1]}x{size[0]}; "

@@ -11,11 +11,15 @@ from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ImageArray = npt.NDArray[np.uint8]
 """uint8 HxWx3 RGB."""
@@ -29,18 +33,38 @@ LONGEST_SECONDS = 1_000_000
 
 @dataclass(frozen=True, eq=False)
 class VideoFrame:
-    """One decoded frame of a video.
+    """One frame of a video, from a file or from memory.
 
     Attributes:
-        image: uint8 HxWx3 RGB, upright, square pixels. The caller may modify it.
+        image: uint8 HxWx3 RGB, upright, square pixels; float32 in [0, 1] only if the frames are floats in memory. The
+            caller may modify it.
         number: Index in the whole video, counted from 0 independently of where reading started. Damaged frames that
             are skipped keep their numbers.
         time: Exact time since the first frame of the video, in seconds; strictly increasing.
     """
 
-    image: ImageArray
+    image: npt.NDArray[Any]
     number: int
     time: Fraction
+
+    @property
+    def pixels(self) -> "Tensor":
+        """The image as a 3xHxW tensor that shares its memory."""
+        from torch import from_numpy  # not needed to read and write videos
+
+        return from_numpy(self.image).permute(2, 0, 1)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        return self.image.shape[0], self.image.shape[1]
+
+
+def to_uint8_array(image: npt.NDArray[Any]) -> ImageArray:
+    """Convert the image of a frame to contiguous uint8, without a copy if it is that already."""
+    if image.dtype != np.uint8:
+        image = np.rint(255 * image).astype(np.uint8)
+    return np.ascontiguousarray(image)
 
 
 @dataclass(frozen=True)

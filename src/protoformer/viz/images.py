@@ -2,6 +2,7 @@
 
 import colorsys
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +73,14 @@ def draw_assignment(
     return to_uint8(resize(torch.where(edge, mixed * 0.4, mixed)[None], size)[0])
 
 
-def frame_pixels(image: Tensor | None) -> Pixels:
-    """Convert a frame, 3 x H x W, uint8 or float in [0, 1], to a writable uint8 H x W x 3.
+def frame_pixels(image: npt.NDArray[Any] | None) -> Pixels:
+    """Copy the image of a frame, H x W x 3, uint8 or float in [0, 1], to a writable uint8 array.
 
     Raises:
         ValueError: There is no frame.
     """
     if image is None:
-        raise ValueError("the step has no frame")
-    if image.is_floating_point():
-        return np.ascontiguousarray(to_uint8(image))
-    return np.array(image.permute(1, 2, 0).numpy(), order="C", copy=True)
+        raise ValueError("the result has no frame")
+    if image.dtype != np.uint8:
+        image = np.rint(255 * image.clip(0, 1))
+    return np.array(image, np.uint8, order="C", copy=True)

@@ -35,34 +35,22 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def parse_credentials(text: str, source: str) -> Credentials:
-    """Split `user:password` at the first colon.
-
-    Args:
-        text: User and password.
-        source: Origin of the text for the error message, which does not contain the text itself.
-
-    Raises:
-        InputError: If a part is missing.
-    """
+def _parse_credentials(text: str, source: str) -> Credentials:
+    """Split `user:password` at the first colon; error messages name its source but do not contain it."""
     user, colon, password = text.partition(":")
     if not colon or not user.strip() or not password or any(ord(letter) < 32 for letter in text):
         raise InputError(f"{source} must be one line of user:password, and neither may be empty.")
     return Credentials(user.strip(), password)
 
 
-def read_credentials(path: Path) -> Credentials:
-    """Read `user:password` from the first line of a file.
-
-    Raises:
-        InputError: If the file cannot be read or has another format.
-    """
+def _read_credentials(path: Path) -> Credentials:
+    """Read `user:password` from the first line of a file."""
     try:
         with path.open(encoding="utf-8") as file:
             line = file.readline(4096)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--auth-file {path} cannot be read: {error}.") from None
-    return parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
+    return _parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
 
 
 def choose_credentials(
@@ -87,9 +75,9 @@ def choose_credentials(
             "--auth (or PROTOFORMER_AUTH), --auth-file and --no-auth exclude each other; give one of them."
         )
     if auth is not None:
-        return parse_credentials(auth, "--auth (or PROTOFORMER_AUTH)")
+        return _parse_credentials(auth, "--auth (or PROTOFORMER_AUTH)")
     if auth_file is not None:
-        return read_credentials(auth_file)
+        return _read_credentials(auth_file)
     if no_auth:
         return None
     options = [f"--host {host}"] if not is_loopback(host) else []

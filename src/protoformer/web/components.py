@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -49,37 +50,47 @@ def prepare_gradio(served: Path) -> Any:
     return require_gradio()
 
 
-def image_box(label: str, elem_id: str) -> Any:
-    """Create an upload box for an image; its value is a `Path` or None."""
-    box = require_gradio().Image(
-        label=label, type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id=elem_id
-    )
-    box.preprocess = _upload_path
-    return box
+def read_asset(name: str) -> str:
+    """Read a file of the folder `assets`: style sheets, scripts and templates of the page."""
+    return (files("protoformer.web") / "assets" / name).read_text(encoding="utf-8")
 
 
-def clip_box(elem_id: str) -> Any:
-    """Create an upload box for a clip; its value is a `Path` or None."""
-    box = require_gradio().Video(label="Clip", sources=["upload"], elem_id=elem_id, elem_classes="pf-clip", height=260)
-    box.preprocess = _upload_path
-    return box
+def image_boxes(labels: dict[str, str], examples: Iterable[Example]) -> list[Any]:
+    """Create upload boxes for images, side by side, and example buttons; their values are a `Path` or None.
 
-
-def _upload_path(payload: Any) -> Path | None:
-    """Return an upload as it is: gradio would decode and re-encode it before any limit is checked."""
-    return None if payload is None else Path(payload.path)
-
-
-def example_buttons(examples: Iterable[Example], boxes: list[Any]) -> None:
-    """Create a button for each example that puts its files into upload boxes."""
+    Args:
+        labels: Label of each box, by element id.
+        examples: Examples with as many images as there are boxes.
+    """
     gr = require_gradio()
+    with gr.Row():
+        boxes = [
+            gr.Image(label=text, type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id=name)
+            for name, text in labels.items()
+        ]
+    return _with_examples(boxes, examples)
+
+
+def clip_box(elem_id: str, example: Example) -> Any:
+    """Create an upload box for a clip and an example button; its value is a `Path` or None."""
+    box = require_gradio().Video(label="Clip", sources=["upload"], elem_id=elem_id, elem_classes="pf-clip", height=260)
+    return _with_examples([box], [example])[0]
+
+
+def _with_examples(boxes: list[Any], examples: Iterable[Example]) -> list[Any]:
+    """Create a button for each example that puts its files into upload boxes; return the boxes."""
+    gr = require_gradio()
+    for box in boxes:
+        # gradio would decode and re-encode an upload before any limit is checked.
+        box.preprocess = lambda payload: None if payload is None else Path(payload.path)
     with gr.Row(elem_classes="pf-row"):
         gr.HTML("<span>Examples:</span>")
         for example in examples:
-            paths = tuple(map(str, example.paths))
-            value = paths if len(boxes) > 1 else paths[0]
+            paths = [str(path) for path in example.paths]
             button = gr.Button(example.name, size="sm", min_width=90)
+            value = paths if len(paths) > 1 else paths[0]
             button.click(lambda value=value: value, None, boxes, api_visibility="private")
+    return boxes
 
 
 def prototype_figure(prototypes: Prototypes, image: Tensor, input_size: tuple[int, int] | None = None) -> str:
@@ -128,7 +139,15 @@ class ResultPanel:
             api_visibility="private",
         )
 
-    def connect(self, button: Any, name: str, compute: Callable[..., JobOutput], inputs: list[Any]) -> None:
+    def connect(
+        self,
+        button: Any,
+        name: str,
+        compute: Callable[..., JobOutput],
+        inputs: list[Any],
+        missing: str,
+        num_uploads: int = 1,
+    ) -> None:
         """Run a computation when a button is pressed.
 
         Args:
@@ -136,11 +155,15 @@ class ResultPanel:
             name: Name of the event.
             compute: Function of a `Job` and the values of the inputs.
             inputs: Input components.
+            missing: Error message without enough uploads.
+            num_uploads: Minimum number of uploads.
         """
         gr = require_gradio()
 
         def run(progress: Any = gr.Progress(), *values: Any) -> tuple[Any, ...]:  # noqa: B008
             *given, previous = values
+            if sum(isinstance(value, Path) for value in given) < num_uploads:
+                return self._failed(previous, missing)
             return self._run(compute, given, previous, lambda fraction, text: progress(fraction, desc=text))
 
         button.click(
@@ -169,8 +192,7 @@ class ResultPanel:
         except Exception as error:
             results.delete(folder)
             uploads = [value for value in values if isinstance(value, Path)]
-            unchanged = (require_gradio().skip() for _ in self._outputs[2:])
-            return previous, message_html(error_message(error, uploads)), *unchanged
+            return self._failed(previous, error_message(error, uploads))
         results.finish(folder)
         results.delete(previous)
         update = require_gradio().update
@@ -185,6 +207,9 @@ class ResultPanel:
             output.prototypes,
             *(_file_update(output.downloads.get(suffix)) for suffix in self._suffixes),
         )
+
+    def _failed(self, previous: Path | None, message: str) -> tuple[Any, ...]:
+        return previous, message_html(message), *(require_gradio().skip() for _ in self._outputs[2:])
 
     def _select_view(self, number: int, folder: Path | None) -> tuple[Any, Any]:
         """Return the view of a frame, counted from 1, and a message."""
@@ -202,76 +227,6 @@ class ResultPanel:
 def _file_update(path: Path | None) -> Any:
     """Show a file in a component; hide the component without a file."""
     return require_gradio().update(visible=path is not None, value=None if path is None else str(path))
-
-
-EMPTY_STYLE = """
-.empty { opacity: .75; border: 1px dashed var(--border-color-primary); border-radius: 6px;
-  padding: 2.2rem 1rem; text-align: center; margin: 0 }
-"""
-_VIEWER_TEMPLATE = """
-<div class="viewer">${value && value.image ? `
-  <div class="pictures">
-    <figure><div class="stage"><img class="first" alt="input image" src="${value.image}"
-      ><span class="mark"></span></div><figcaption>${image_caption}</figcaption></figure>
-    <figure><div class="stage"><img class="${kind}" alt="${kind} in colors" src="${value[kind]}"
-      ><span class="mark"></span></div><figcaption>${caption}</figcaption></figure>
-    <figure class="legend"><img alt="color legend" src="${legend}"><figcaption>LEGEND_CAPTION</figcaption></figure>
-  </div>
-  <p class="readout" aria-live="off">${hint}</p>` : `
-  <p class="empty">No result yet. Choose an input or an example, then press the button.</p>`}
-</div>
-"""
-_VIEWER_STYLE = """
-.pictures { display: grid; grid-template-columns: 1fr 1fr 84px; gap: 14px; align-items: start }
-figure { margin: 0; min-width: 0 }
-.stage { position: relative; cursor: crosshair }
-.stage img { display: block; width: 100%; height: auto; max-height: none; border-radius: 4px; margin: 0 }
-.legend img { display: block; width: 84px; height: auto; border-radius: 42px; margin: 0 }
-figcaption { padding-top: 4px; font-size: .86rem; opacity: .75 }
-.legend figcaption { text-align: center }
-.mark { position: absolute; width: 13px; height: 13px; margin: -7px 0 0 -7px; border: 2px solid #fff;
-  border-radius: 50%; box-shadow: 0 0 0 1.5px #000, inset 0 0 0 1px #000; pointer-events: none; display: none }
-.readout { margin: 10px 0 0; font-family: var(--font-mono); font-variant-numeric: tabular-nums; min-height: 1.5em;
-  white-space: pre-wrap }
-@media (max-width: 720px) { .pictures { grid-template-columns: 1fr } .legend { width: 84px } }
-"""
-_VIEWER_SCRIPT = """
-let arrays = null;
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-const unpack = UNPACK;
-const describe = DESCRIBE;
-const read = () => {
-  const value = props.value;
-  arrays = value && value.image ? { ...unpack(value), confidence: bytes(value.confidence) } : null;
-};
-const clear = () => {
-  element.querySelectorAll('.mark').forEach((mark) => { mark.style.display = 'none'; });
-  const line = element.querySelector('.readout');
-  if (line) line.textContent = props.hint;
-};
-const show = (event) => {
-  const stage = event.target.closest ? event.target.closest('.stage') : null;
-  if (!stage || !arrays) { clear(); return; }
-  const value = props.value, box = stage.getBoundingClientRect();
-  const x = (event.clientX - box.left) / box.width, y = (event.clientY - box.top) / box.height;
-  const index = (fraction, length, cells) =>
-    Math.min(cells - 1, Math.max(0, Math.floor(Math.floor(fraction * length) / value.step)));
-  const column = index(x, value.width, value.columns), row = index(y, value.height, value.rows);
-  const cell = row * value.columns + column;
-  element.querySelectorAll('.mark').forEach((mark) => {
-    mark.style.display = 'block';
-    mark.style.left = `${x * 100}%`;
-    mark.style.top = `${y * 100}%`;
-  });
-  element.querySelector('.readout').textContent =
-    `pixel (${column * value.step}, ${row * value.step})  ${describe(value, arrays, cell)}  ` +
-    `confidence ${(arrays.confidence[cell] / 255).toFixed(2)}`;
-};
-element.addEventListener('mousemove', show);
-element.addEventListener('mouseleave', clear);
-watch('value', read);
-read();
-"""
 
 
 def pixel_viewer(
@@ -292,9 +247,9 @@ def pixel_viewer(
     """
     return require_gradio().HTML(
         value=None,
-        html_template=_VIEWER_TEMPLATE.replace("LEGEND_CAPTION", legend_caption),
-        css_template=_VIEWER_STYLE + EMPTY_STYLE,
-        js_on_load=_VIEWER_SCRIPT.replace("UNPACK", unpack).replace("DESCRIBE", describe),
+        html_template=read_asset("pixel_viewer.html").replace("LEGEND_CAPTION", legend_caption),
+        css_template=read_asset("pixel_viewer.css"),
+        js_on_load=read_asset("pixel_viewer.js").replace("UNPACK", unpack).replace("DESCRIBE", describe),
         elem_id=f"{kind}-viewer",
         kind=kind,
         legend=png_data_uri(legend),

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -53,7 +54,7 @@ def main() -> None:
         report = {"error": f"{path} takes more memory to decode than this page allows; make it smaller."}
     except OSError as error:
         report = {"error": f"{path} could not be decoded ({error.strerror}); try again later."}
-    text = json.dumps(report).encode()
+    text = json.dumps(report, default=str).encode()  # fractions and paths become strings
     output.write(text + len(text).to_bytes(8, "big"))
     output.flush()
 
@@ -107,30 +108,15 @@ def _decode_image(limits: Limits, path: Path, _: dict[str, Any], output: BinaryI
 def _decode_clip(limits: Limits, path: Path, request: dict[str, Any], output: BinaryIO) -> dict[str, Any]:
     """Write the uint8 frames of a clip, or only the first one."""
     video = _open_clip(limits, path)
-    numbers: list[int] = []
-    times: list[str] = []
+    timestamps: list[tuple[int, Fraction]] = []
     for frame in video.frames():
-        limits.check_frames(len(numbers) + 1, path)
+        limits.check_frames(len(timestamps) + 1, path)
         output.write(frame.image.data)
-        numbers.append(frame.number)
-        times.append(str(frame.time))
+        timestamps.append((frame.number, frame.time))
         if request["first_only"]:
             break
-    info = video.info
-    return {
-        "size": info.size,
-        "fps": str(info.fps),
-        "time_base": str(info.time_base),
-        "start": str(info.start),
-        "num_frames": info.num_frames,
-        "duration": None if info.duration is None else str(info.duration),
-        "has_audio": info.has_audio,
-        "codec": info.codec,
-        "numbers": numbers,
-        "times": times,
-        "skipped": video.skipped,
-        "truncated": video.truncated,
-    }
+    state = {"timestamps": timestamps, "skipped": video.skipped, "truncated": video.truncated}
+    return asdict(video.info) | state
 
 
 def _write_clip(limits: Limits, path: Path, request: dict[str, Any], _: BinaryIO) -> dict[str, Any]:

@@ -297,9 +297,7 @@ def _read_report(spool: IO[bytes]) -> Report | None:
 
 def _make_clip(limits: Limits, path: Path, spool: IO[bytes], report: Report) -> DecodedClip:
     height, width = (int(side) for side in report["size"])
-    timestamps = [
-        (int(number), Fraction(str(time))) for number, time in zip(report["numbers"], report["times"], strict=True)
-    ]
+    timestamps = [(int(number), Fraction(str(time))) for number, time in report["timestamps"]]
     num_bytes = prod((len(timestamps), height, width, 3))
     if not 0 < height * width <= limits.max_pixels or not 0 < len(timestamps) <= limits.max_frames:
         raise _crash_error(path)

@@ -1,15 +1,14 @@
 """Tab for depth of an image or a clip."""
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from protoformer.depth.camera import describe_camera
 from protoformer.depth.drawing import depth_viewer_data, draw_depth_frame
 from protoformer.depth.predictor import DepthPredictor
-from protoformer.depth.result import RANGES, DepthRange
+from protoformer.depth.result import RANGES
 from protoformer.depth.video import DepthFrame
-from protoformer.errors import InputError
 from protoformer.geometry.resizing import limited_size, shrink
 from protoformer.io.image_input import as_image, to_float
 from protoformer.video.types import ImageArray
@@ -18,8 +17,7 @@ from protoformer.viz.images import to_uint8
 from protoformer.web.components import (
     ResultPanel,
     clip_box,
-    example_buttons,
-    image_box,
+    image_boxes,
     pixel_viewer,
     prototype_figure,
     require_gradio,
@@ -28,25 +26,24 @@ from protoformer.web.job import CLIP_CELLS, Job, JobOutput, message_html
 from protoformer.web.results import load_view
 from protoformer.web.site import Site
 
+ANY_SCENE = "any"
 
-@dataclass(frozen=True)
-class DepthOptions:
-    """Options of the depth tab.
 
-    Attributes:
-        fov: Horizontal field of view, degrees; None: estimated.
-        range: Range of depth; None: that of the network.
+def depth_image(
+    predictor: DepthPredictor, job: Job, path: Path, fov: float | None = None, scene: str = ANY_SCENE
+) -> JobOutput:
+    """Compute the depth of an image; write depth.png (16 bits, millimeters), depth.npy and depth.ply.
+
+    Args:
+        predictor: The depth predictor.
+        job: The computation.
+        path: The uploaded image.
+        fov: Horizontal field of view, degrees; 0 or None if unknown.
+        scene: Key of `RANGES`, or `ANY_SCENE`.
     """
-
-    fov: float | None = None
-    range: DepthRange = None
-
-
-def depth_image(predictor: DepthPredictor, job: Job, path: Path, options: DepthOptions) -> JobOutput:
-    """Compute the depth of an image; write depth.png (16 bits, millimeters), depth.npy and depth.ply."""
     decoded = job.decode_image(path)
     result = predictor.depth(
-        decoded, fov=options.fov, range=options.range, return_prototypes=True, progress=job.progress("step")
+        decoded, **_camera_options(fov, scene), return_prototypes=True, progress=job.progress("step")
     )
     image = as_image(decoded)[0]
     downloads = {suffix: job.folder / f"depth{suffix}" for suffix in (".png", ".npy", ".ply")}
@@ -64,11 +61,13 @@ def depth_image(predictor: DepthPredictor, job: Job, path: Path, options: DepthO
     )
 
 
-def depth_clip(predictor: DepthPredictor, job: Job, path: Path, options: DepthOptions) -> JobOutput:
-    """Compute the depth of every frame of a clip; write depth.mp4 and the views of all frames."""
+def depth_clip(
+    predictor: DepthPredictor, job: Job, path: Path, fov: float | None = None, scene: str = ANY_SCENE
+) -> JobOutput:
+    """Compute the depth of every frame of a clip, with options as for images; write depth.mp4 and all views."""
     camera = ""
     with job.decode_clip(path) as clip:
-        video = predictor.depth_video(clip, fov=options.fov, range=options.range)
+        video = predictor.depth_video(clip, **_camera_options(fov, scene))
         colors = video.typical_range(job.progress("sampling frame", end=0))
 
         def save_frame(frame: DepthFrame, image: ImageArray | None) -> None:
@@ -91,11 +90,14 @@ def depth_clip(predictor: DepthPredictor, job: Job, path: Path, options: DepthOp
     )
 
 
+def _camera_options(fov: float | None, scene: str) -> dict[str, Any]:
+    return {"fov": fov or None, "range": None if scene == ANY_SCENE else scene}
+
+
 UNTRAINED = (
     "The depth model was not trained: its weights are random, so depth and prototypes are meaningless. Start the page "
     "with --depth-model and a file of trained weights."
 )
-ANY_RANGE = "any"
 DOWNLOADS = {
     ".png": "Download .png (16 bits, mm)",
     ".npy": "Download .npy",
@@ -110,54 +112,31 @@ DESCRIBE = """(value, arrays, cell) => {
 }"""
 
 
-class DepthTab:
-    """Depth: upload boxes, camera options and results."""
-
-    def __init__(self, site: Site) -> None:
-        self.site, self.predictor = site, site.depth
-        self.image = site.example_images("A room", "room", 1, count=1)
-        self.clip = site.example_clip("A walk in a room", "room", 1)
-
-    def build(self) -> None:
-        """Create the components."""
-        gr = require_gradio()
-        if not self.predictor.trained:
-            gr.HTML(message_html(UNTRAINED, "warning"), elem_id="depth-untrained")
-        with gr.Tabs():
-            with gr.Tab("Image", id="depth-of-image"):
-                image = image_box("Image", "depth-image")
-                example_buttons([self.image], [image])
-                compute_image = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-image")
-            with gr.Tab("Clip", id="depth-of-clip"):
-                clip = clip_box("depth-clip")
-                example_buttons([self.clip], [clip])
-                compute_clip = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-clip")
-        with gr.Row():
-            fov = gr.Number(value=0, label="Horizontal field of view, degrees (0: unknown)", elem_id="depth-fov")
-            bounds = gr.Radio([ANY_RANGE, *RANGES], value=ANY_RANGE, label="Depth range", elem_id="depth-range")
-        viewer = pixel_viewer(
-            "depth",
-            depth_legend(84, 16),
-            image_caption="Image",
-            caption="Depth: near is light and warm, far is dark and cool",
-            legend_caption="${value.near.toPrecision(3)} to ${value.far.toPrecision(3)} m",
-            unpack=UNPACK,
-            describe=DESCRIBE,
-        )
-        panel = ResultPanel(self.site, "depth", DOWNLOADS, viewer)
-        panel.connect(compute_image, "depth_image", self._compute_image, [image, fov, bounds])
-        panel.connect(compute_clip, "depth_clip", self._compute_clip, [clip, fov, bounds])
-
-    def _compute_image(self, job: Job, path: Path | None, fov: float | None, bounds: str) -> JobOutput:
-        if path is None:
-            raise InputError("choose an image first.")
-        return depth_image(self.predictor, job, path, _options(fov, bounds))
-
-    def _compute_clip(self, job: Job, path: Path | None, fov: float | None, bounds: str) -> JobOutput:
-        if path is None:
-            raise InputError("choose a clip first.")
-        return depth_clip(self.predictor, job, path, _options(fov, bounds))
-
-
-def _options(fov: float | None, bounds: str) -> DepthOptions:
-    return DepthOptions(fov or None, None if bounds == ANY_RANGE else bounds)
+def build_depth_tab(site: Site) -> None:
+    """Create the components of the tab."""
+    gr = require_gradio()
+    if not site.depth.trained:
+        gr.HTML(message_html(UNTRAINED, "warning"), elem_id="depth-untrained")
+    with gr.Tabs():
+        with gr.Tab("Image", id="depth-of-image"):
+            images = image_boxes({"depth-image": "Image"}, [site.example_images("A room", "room", 1, count=1)])
+            compute_image = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-image")
+        with gr.Tab("Clip", id="depth-of-clip"):
+            clip = clip_box("depth-clip", site.example_clip("A walk in a room", "room", 1))
+            compute_clip = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-clip")
+    with gr.Row():
+        fov = gr.Number(value=0, label="Horizontal field of view, degrees (0: unknown)", elem_id="depth-fov")
+        scene = gr.Radio([ANY_SCENE, *RANGES], value=ANY_SCENE, label="Scene", elem_id="depth-scene")
+    viewer = pixel_viewer(
+        "depth",
+        depth_legend(84, 16),
+        image_caption="Image",
+        caption="Depth: near is light and warm, far is dark and cool",
+        legend_caption="${value.near.toPrecision(3)} to ${value.far.toPrecision(3)} m",
+        unpack=UNPACK,
+        describe=DESCRIBE,
+    )
+    panel = ResultPanel(site, "depth", DOWNLOADS, viewer)
+    depth_of_image, depth_of_clip = partial(depth_image, site.depth), partial(depth_clip, site.depth)
+    panel.connect(compute_image, "depth_image", depth_of_image, [*images, fov, scene], "Choose an image first.")
+    panel.connect(compute_clip, "depth_clip", depth_of_clip, [clip, fov, scene], "Choose a clip first.")

@@ -1,18 +1,18 @@
 """Tab for the prototypes of one image, two images or a clip."""
 
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from protoformer.depth.predictor import DepthPredictor
-from protoformer.errors import InputError
 from protoformer.explain.drawing import draw_prototype_frame
 from protoformer.explain.page import save_explanation
 from protoformer.explain.video import PrototypeFrame, TrackingRate, describe_tracking_rate
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.video.types import ImageArray
-from protoformer.web.components import ResultPanel, clip_box, example_buttons, image_box, require_gradio
+from protoformer.web.components import ResultPanel, clip_box, image_boxes, require_gradio
 from protoformer.web.job import Job, JobOutput, message_html
-from protoformer.web.site import Site
+from protoformer.web.site import OBJECTS_SCENE, Site
 
 FRAME_HEIGHT = 900
 """Height of the embedded page, pixels."""
@@ -65,52 +65,33 @@ def explain_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
 
 
 UNTRAINED = (
-    "The {models} was not trained: the prototypes are those of random weights. Start the page with --model or "
+    "The weights of {models} are random, so the prototypes are meaningless. Start the page with --model or "
     "--depth-model and a file of trained weights."
 )
-MODELS = {"flow": "flow model", "depth": "depth model"}
+MODELS = ["flow", "depth"]
+"""Models with prototypes, by their names in `Site`."""
 DOWNLOADS = {".html": "Download .html", ".json": "Download .json", ".mp4": "Download .mp4"}
 
 
-class ExplainTab:
-    """Prototypes: upload boxes and results."""
+def build_explain_tab(site: Site) -> None:
+    """Create the components of the tab."""
+    gr = require_gradio()
+    untrained = [f"the {name} model" for name in MODELS if not getattr(site, name).trained]
+    if untrained:
+        gr.HTML(message_html(UNTRAINED.format(models=" and ".join(untrained)), "warning"), elem_id="explain-untrained")
+    with gr.Tabs():
+        with gr.Tab("Images", id="explain-of-images"):
+            labels = {"explain-first": "Image", "explain-second": "Second image (optional)"}
+            images = image_boxes(labels, [site.example_images(*OBJECTS_SCENE)])
+            model = gr.Radio(MODELS, value="flow", label="Model", elem_id="explain-model")
+            explain_image = gr.Button("Explain", variant="primary", elem_id="explain-compute-images")
+        with gr.Tab("Clip", id="explain-of-clip"):
+            clip = clip_box("explain-clip", site.example_clip(*OBJECTS_SCENE))
+            explain_video = gr.Button("Explain", variant="primary", elem_id="explain-compute-clip")
+    panel = ResultPanel(site, "explain", DOWNLOADS)
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.predictors: dict[str, FlowPredictor | DepthPredictor] = {"flow": site.flow, "depth": site.depth}
-        self.pair = site.example_images("Flying objects", "objects", 3)
-        self.clip = site.example_clip("Flying objects", "objects", 3)
+    def explain_uploads(job: Job, first: Path | None, second: Path | None, model: str) -> JobOutput:
+        return explain_images(getattr(site, model), job, [path for path in (first, second) if path])
 
-    def build(self) -> None:
-        """Create the components."""
-        gr = require_gradio()
-        untrained = [MODELS[name] for name, predictor in self.predictors.items() if not predictor.trained]
-        if untrained:
-            text = UNTRAINED.format(models=" and the ".join(untrained))
-            gr.HTML(message_html(text, "warning"), elem_id="explain-untrained")
-        with gr.Tabs():
-            with gr.Tab("Images", id="explain-of-images"):
-                with gr.Row():
-                    first = image_box("Image", "explain-first")
-                    second = image_box("Second image (optional)", "explain-second")
-                example_buttons([self.pair], [first, second])
-                model = gr.Radio(list(MODELS), value="flow", label="Model", elem_id="explain-model")
-                compute_images = gr.Button("Explain", variant="primary", elem_id="explain-compute-images")
-            with gr.Tab("Clip", id="explain-of-clip"):
-                clip = clip_box("explain-clip")
-                example_buttons([self.clip], [clip])
-                compute_clip = gr.Button("Explain", variant="primary", elem_id="explain-compute-clip")
-        panel = ResultPanel(self.site, "explain", DOWNLOADS)
-        panel.connect(compute_images, "explain_images", self._compute_images, [first, second, model])
-        panel.connect(compute_clip, "explain_clip", self._compute_clip, [clip])
-
-    def _compute_images(self, job: Job, first: Path | None, second: Path | None, model: str) -> JobOutput:
-        paths = [path for path in (first, second) if path is not None]
-        if not paths:
-            raise InputError("choose an image first.")
-        return explain_images(self.predictors[model], job, paths)
-
-    def _compute_clip(self, job: Job, path: Path | None) -> JobOutput:
-        if path is None:
-            raise InputError("choose a clip first.")
-        return explain_clip(self.site.flow, job, path)
+    panel.connect(explain_image, "explain_images", explain_uploads, [*images, model], "Choose an image first.")
+    panel.connect(explain_video, "explain_clip", partial(explain_clip, site.flow), [clip], "Choose a clip first.")

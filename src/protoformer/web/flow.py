@@ -5,13 +5,12 @@ from pathlib import Path
 
 import torch
 
-from protoformer.errors import InputError
 from protoformer.flow.drawing import draw_flow_frame, flow_viewer_data
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo
 from protoformer.geometry.resizing import resize
-from protoformer.io.image_input import image_pair, to_float
+from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.heads.flow import normalize_images
 from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import color_wheel_legend
@@ -19,15 +18,14 @@ from protoformer.viz.images import to_uint8
 from protoformer.web.components import (
     ResultPanel,
     clip_box,
-    example_buttons,
-    image_box,
+    image_boxes,
     pixel_viewer,
     prototype_figure,
     require_gradio,
 )
 from protoformer.web.job import CLIP_CELLS, Job, JobOutput, message_html
 from protoformer.web.results import load_view
-from protoformer.web.site import Site
+from protoformer.web.site import OBJECTS_SCENE, Site
 
 NO_PROTOTYPES = "<p>The image was processed in tiles, which have no common prototypes; use a smaller image.</p>"
 
@@ -90,9 +88,9 @@ def flow_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
 @torch.no_grad()
 def _first_prototypes(predictor: FlowPredictor, video: FlowVideo, frame: FlowFrame) -> str:
     """Return the figure of the prototypes of a frame, or a note if it is processed in tiles."""
-    if frame.image is None or video.plan is None or video.plan.tile is not None:
+    if frame.frame is None or video.plan is None or video.plan.tile is not None:
         return NO_PROTOTYPES
-    image = to_float(frame.image)
+    image = as_image(frame.frame)[0]
     resized = resize(image[None].to(predictor.device), video.plan.working)
     prototypes = predictor.network.features(normalize_images(resized), True).prototypes[0][-1]
     return prototype_figure(prototypes.first(1).cpu(), image, frame.input_size)
@@ -110,48 +108,28 @@ DESCRIBE = """(value, arrays, cell) => {
 }"""
 
 
-class FlowTab:
-    """Optical flow: upload boxes and results."""
-
-    def __init__(self, site: Site) -> None:
-        self.site, self.predictor = site, site.flow
-        self.pairs = [site.example_images("Flying objects", "objects", 3), site.example_images("A street", "drive", 0)]
-        self.clip = site.example_clip("A walk by hand", "handheld", 1)
-
-    def build(self) -> None:
-        """Create the components."""
-        gr = require_gradio()
-        if not self.predictor.trained:
-            gr.HTML(message_html(UNTRAINED, "warning"), elem_id="flow-untrained")
-        with gr.Tabs():
-            with gr.Tab("Two images", id="flow-of-pair"):
-                with gr.Row():
-                    first, second = image_box("First image", "flow-first"), image_box("Second image", "flow-second")
-                example_buttons(self.pairs, [first, second])
-                compute_pair = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-pair")
-            with gr.Tab("Clip", id="flow-of-clip"):
-                clip = clip_box("flow-clip")
-                example_buttons([self.clip], [clip])
-                compute_clip = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-clip")
-        viewer = pixel_viewer(
-            "flow",
-            color_wheel_legend(168),
-            image_caption="First image",
-            caption="Flow: the hue is the direction, the saturation is the speed",
-            legend_caption="radius: ${value.scale.toFixed(1)} px",
-            unpack=UNPACK,
-            describe=DESCRIBE,
-        )
-        panel = ResultPanel(self.site, "flow", {".flo": "Download .flo", ".mp4": "Download .mp4"}, viewer)
-        panel.connect(compute_pair, "flow_pair", self._compute_pair, [first, second])
-        panel.connect(compute_clip, "flow_clip", self._compute_clip, [clip])
-
-    def _compute_pair(self, job: Job, first: Path | None, second: Path | None) -> JobOutput:
-        if first is None or second is None:
-            raise InputError("choose two images first.")
-        return flow_pair(self.predictor, job, first, second)
-
-    def _compute_clip(self, job: Job, path: Path | None) -> JobOutput:
-        if path is None:
-            raise InputError("choose a clip first.")
-        return flow_clip(self.predictor, job, path)
+def build_flow_tab(site: Site) -> None:
+    """Create the components of the tab."""
+    gr = require_gradio()
+    if not site.flow.trained:
+        gr.HTML(message_html(UNTRAINED, "warning"), elem_id="flow-untrained")
+    with gr.Tabs():
+        with gr.Tab("Two images", id="flow-of-pair"):
+            pairs = [site.example_images(*OBJECTS_SCENE), site.example_images("A street", "drive", 0)]
+            images = image_boxes({"flow-first": "First image", "flow-second": "Second image"}, pairs)
+            compute_pair = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-pair")
+        with gr.Tab("Clip", id="flow-of-clip"):
+            clip = clip_box("flow-clip", site.example_clip("A walk by hand", "handheld", 1))
+            compute_clip = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-clip")
+    viewer = pixel_viewer(
+        "flow",
+        color_wheel_legend(168),
+        image_caption="First image",
+        caption="Flow: the hue is the direction, the saturation is the speed",
+        legend_caption="radius: ${value.scale.toFixed(1)} px",
+        unpack=UNPACK,
+        describe=DESCRIBE,
+    )
+    panel = ResultPanel(site, "flow", {".flo": "Download .flo", ".mp4": "Download .mp4"}, viewer)
+    panel.connect(compute_pair, "flow_pair", partial(flow_pair, site.flow), images, "Choose two images first.", 2)
+    panel.connect(compute_clip, "flow_clip", partial(flow_clip, site.flow), [clip], "Choose a clip first.")

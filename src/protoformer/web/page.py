@@ -3,37 +3,29 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from protoformer.errors import InputError
 from protoformer.web.access import AllowedHosts, Credentials, url_host
-from protoformer.web.components import prepare_gradio, require_gradio
-from protoformer.web.depth import DepthTab
-from protoformer.web.explain import ExplainTab
-from protoformer.web.flow import FlowTab
+from protoformer.web.components import prepare_gradio, read_asset, require_gradio
+from protoformer.web.depth import build_depth_tab
+from protoformer.web.explain import build_explain_tab
+from protoformer.web.flow import build_flow_tab
 from protoformer.web.limits import upload_limit
 from protoformer.web.results import KEEP_SECONDS
 from protoformer.web.security import PageGuard, check_inputs, guard_lifespan, page_routes
 from protoformer.web.site import Site
-from protoformer.web.stabilize import StabilizeTab
-from protoformer.web.track import TrackTab
+from protoformer.web.stabilize import build_stabilize_tab
+from protoformer.web.track import build_track_tab
 
-
-class Tab(Protocol):
-    """A tab of the page; its constructor loads models and renders examples, before the page is built."""
-
-    def build(self) -> None:
-        """Create the gradio components inside the current context."""
-
-
-TABS: dict[str, Callable[[Site], Tab]] = {
-    "Flow": FlowTab,
-    "Depth": DepthTab,
-    "Track": TrackTab,
-    "Stabilize": StabilizeTab,
-    "Explain": ExplainTab,
+TABS: dict[str, Callable[[Site], None]] = {
+    "Flow": build_flow_tab,
+    "Depth": build_depth_tab,
+    "Track": build_track_tab,
+    "Stabilize": build_stabilize_tab,
+    "Explain": build_explain_tab,
 }
-"""Tabs by their label."""
+"""Label of each tab, and the function that creates its gradio components in the current context."""
 
 CLEANUP_SECONDS = 300
 """Interval at which gradio deletes its old files."""
@@ -41,22 +33,6 @@ MAX_QUEUE = 20
 """Waiting computations; more are refused."""
 MAX_SESSIONS = 500
 """Sessions whose state is kept, of about 0.2 MB each; beyond that the least recently used one is dropped."""
-STYLE = """
-.gradio-container { max-width: 1120px !important; margin: 0 auto !important }
-.pf-head h1 { margin: 0; font-size: 1.5rem } .pf-head p { margin: .2rem 0 0; opacity: .75 }
-.pf-error, .pf-warning, .pf-note { margin: 0; padding: .6rem .9rem; border-left: 4px solid; border-radius: 3px }
-.pf-error { border-color: #c0392b; background: #c0392b1c }
-.pf-warning { border-color: #c98a00; background: #c98a001f }
-.pf-note { border-color: #3a7d44; background: #3a7d4417 }
-.pf-row { align-items: center; flex-wrap: wrap; gap: 10px }
-.pf-row > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
-.pf-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
-.pf-clip button[aria-label^="Trim video"] { display: none }
-#track-viewer img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 }
-#track-viewer pre { margin: .5rem 0 0; font-family: var(--font-mono); white-space: pre-wrap }
-#track-video, #explain-video, #stabilize-video { max-width: 760px }
-#stabilize-viewer svg { width: 100%; max-width: 520px }
-"""
 
 
 @dataclass(frozen=True)
@@ -117,7 +93,7 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
             ssr_mode=False,
             pwa=False,
             theme=gr.themes.Default(**fonts),
-            css=STYLE,
+            css=read_asset("page.css"),
         )
     except OSError:
         raise InputError(
@@ -131,16 +107,15 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
 
 def _build_page(site: Site) -> Any:
     gr = require_gradio()
-    tabs = {name: make(site) for name, make in TABS.items()}
     with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(CLEANUP_SECONDS, KEEP_SECONDS)) as page:
         gr.HTML(
             "<h1>protoformer</h1><p>Optical flow, depth, tracking, stabilization and prototypes of images and clips. "
             f"{site.limits.describe()} Uploads and results are deleted after {KEEP_SECONDS // 60} minutes.</p>",
             elem_classes="pf-head",
         )
-        for name, tab in tabs.items():
-            with gr.Tab(name):
-                tab.build()
+        for label, build in TABS.items():
+            with gr.Tab(label):
+                build(site)
     return page
 
 

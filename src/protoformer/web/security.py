@@ -31,8 +31,8 @@ def served_file(path: object, root: Path) -> Path | None:
         root: Folder of uploads and downloads, absolute and without symbolic links.
 
     Returns:
-        The path if it is the absolute path of a regular file in one of gradio's folders below `root`, without symbolic
-        links and `..`; else None. Incomplete uploads, directly in `root`, are refused.
+        The path if it is absolute, without `..` and symbolic links, and names a regular file in one of gradio's folders
+        below `root`; else None. Incomplete uploads lie directly in `root` and are refused.
     """
     if not isinstance(path, str) or "\0" in path:
         return None
@@ -58,12 +58,7 @@ def check_files(value: object, root: Path) -> None:
 
 
 def check_inputs(page: Any, root: Path) -> None:
-    """Make a gradio page check the input values of every request.
-
-    Args:
-        page: The `gradio.Blocks`.
-        root: Folder of uploads and downloads.
-    """
+    """Make a `gradio.Blocks` check the input values of every request; root is the folder of uploads and downloads."""
     original = page.preprocess_data
 
     async def preprocess_data(block_fn: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
@@ -130,12 +125,7 @@ class Route:
 
 
 def page_routes(upload_bytes: int, with_login: bool) -> tuple[Route, ...]:
-    """Return the routes that the page's script requests, as recorded in a browser on every tab.
-
-    Args:
-        upload_bytes: Maximum size of an uploaded file.
-        with_login: Whether the page has a password.
-    """
+    """Return the routes that the page's script requests, as recorded in a browser on every tab."""
     name, session = r"(?:[\w@+-][\w.@+-]*/)*[\w@+-][\w.@+-]*", r"[\w-]{1,64}"
     login = [_route("POST", LOGIN_ROUTE, 2**13, public=True)] if with_login else []
     return (
@@ -303,12 +293,7 @@ def guard_lifespan(routes: Iterable[Route], hosts: AllowedHosts, root: Path, wit
     """Return a lifespan handler that wraps gradio's application before it accepts connections.
 
     Middleware passed to gradio runs inside gradio's own, which answers some requests itself; this wrapper is outermost.
-
-    Args:
-        routes: Allowed routes.
-        hosts: Allowed host names.
-        root: Folder of uploads and downloads.
-        with_login: Whether the page has a password.
+    Arguments as for `PageGuard`.
     """
 
     @asynccontextmanager

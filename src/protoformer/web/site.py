@@ -20,6 +20,8 @@ from protoformer.viz.images import Pixels, to_uint8
 from protoformer.web.limits import Limits
 from protoformer.web.results import KEEP_SECONDS, RECENT_SECONDS, Results, Sweeper
 
+OBJECTS_SCENE = ("Flying objects", "objects", 3)
+"""Label, scene family and scene number of an example of several tabs."""
 EXAMPLE_SIZE = (240, 320)
 TEXTURE_SIZE, NUM_TEXTURES = 128, 2
 """Size of a texture, pixels, and textures of each kind: small numbers, so that the page starts quickly."""
