@@ -107,14 +107,17 @@ class ResultPanel:
         name: Name of the tab, the prefix of element ids.
         downloads: Labels of the download buttons, by file suffix.
         viewer: Component that shows `JobOutput.view`; by default HTML.
+        video_label: Label of the video.
     """
 
-    def __init__(self, site: Site, name: str, downloads: dict[str, str], viewer: Any = None) -> None:
+    def __init__(
+        self, site: Site, name: str, downloads: dict[str, str], viewer: Any = None, video_label: str = "Result"
+    ) -> None:
         gr = require_gradio()
         self._site, self._suffixes = site, tuple(downloads)
         self._result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=site.results.delete)
         self.message = gr.HTML("", elem_id=f"{name}-message")
-        video = gr.Video(label="Result", visible=False, elem_id=f"{name}-video", interactive=False, buttons=[])
+        video = gr.Video(label=video_label, visible=False, elem_id=f"{name}-video", interactive=False, buttons=[])
         self._progress_on = self.message if viewer is None else viewer
         if viewer is None:
             viewer = gr.HTML("", elem_id=f"{name}-viewer")

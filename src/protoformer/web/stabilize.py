@@ -45,7 +45,7 @@ def stabilize_clip(
     return JobOutput(
         summary=(
             f"{format_count(len(result.times), 'frame')} of {width}x{height} pixels; {result.cropping:.1%} of each "
-            f"side is shown; camera acceleration {after:.2f} px per frame, {before:.2f} before."
+            f"side is shown; mean camera acceleration {after:.2f} px/frame\u00b2, {before:.2f} px/frame\u00b2 before."
         ),
         downloads={".mp4": stable},
         view="".join(str(figure.content) for figure in plot_path(result)),
@@ -65,6 +65,6 @@ def build_stabilize_tab(site: Site) -> None:
         crop = gr.Radio(CROPS, value="auto", label="Crop", elem_id="stabilize-crop")
         tripod = gr.Checkbox(label="Static camera (tripod)", elem_id="stabilize-tripod")
     button = gr.Button("Stabilize", variant="primary", elem_id="stabilize-compute")
-    panel = ResultPanel(site, "stabilize", {".mp4": "Download .mp4"})
+    panel = ResultPanel(site, "stabilize", {".mp4": "Download .mp4"}, video_label="Before and after")
     compute = partial(stabilize_clip, site.stabilizer)
     panel.connect(button, "stabilize_clip", compute, [clip, strength, crop, tripod], "Choose a clip first.")
