@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="the folder of the datasets")
     parser.add_argument("--model", default="flow", help="a preset, the package's weights, or a file")
-    parser.add_argument("--updates", type=int, help="of the decoder; by default the model's own")
+    parser.add_argument("--num-updates", type=int, help="of the decoder; by default the model's own")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     arguments = parser.parse_args()
     folders = [folder for folder, _ in DATASETS.values()]
@@ -63,7 +63,7 @@ def main() -> None:
         parser.error(
             f"--root is {arguments.root}, but it has none of the folders {', '.join(folders)}; give one that does."
         )
-    found = measured(arguments.root, arguments.model, arguments.updates)
+    found = measured(arguments.root, arguments.model, arguments.num_updates)
     table = Table("mean EPE, px", *(f"{name} ({each['pairs']:.0f})" for name, each in found.items()))
     for method in dict.fromkeys(name for each in found.values() for name in each if name != "pairs"):
         table.add_row(method, *(f"{each[method]:.2f}" if method in each else "" for each in found.values()))

@@ -67,7 +67,7 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     benchmark, figures = benchmark_of("flow_table", monkeypatch), tmp_path / "out" / "flow_table.json"
-    arguments = ["--root", str(tmp_path), "--model", "tiny", "--updates", "1", "--json", str(figures)]
+    arguments = ["--root", str(tmp_path), "--model", "tiny", "--num-updates", "1", "--json", str(figures)]
     monkeypatch.setattr(sys, "argv", ["flow_table.py", *arguments])
     with pytest.raises(SystemExit):
         benchmark.main()

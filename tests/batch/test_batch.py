@@ -1,14 +1,14 @@
 """Jobs are done once each, whoever dies, and workers ask for what a cluster has."""
 
-from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from protoformer.batch.cluster import divide_cores
-from protoformer.batch.jobs import Job, JobReport
+from protoformer.batch.jobs import Job, JobReport, WorkerReady, run_job
 from protoformer.batch.ledger import Ledger, list_jobs
-from protoformer.batch.workers import ATTEMPTS, run_job, run_jobs
+from protoformer.batch.workers import ATTEMPTS, TimeLimit, run_jobs
 from protoformer.errors import InputError
 
 
@@ -24,29 +24,43 @@ def copied(video: Path, targets: tuple[Path, ...]) -> int:
     return 7
 
 
-class Mortals:
-    """Two workers; each dies over a job as often as is said."""
+class CrashingWorker:
+    """A worker that crashes at a job as often as its pool says."""
 
-    def __init__(self, deaths: dict[str, int]) -> None:
-        self.deaths, self.begun = deaths, []
-        self._jobs: list[Job] = []
+    def __init__(self, pool: "CrashingPool") -> None:
+        self.pool, self.killed = pool, False
+        self.ready: Future[WorkerReady] = Future()
+        self.ready.set_result(WorkerReady(notes=("random weights",)))
 
-    def idle(self) -> bool:
-        return len(self._jobs) < 2
+    def submit(self, job: Job) -> "Future[JobReport]":
+        assert not self.killed
+        self.pool.started.append(job.name)
+        future: Future[JobReport] = Future()
+        if self.pool.crashes.get(job.name, 0):
+            self.pool.crashes[job.name] -= 1
+            future.set_exception(RuntimeError("crash"))
+        else:
+            future.set_result(JobReport("done"))
+        return future
 
-    def begin(self, job: Job) -> None:
-        self.begun.append(job.name)
-        self._jobs.append(job)
+    def kill(self) -> None:
+        self.killed = True
 
-    def wait(self) -> Sequence[tuple[Job, JobReport | None]]:
-        job = self._jobs.pop(0)
-        if self.deaths.get(job.name, 0):
-            self.deaths[job.name] -= 1
-            return [(job, None)]
-        return [(job, JobReport("done"))]
 
-    def notes(self) -> tuple[str, ...]:
-        return ()
+class CrashingPool:
+    num_workers, slow_start = 2, ""
+
+    def __init__(self, crashes: dict[str, int]) -> None:
+        self.crashes, self.started = crashes, list[str]()
+
+    def start(self) -> CrashingWorker:
+        return CrashingWorker(self)
+
+    def check_crash(self, error: BaseException) -> None:
+        assert str(error) == "crash"
+
+    def crash_error(self, error: BaseException) -> InputError:
+        return InputError("all workers crash.")
 
     def close(self) -> None:
         pass
@@ -54,13 +68,26 @@ class Mortals:
 
 def test_the_job_of_a_dead_worker_is_done_by_another_and_a_deadly_one_is_given_up(tmp_path: Path) -> None:
     jobs = [a_job(tmp_path, name) for name in "abcd"]
-    crew = Mortals({"a.mp4": 1, "c.mp4": 99})
-    ended = {job.name: report for job, report in run_jobs(jobs, crew)}
+    pool, notes = CrashingPool({"a.mp4": 1, "c.mp4": 99}), list[str]()
+    ended = {job.name: report for job, report in run_jobs(jobs, pool, TimeLimit(), notes.append)}
     assert {name: report.status for name, report in ended.items()} == {
         **{"a.mp4": "done", "b.mp4": "done", "c.mp4": "failed", "d.mp4": "done"},
     }
-    assert [crew.begun.count(f"{name}.mp4") for name in "abcd"] == [2, 1, ATTEMPTS, 1]
-    assert ended["c.mp4"].reason.startswith(f"3 workers died over {tmp_path}/c.avi, ")
+    assert [pool.started.count(f"{name}.mp4") for name in "abcd"] == [2, 1, ATTEMPTS, 1]
+    assert ended["c.mp4"].reason.startswith(f"3 workers crashed at {tmp_path}/c.avi, ")
+    assert notes == ["random weights"]
+
+
+def test_workers_that_never_start_end_the_batch(tmp_path: Path) -> None:
+    class Unstartable(CrashingPool):
+        def start(self) -> CrashingWorker:
+            worker = super().start()
+            worker.ready = Future()
+            worker.ready.set_exception(RuntimeError("crash"))
+            return worker
+
+    with pytest.raises(InputError, match="all workers crash"):
+        list(run_jobs([a_job(tmp_path)], Unstartable({}), TimeLimit(), lambda _: None))
 
 
 def test_a_job_that_was_finished_by_a_worker_that_could_not_tell_is_not_done_twice(tmp_path: Path) -> None:
@@ -86,13 +113,13 @@ def test_a_video_that_changes_while_it_is_read_is_done_again(tmp_path: Path) -> 
     ("error", "sentence"),
     [
         (InputError("it is torn."), "it is torn."),
-        (MemoryError(), "the memory ran out at {video}; give --memory, or fewer --workers."),
+        (MemoryError(), "out of memory at {video}; give --memory, or fewer --workers."),
         (
             RuntimeError("CUDA out of memory.\nTried"),
-            "the memory ran out at {video}; give --memory, or fewer --workers.",
+            "out of memory at {video}; give --memory, or fewer --workers.",
         ),
-        (OSError(28, "No space left"), "the motion of {video} could not be written (No space left); check the disk."),
-        (KeyError("x"), "{video} cannot be worked on (KeyError: 'x'); try it by itself."),
+        (OSError(28, "No space left"), "the flow of {video} could not be written (No space left); check the disk."),
+        (KeyError("x"), "{video} cannot be processed (KeyError: 'x'); try it by itself."),
     ],
 )
 def test_whatever_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path: Path, error: Exception, sentence: str) -> None:

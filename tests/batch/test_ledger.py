@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from protoformer.batch.jobs import Job
+from protoformer.batch.jobs import Job, run_job
 from protoformer.batch.ledger import Ledger, list_jobs
-from protoformer.batch.workers import run_job
 from protoformer.errors import InputError
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes need rights on Windows")
@@ -52,7 +51,7 @@ def job_with_other_options(out: Path) -> Job:
 def run_again(out: Path) -> tuple[bool, str]:
     """Whether the video of the fixture counts as finished, and what there is to say about the records."""
     ledger = Ledger(out)
-    with ledger.taken():
+    with ledger.locked():
         (job,) = list_jobs([out.parent / "a.avi"], out, (".mp4",), {"every": 1}, ledger)
         return ledger.finished(job) is not None, ledger.note()
 
@@ -125,25 +124,25 @@ def without(key: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (changed(outputs=[]), "it does not say what a record must"),
-        (changed(outputs=None), "it does not say what a record must"),
-        (changed(outputs=["a.mp4"]), "it does not say what a record must"),
-        (changed(outputs=[{"name": ["a.mp4"], "files": 1, "bytes": 6}]), "it does not say what a record must"),
-        (changed(outputs=[{"name": "a.mp4"}]), "it does not say what a record must"),
+        (changed(outputs=[]), "its content is not that of a record"),
+        (changed(outputs=None), "its content is not that of a record"),
+        (changed(outputs=["a.mp4"]), "its content is not that of a record"),
+        (changed(outputs=[{"name": ["a.mp4"], "files": 1, "bytes": 6}]), "its content is not that of a record"),
+        (changed(outputs=[{"name": "a.mp4"}]), "its content is not that of a record"),
         (changed(outputs=[{"name": "b.mp4", "files": 1, "bytes": 6}]), "it names outputs of another video"),
         (changed(outputs=[{"name": "a.mp4\0", "files": 1, "bytes": 6}]), "it names outputs of another video"),
-        (without("seconds"), "it does not say what a record must"),
-        (without("video"), "it does not say what a record must"),
-        (changed(seconds="1"), "it does not say what a record must"),
-        (changed(seconds=10**400), "it does not say what a record must"),
-        (changed(seconds=float("nan")), "it does not say what a record must"),
-        (changed(frames=True), "it does not say what a record must"),
-        (changed(frames=-1), "it does not say what a record must"),
-        (changed(video=7), "it does not say what a record must"),
+        (without("seconds"), "its content is not that of a record"),
+        (without("video"), "its content is not that of a record"),
+        (changed(seconds="1"), "its content is not that of a record"),
+        (changed(seconds=10**400), "its content is not that of a record"),
+        (changed(seconds=float("nan")), "its content is not that of a record"),
+        (changed(frames=True), "its content is not that of a record"),
+        (changed(frames=-1), "its content is not that of a record"),
+        (changed(video=7), "its content is not that of a record"),
         (changed(video="x" * 5000), None),
-        (changed(stamp="now"), "it does not say what a record must"),
-        (changed(options=[]), "it does not say what a record must"),
-        (lambda _: [], "it does not say what a record must"),
+        (changed(stamp="now"), "its content is not that of a record"),
+        (changed(options=[]), "its content is not that of a record"),
+        (lambda _: [], "its content is not that of a record"),
         (lambda _: b"{", "it is not JSON"),
         (lambda _: b"", "it is not JSON"),
         (lambda _: b"\xff\xfe\x00", "it is not JSON"),
@@ -160,7 +159,7 @@ def test_a_damaged_record_is_ignored_with_a_note(out: Path, damage: Callable[[An
     if why is None:  # a sound record, of another video that does not exist any more
         assert note == ""
     else:
-        assert note.startswith(f"the record {out}/.batch/ledger/a.mp4.json is ignored, since {why}")
+        assert note.startswith(f"the record {out}/.batch/ledger/a.mp4.json is ignored, because {why}")
     assert run_job(copy, list_jobs([out.parent / "a.avi"], out, (".mp4",), {"every": 1})[0]).status == "done"
     assert run_again(out) == (True, "")
 
@@ -170,7 +169,7 @@ def test_many_damaged_records_are_one_note(out: Path) -> None:
         (out / f".batch/ledger/{name}.mp4.json").write_text("{")
     finished, note = run_again(out)
     assert finished and note.startswith(
-        f"2 records in {out}/.batch/ledger are ignored, such as x.mp4.json, since it is "
+        f"2 records in {out}/.batch/ledger are ignored, such as x.mp4.json, because it is "
     )
 
 
@@ -186,7 +185,7 @@ def test_a_record_that_is_no_file_is_ignored(out: Path, kind: str) -> None:
     else:
         record.mkdir()
     finished, note = run_again(out)
-    assert not finished and note.startswith(f"the record {record} is ignored, since ")
+    assert not finished and note.startswith(f"the record {record} is ignored, because ")
     report = run_job(copy, job_with_other_options(out))
     assert report.status == ("failed" if kind == "folder" else "done")
     assert record.is_dir() or (record.is_file() and not record.is_symlink())

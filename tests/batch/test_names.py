@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.batch.jobs import Job
+from protoformer.batch.jobs import Job, run_job
 from protoformer.batch.ledger import Ledger, list_jobs
-from protoformer.batch.workers import run_job
 from protoformer.io.files import MAX_NAME_BYTES, name_key, short_name
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
@@ -128,11 +127,12 @@ def test_what_is_no_regular_file_is_not_opened_and_says_why(tmp_path: Path, monk
         jobs = list_jobs(["videos/*.mp4"], tmp_path / "out", (".mp4",), {})
     assert {job.name: job.unread for job in jobs} == {
         "good.mp4": "",
-        "gone.mp4": "videos/gone.mp4 was not read, since it is a link to a file that does not exist; restore the file.",
-        "loop.mp4": "videos/loop.mp4 was not read, since the system refuses it (Too many levels of symbolic links); "
+        "gone.mp4": "videos/gone.mp4 was not read, because it is a link to a file that does not exist; "
+        "restore the file.",
+        "loop.mp4": "videos/loop.mp4 was not read, because the system refuses it (Too many levels of symbolic links); "
         "check the path.",
         **{
-            f"{name}.mp4": f"videos/{name}.mp4 was not read, since it is {kind}; "
+            f"{name}.mp4": f"videos/{name}.mp4 was not read, because it is {kind}; "
             "save its content to a file, or narrow the pattern."
             for name, kind in (("null", "a device"), ("pipe", "a named pipe"), ("socket", "a socket"))
         },

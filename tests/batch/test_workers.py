@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.batch import workers as crew
-from protoformer.batch import workers as processes
+from protoformer.batch import workers as workers_module
 from protoformer.batch.ledger import list_jobs
 from protoformer.batch.running import Batch, BatchCallback, BatchResult, run_batch
 from protoformer.batch.workers import TimeLimit
@@ -50,12 +49,11 @@ def children() -> list[int]:
 
 @linux
 def test_a_crashing_video_costs_itself_alone_with_one_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (crew, processes):
-        monkeypatch.setattr(module, "ATTEMPTS", 1)  # so that fewer processes are started
+    monkeypatch.setattr(workers_module, "ATTEMPTS", 1)  # so that fewer processes are started
     before = set(children())
     result = run(tmp_path, ["abort-1", "exit-2", "good-3"], workers=1)
     assert statuses(result) == {"abort-1": "failed", "exit-2": "failed", "good-3": "done"}
-    assert all(reason.startswith("1 workers died over ") for reason in result.failures.values())
+    assert all(reason.startswith("1 workers crashed at ") for reason in result.failures.values())
     assert not (tmp_path / "out/.batch/work").exists()
     left = [pid for pid in set(children()) - before if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert left == []
@@ -69,7 +67,7 @@ def test_a_hanging_video_is_given_up_at_the_time_limit(tmp_path: Path, workers: 
     assert time.monotonic() - began < 60
     assert statuses(result) == {f"{how}-1": "failed", "good-2": "done"}
     assert result.failures[tmp_path / f"videos/{how}-1.mp4"] == (
-        f"{tmp_path}/videos/{how}-1.mp4 took longer than 0.0333333 minutes and was given up; "
+        f"{tmp_path}/videos/{how}-1.mp4 took longer than 0.0333333 minutes and was stopped; "
         "give a higher --max-minutes-per-video, or try it by itself."
     )
     assert [report.seconds for report in result.reports if report.status == "failed"] == [2.0]
@@ -90,17 +88,17 @@ def test_a_worker_that_cannot_start_is_one_sentence(tmp_path: Path) -> None:
 
 @linux
 def test_a_stopped_batch_ends_a_worker_that_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    monkeypatch.setattr(workers_module, "SHUTDOWN_SECONDS", 0.5)
     (tmp_path / "block.mp4").write_bytes(b"pixels")
     (job,) = list_jobs([tmp_path / "block.mp4"], tmp_path / "out", (".mp4",), {})
     before = set(children())
-    with closing(processes.ProcessWorkers(import_module("scripted_work").Scripted(), 1, TimeLimit())) as workers:
-        while not workers.idle():
-            workers.wait()
-        workers.begin(job)
+    with closing(workers_module.ProcessPool(import_module("scripted_work").Scripted(), 1)) as pool:
+        worker = pool.start()
+        worker.ready.result()
+        worker.submit(job)
         while not (tmp_path / "block.blocked").exists():
             time.sleep(0.01)
-        time.sleep(0.1)  # it holds the lock of its interpreter, so it hears no request to leave
+        time.sleep(0.1)  # it holds the lock of its interpreter, so it does not handle SIGTERM
         began = time.monotonic()
     assert 0.4 < time.monotonic() - began < 10
     left = [pid for pid in set(children()) - before if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]

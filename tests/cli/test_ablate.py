@@ -74,7 +74,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
     again = ablated(protoformer, "components", *options, "--page", "page.md", "--json", "--keep-weights")
     assert again.code == 0 and again.errors == []  # nothing was trained
     assert again.notes == [
-        f"note: --keep-weights has nothing to keep of what was finished without it: {weights.parent.name}; remove a "
+        f"note: runs that were finished without --keep-weights have no weights: {weights.parent.name}; remove a "
         "run's folder in out/runs to train it again."
     ]
     assert json.loads(again.out)[0]["rows"] == found["rows"]

@@ -39,7 +39,9 @@ def refuse(place: Path, protoformer: Run) -> Callable[..., str]:
     def run(source: str = "clip.mp4", *options: str, output: str | None = "out.mp4") -> str:
         before = contents()
         written = () if output is None else ("-o", output)
-        outcome = protoformer("flow", source, "--model", "tiny", "--updates", "1", "--scale", "1", *written, *options)
+        outcome = protoformer(
+            "flow", source, "--model", "tiny", "--num-updates", "1", "--scale", "1", *written, *options
+        )
         assert (outcome.code, outcome.out) == (2, ""), outcome.err
         (sentence,) = outcome.errors
         assert sentence.startswith("protoformer: ") and sentence.endswith(".") and "; " in sentence
@@ -77,7 +79,7 @@ def test_clips_without_two_frames(place: Path, refuse: Callable[..., str], make_
     make_video(place / "one.mp4", images(1))
     assert "one.mp4 has one frame in this span; flow needs two" in refuse("one.mp4")
     write_image(place / "one.png", images(1)[0])
-    assert "one.png is one image, in which nothing moves; give a second one, or a clip." in refuse("one.png")
+    assert "one.png is a single image; give a second one, or a video." in refuse("one.png")
     assert "clip.mp4 has no frame in this span" in refuse("clip.mp4", "--start", "5")
     assert "clip.mp4 has one frame in this span" in refuse("clip.mp4", "--frame-step", "9")
 
@@ -108,7 +110,7 @@ def test_outputs_that_cannot_be(place: Path, refuse: Callable[..., str], monkeyp
 def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
     assert "give an end after the start" in refuse("clip.mp4", "--start", "2", "--end", "1")
     assert "one frame in 0 cannot be taken" in refuse("clip.mp4", "--frame-step", "0")
-    assert "colors cannot be full at -1 pixels" in refuse("clip.mp4", "--scale", "-1")
+    assert "colors cannot be saturated at -1 pixels" in refuse("clip.mp4", "--scale", "-1")
     assert "there is no precision 'double'" in refuse("clip.mp4", "--precision", "double")
     assert "a tile is auto, none or HEIGHTxWIDTH" in refuse("clip.mp4", "--tile", "10x10")
     assert "such as 4GB, not 'much'" in refuse("clip.mp4", "--memory", "much")
@@ -121,7 +123,7 @@ def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
 def test_options_of_clips_are_none_of_two_images(place: Path, protoformer: Run, option: tuple[str, ...]) -> None:
     outcome = protoformer("flow", "a.png", "b.png", *option)
     assert outcome.code == 2
-    assert outcome.errors == [f"protoformer: {option[0]} is for a clip; leave it out for two images."]
+    assert outcome.errors == [f"protoformer: {option[0]} is for videos; leave it out for two images."]
 
 
 @pytest.mark.parametrize(

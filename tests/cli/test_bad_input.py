@@ -101,7 +101,7 @@ def test_memory_that_runs_out_all_the_same(
         raise error
 
     monkeypatch.setattr(FlowPredictor, "flow", fail)
-    assert "the memory ran out; give --memory, such as 2GB" in flow(protoformer)
+    assert "out of memory; give --memory, such as 2GB" in flow(protoformer)
 
 
 def test_a_missing_file(folder: Path, protoformer) -> None:
@@ -151,7 +151,7 @@ def test_weights_that_are_none(folder: Path, protoformer) -> None:
 
 @pytest.mark.parametrize("updates", ["0", "-3"])
 def test_no_updates(folder: Path, protoformer, updates: str) -> None:
-    assert f"{updates} updates cannot be run" in flow(protoformer, "a.png", "b.png", "--updates", updates)
+    assert f"{updates} updates cannot be run" in flow(protoformer, "a.png", "b.png", "--num-updates", updates)
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "meta"])
@@ -194,7 +194,7 @@ def test_a_file_where_the_folder_of_the_demonstration_belongs(folder: Path, prot
     [
         ("flow",),
         ("flow", "a.png"),
-        ("flow", "a.png", "b.png", "--updates", "many"),
+        ("flow", "a.png", "b.png", "--num-updates", "many"),
         ("flow", "a.png", "b.png", "--speed", "3"),
         ("fly",),
         ("demo", "--steps", "2"),

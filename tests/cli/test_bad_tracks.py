@@ -50,7 +50,7 @@ def refuse(place: Path, protoformer: Callable[..., Any]) -> Refuse:
 
 
 def test_boxes_that_cannot_be(refuse: Refuse) -> None:
-    assert "there is nothing to follow; give a --box X,Y,W,H" in refuse(box=None)
+    assert "there is no target; give a --box X,Y,W,H" in refuse(box=None)
     for text in ("1,2,3", "1,2,3,4,5", "a,b,c,d", "", "1 2 3 4", "1,2,,4"):
         assert f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}" in refuse(box=text)
     assert "the box 1,2,nan,4 has a number that is not finite" in refuse(box="1,2,nan,4")

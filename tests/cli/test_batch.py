@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 
 Make = Callable[..., Path]
 Run = Callable[..., Any]
-QUICK = ("--model", "tiny", "--updates", "1", "--scale", "2", "--workers", "1")
+QUICK = ("--model", "tiny", "--num-updates", "1", "--scale", "2", "--workers", "1")
 
 
 def noise(number: int) -> np.ndarray:
@@ -172,15 +172,18 @@ def test_outputs_are_not_taken_for_videos(place: Path, protoformer: Run) -> None
     [
         (("none/*.mp4",), "no file matches none/*.mp4; check the folder and the pattern."),
         (("videos/none.mp4",), "videos/none.mp4 does not exist; check the path."),
-        (("videos/*", "--workers", "0"), "0 workers cannot do anything; give 1 or more."),
-        (("videos/*", "--max-minutes-per-video", "0"), "no video is done in 0 minutes; give a number over 0, "),
+        (("videos/*", "--workers", "0"), "a batch cannot have 0 workers; give 1 or more."),
+        (
+            ("videos/*", "--max-minutes-per-video", "0"),
+            "a time limit of 0 minutes is not possible; give a ",
+        ),
         (("videos/*", "--frame-step", "0"), "one frame in 0 cannot be taken; "),
-        (("videos/*", "--scale", "-1"), "colors cannot be full at -1 pixels; "),
-        (("videos/*", "--updates", "0"), "0 updates cannot be run; "),
+        (("videos/*", "--scale", "-1"), "colors cannot be saturated at -1 pixels; "),
+        (("videos/*", "--num-updates", "0"), "0 updates cannot be run; "),
         (("videos/*", "--model", "huge"), "there is no model 'huge'; choose one of "),
         (("videos/*", "--model", "no.safetensors"), "no.safetensors does not exist; "),
         (("videos/*", "--cluster", "http://x"), "a cluster is auto, ray://HOST:PORT or HOST:PORT, not 'http://x'; "),
-        (("videos/*", "-o", "videos"), "all of these videos lie in "),
+        (("videos/*", "-o", "videos"), "all of these videos are in "),
     ],
 )
 def test_bad_usage_is_one_sentence(place: Path, protoformer: Run, arguments: tuple[str, ...], sentence: str) -> None:
@@ -212,14 +215,14 @@ def test_odd_files_and_names_are_no_trouble_for_the_others(place: Path, protofor
     outcome = protoformer("batch", "flow", "videos/*.mp4", "-o", "out", *QUICK)
     assert outcome.code == 1 and outcome.errors == []
     assert outcome.out.startswith("5 videos: 3 done, 0 finished before, 2 failed; 7 frames in ")
-    assert sum("clip1.mp4.json is ignored, since it does not say " in note for note in outcome.notes) == 1
+    assert sum("clip1.mp4.json is ignored, because its content is not " in note for note in outcome.notes) == 1
     with Path("out/summary.csv").open(newline="", errors="surrogateescape") as file:
         found = {Path(row["video"]).name: row for row in csv.DictReader(file)}
     assert {name: row["status"] for name, row in found.items()} == {
         **dict.fromkeys(("clip1.mp4", *odd), "done"),
         **dict.fromkeys(("gone.mp4", "pipe.mp4"), "failed"),
     }
-    assert found["pipe.mp4"]["reason"].startswith("videos/pipe.mp4 was not read, since it is a named pipe; ")
+    assert found["pipe.mp4"]["reason"].startswith("videos/pipe.mp4 was not read, because it is a named pipe; ")
     assert all((Path("out") / found[name]["output"]).is_file() for name in odd)
 
 
@@ -233,9 +236,9 @@ def test_two_batches_do_not_share_a_folder(place: Path, protoformer: Run) -> Non
 def test_the_library_does_the_same(place: Path) -> None:
     Path("videos/clip0.mp4").write_bytes(b"no video")
     with pytest.warns(pf.UntrainedWarning):
-        result = pf.batch_flow("videos/*", "out", model="tiny", updates=1, arrows=True, workers=1, device="cpu")
+        result = pf.batch_flow("videos/*", "out", model="tiny", num_updates=1, arrows=True, workers=1, device="cpu")
     assert [(result.count(status)) for status in ("done", "failed", "skipped")] == [3, 1, 0]
     assert list(result.failures) == [place / "videos/clip0.mp4"]
     assert [job.name for job in result.jobs] == [row["output"] for row in rows()]
-    again = pf.batch_flow(["videos/clip1.mp4"], "out", model="tiny", updates=1, arrows=True)
+    again = pf.batch_flow(["videos/clip1.mp4"], "out", model="tiny", num_updates=1, arrows=True)
     assert again.count("skipped") == 1 and again.summary == place / "out/summary.csv"

@@ -103,7 +103,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable[
 
 
 def started(cluster: str, videos: str, *options: str) -> "subprocess.Popen[str]":
-    arguments = [videos, "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2", *options]
+    arguments = [videos, "-o", "out", "--model", "tiny", "--num-updates", "1", "--scale", "2", *options]
     return subprocess.Popen(
         [sys.executable, "-m", "protoformer", "batch", "flow", *arguments, "--cluster", cluster],
         env={**os.environ, **QUIET},
@@ -143,7 +143,7 @@ def test_a_lost_machine_costs_no_video(place: Path, machines: Machines) -> None:
     short = started(machines.address, "videos/[12].mp4", "--max-minutes-per-video", "0.0001", "--workers", "1")
     out, err = short.communicate(timeout=300)
     assert short.returncode == 1 and out.startswith("2 videos: 0 done, 0 finished before, 2 failed; "), err
-    assert err.count("minutes and was given up") == 2 and "Traceback" not in err, err
+    assert err.count("minutes and was stopped") == 2 and "Traceback" not in err, err
     running = started(machines.address, "videos/*.mp4")
     try:
         until(lambda: goes() == ["3.mp4", "4.mp4"], running)
@@ -182,10 +182,10 @@ def test_a_busy_cluster_is_asked_again(failures: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         address = f"ray://127.0.0.1:{door.getsockname()[1]}"
         if failures == 2:
-            assert cluster._connected(busy, address)
+            assert cluster._connect(busy, address)
         else:
-            with pytest.raises(InputError, match=r"no Ray cluster to join at .* \(RuntimeError: too slow\); start one"):
-                cluster._connected(busy, address)
+            with pytest.raises(InputError, match=r"no Ray cluster at .* \(RuntimeError: too slow\); start one"):
+                cluster._connect(busy, address)
     assert asked == [address] * 3
 
 
@@ -197,4 +197,4 @@ def test_a_cluster_that_is_not_there_is_one_sentence(place: Path, protoformer: C
             *("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny"), "--cluster", f"{door}127.0.0.1:{port}"
         )
         assert outcome.code == 2 and len(outcome.errors) == 1
-        assert f"there is no Ray cluster to join at {door}127.0.0.1:{port} (" in outcome.errors[0]
+        assert f"there is no Ray cluster at {door}127.0.0.1:{port} (" in outcome.errors[0]

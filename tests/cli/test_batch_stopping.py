@@ -25,7 +25,7 @@ Make = Callable[..., Path]
 Start = Callable[..., Any]
 Wait = Callable[..., None]
 FRAMES = {"0": 3, "1": 120, "2": 120, "3": 3}
-ARGUMENTS = ("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny", "--updates", "1", "--scale", "2")
+ARGUMENTS = ("batch", "flow", "videos/*.mp4", "-o", "out", "--model", "tiny", "--num-updates", "1", "--scale", "2")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_stop_keeps_what_is_finished_and_the_next_run_goes_on(
         out, err = running.communicate(timeout=30)
     assert (running.returncode, out) == (code, "") and "Traceback" not in err, err
     assert err.splitlines()[-1] == (
-        "protoformer: stopped; what is finished is kept in out, and the same command goes on from there."
+        "protoformer: stopped; finished videos are kept in out, and the same command continues from there."
     )
     kept = {f"{name}.mp4" for name in FRAMES} & {path.name for path in Path("out").iterdir()}
     assert kept == {name.removesuffix(".json") for name in finished()} and 1 <= len(kept) < 4

@@ -68,7 +68,7 @@ def test_models_are_listed_for_people_and_nothing_is_cut(columns: str) -> None:
     assert rows[1] == ["fast", "4.58", "7.28", "5.67", "2.96", "307", "8", "all"]
     assert "Weights of depth: research use, not commercial." in lines
     told = " ".join(ended.stdout.split())
-    assert f"Trained: {', '.join(TASKS)}. Every other name, a preset's too, loads random" in told
+    assert f"Trained: {', '.join(TASKS)}. All other names, including presets, load random" in told
 
 
 class Images(HTMLParser):

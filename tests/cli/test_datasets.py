@@ -43,7 +43,7 @@ def test_the_list_names_every_dataset_with_its_task_and_splits(protoformer) -> N
     outcome = protoformer("datasets", "list")
     assert outcome.code == 0 and outcome.err == ""
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert lines[0] == "name task splits what"
+    assert lines[0] == "name task splits description"
     for entry in DATASETS.values():
         assert [line for line in lines if line.startswith(f"{entry.name} {entry.task} {', '.join(entry.splits)} ")]
 
@@ -53,7 +53,7 @@ def test_a_whole_dataset_passes_the_check(sintel: Path, protoformer) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     there, missing = outcome.out.splitlines()
     assert there == "sintel, train: 4 samples found, 4 read, 0 broken"
-    assert missing.startswith("sintel, test: not there (Sintel/test/clean does not exist, but ")
+    assert missing.startswith("sintel, test: missing (Sintel/test/clean does not exist, but ")
 
 
 def test_every_split_that_is_there_is_checked(sintel: Path, protoformer) -> None:
@@ -116,7 +116,7 @@ def test_options_leave_out_what_is_not_asked_for(damaged: Path, protoformer) -> 
         (("sintel", "--root", "Sintel", "--option", "x=1"), "Sintel has no option 'x'; known ones are render_pass."),
         (
             ("sintel", "--root", "Sintel", "--option", "final"),
-            "an option of a dataset is key=value, not 'final'; write it so.",
+            "an option of a dataset is key=value, not 'final'; write it like that.",
         ),
         (
             ("sintel", "--root", "nowhere"),

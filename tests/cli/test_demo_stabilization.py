@@ -11,7 +11,7 @@ def test_a_section_shows_the_path_and_a_frame() -> None:
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", "cpu", task="stabilize", stab_window=2)
     section = stabilization_section(model, count=3)
-    assert len(section.figures) == 6 and "px once it was made steady" in section.text
+    assert len(section.figures) == 6 and "px after stabilization" in section.text
     assert section.figures[-1].content.shape == (120, 160, 3)  # type: ignore[union-attr]
 
 

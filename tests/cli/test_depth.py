@@ -17,7 +17,7 @@ from protoformer.io.kitti import read_kitti_depth, read_mm_depth
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 
 Run = Callable[..., Any]
-QUICK = ("--model", "tiny", "--updates", "1", "--precision", "full")
+QUICK = ("--model", "tiny", "--num-updates", "1", "--precision", "full")
 
 
 def done(outcome: Any) -> Any:
@@ -61,15 +61,13 @@ def test_several_images_go_to_a_folder(folder: Path, protoformer: Run) -> None:
 
 def test_what_millimeters_cannot_hold_is_noted(folder: Path, protoformer: Run) -> None:
     outcome = done(protoformer("depth", "a.png", *QUICK, "--format", "mm", "--range", "70,80"))
-    assert any("600 pixels of depth.png lie beyond 65.535 m and were written as none" in note for note in outcome.notes)
+    assert any("600 pixels of depth.png lie beyond 65.535 m and have no depth" in note for note in outcome.notes)
     assert not read_mm_depth("depth.png").valid.any()
 
 
 def test_what_the_steps_of_kitti_cannot_hold_is_noted(folder: Path, protoformer: Run) -> None:
     outcome = done(protoformer("depth", "a.png", *QUICK, "--format", "kitti", "--range", "256,300"))
-    assert any(
-        "600 pixels of depth.png lie beyond 255.996 m and were written as none" in each for each in outcome.notes
-    )
+    assert any("600 pixels of depth.png lie beyond 255.996 m and have no depth" in each for each in outcome.notes)
 
 
 def test_a_folder_may_have_a_dot_in_its_name(folder: Path, protoformer: Run) -> None:
@@ -105,10 +103,10 @@ def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
         (("a.png", "--range", "1e300,1e301"), "a range cannot go from 1e+300 to 1e+301 m; give meters from 1e-06"),
         (("a.png", "--fov", "60", "--focal", "9"), "the camera is given by focal and by fov"),
         (("a.png", "--range", "outdoor"), "there is no range 'outdoor'; the nearest one is 'indoor'"),
-        (("a.png", "--range", "5,1"), "--range cannot go from 5 to 1 m"),
+        (("a.png", "--range", "5,1"), "a range cannot go from 5 to 1 m"),
         (("a.png", "--range", "near,far"), "--range is 'near,far', but it takes NEAR,FAR in meters"),
         (("a.png", "--colors", "3"), "--colors is '3', but it takes NEAR,FAR in meters"),
-        (("a.png", "--format", "exr"), "there is no format 'exr' of a png"),
+        (("a.png", "--format", "exr"), "there is no png format 'exr'"),
         (("a.png", "-o", "d.jpg"), "depth cannot be written to d.jpg by that suffix"),
         (("a.png", "-o", "nowhere/d.png"), "the folder nowhere does not exist"),
         (("a.png", "-o", "a.png"), "the output a.png is also an input and would be lost"),
@@ -116,9 +114,9 @@ def refused(protoformer: Run, folder: Path, *arguments: str) -> str:
         (("a.png", "b.png", "-o", "out.png"), "out.png is not a folder"),
         (("a.png", "b.png", "-o", "x", "-o", "y"), "the depths of several images go to one folder"),
         (("a.png", "a.png"), "an image is given twice"),
-        (("a.png", "--side-by-side"), "--side-by-side is for a clip; leave it out for images"),
-        (("a.png", "--frame-step", "2"), "--frame-step is for a clip"),
-        (("a.png", "--updates", "0"), "0 updates cannot be run"),
+        (("a.png", "--side-by-side"), "--side-by-side is for videos; leave it out for images"),
+        (("a.png", "--frame-step", "2"), "--frame-step is for videos"),
+        (("a.png", "--num-updates", "0"), "0 updates cannot be run"),
         (("a.png", "--precision", "double"), "there is no precision 'double'"),
         (("*.jpg",), "no file matches *.jpg"),
     ],
@@ -145,10 +143,10 @@ def test_two_images_of_one_name_are_refused(folder: Path, protoformer: Run) -> N
 
 def test_the_demonstration_shows_depth_where_there_are_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_command, "packaged_weights", lambda _: None)
-    assert demo_command._depth() == ()
+    assert demo_command._depth_sections() == ()
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny", "cpu", task="depth")
     monkeypatch.setattr(demo_command, "packaged_weights", lambda task: Path(f"{task}.safetensors"))
     monkeypatch.setattr(demo_command, "load", lambda _: model)
-    (section,) = demo_command._depth()
-    assert section.title == "Depth" and len(section.figures) == 5 and "wrong by" in section.text
+    (section,) = demo_command._depth_sections()
+    assert section.title == "Depth" and len(section.figures) == 5 and "mean relative error" in section.text

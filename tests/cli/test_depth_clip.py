@@ -19,7 +19,7 @@ av = pytest.importorskip("av")
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 
 Run = Callable[..., Any]
-QUICK = ("--model", "tiny", "--updates", "1")
+QUICK = ("--model", "tiny", "--num-updates", "1")
 
 
 def noise(number: int, height: int = 32, width: int = 48) -> np.ndarray:
@@ -47,15 +47,15 @@ def times(path: str) -> list[float]:
 
 def test_every_frame_has_its_depth_its_time_and_the_sound(clip: Path, protoformer: Run) -> None:
     outcome = done(protoformer("depth", "clip.mkv", *QUICK, "-o", "out.mp4", "--side-by-side", "--save-npy", "n"))
-    assert outcome.out.startswith("6 depths of 48x32 pixels, mean of the medians ")
-    assert "steadied" in outcome.out and outcome.out.endswith("wrote out.mp4, n\n")
+    assert outcome.out.startswith("6 depth maps of 48x32 pixels, mean of the medians ")
+    assert "temporally filtered" in outcome.out and outcome.out.endswith("wrote out.mp4, n\n")
     assert times("out.mp4") == pytest.approx([tick / 30 for tick in (0, 3, 4, 9, 15, 24)], abs=1e-3)
     assert open_video("out.mp4").info.size == (32, 96) and open_video("out.mp4").info.has_audio
     assert [path.name for path in sorted(Path("n").iterdir())] == [f"{number:06d}.npy" for number in range(6)]
 
 
 def test_one_scale_of_colors_serves_the_whole_clip(clip: Path, protoformer: Run) -> None:
-    arguments = ("-o", "out.mp4", "--save-npy", "n", "--frame-by-frame", "--json", "--fov", "70")
+    arguments = ("-o", "out.mp4", "--save-npy", "n", "--no-steady", "--json", "--fov", "70")
     summary = json.loads(done(protoformer("depth", "clip.mkv", *QUICK, *arguments)).out)
     assert summary["depths"] == 6 and summary["camera"] == "given" and summary["steady"] is False
     assert summary["trained"] is False
@@ -79,7 +79,7 @@ def test_a_folder_and_a_pattern_are_clips(clip: Path, protoformer: Run) -> None:
 def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def interrupted(*arguments: Any) -> np.ndarray:
+    def interrupted(*arguments: Any, **_: Any) -> np.ndarray:
         calls.append(arguments)
         if len(calls) == 4:
             signal.raise_signal(signal.SIGINT)
@@ -88,15 +88,15 @@ def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch
     monkeypatch.setattr(depth_clip, "draw_depth_frame", interrupted)
     outcome = protoformer("depth", "clip.mkv", *QUICK, "-o", "out.mp4", "--colors", "1,9")
     assert (outcome.code, outcome.out) == (130, "")
-    assert outcome.errors == ["protoformer: stopped after 3 depths; kept out.partial.mp4."]
+    assert outcome.errors == ["protoformer: stopped after 3 depth maps; kept out.partial.mp4."]
     assert len(times("out.partial.mp4")) == 3 and not Path("out.mp4").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--format", "mm"), "--format is for images; leave it out for a clip"),
-        (("--ply",), "--ply is for images; leave it out for a clip"),
+        (("--format", "mm"), "--format is for images; leave it out for a video"),
+        (("--ply",), "--ply is for images; leave it out for a video"),
         (("-o", "a.mp4", "-o", "b.mp4"), "a clip becomes one video; give one output"),
         (("-o", "clip.mkv"), "the output clip.mkv is also an input and would be lost"),
         (("-o", "depth.txt"), "depth.txt"),
@@ -124,4 +124,4 @@ def test_a_folder_that_cannot_be_is_found_before_the_first_look(
 def test_a_clip_among_images_is_refused(clip: Path, protoformer: Run) -> None:
     write_image(Path("a.png"), noise(0))
     outcome = protoformer("depth", "a.png", "clip.mkv", *QUICK)
-    assert outcome.errors == ["protoformer: clip.mkv is a clip; give one clip alone, or images alone."]
+    assert outcome.errors == ["protoformer: clip.mkv is a video; give one video alone, or only images."]

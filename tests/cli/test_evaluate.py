@@ -113,7 +113,7 @@ def test_the_table_has_both_passes_and_the_published_rows(sintel: Path, protofor
 
 
 def test_json_has_every_score_and_null_where_nothing_is_known(sintel: Path, protoformer) -> None:
-    found = evaluated(protoformer, sintel, "--model", "tiny", "--updates", "2")
+    found = evaluated(protoformer, sintel, "--model", "tiny", "--num-updates", "2")
     assert list(found) == ["dataset", "method", "groups", "samples", "others", "without_truth"]
     assert (found["dataset"], found["method"]) == ("sintel", "tiny (untrained)")
     assert list(found["groups"]) == ["clean", "final"]
@@ -194,7 +194,7 @@ def test_what_was_written_is_told(sintel: Path, protoformer) -> None:
     written = "wrote scores/samples.csv, scores/scores.json"
     assert protoformer(*command, "--worst", "0").out.splitlines()[-1] == written
     told = protoformer(*command, "--worst", "2").out.splitlines()[-1]
-    assert told == f"{written}, 2 pictures of the worst, scores/worst-*.png"
+    assert told == f"{written}, 2 images of the worst samples, scores/worst-*.png"
 
 
 def test_no_pictures_are_drawn_where_none_are_wanted(sintel: Path, protoformer) -> None:
@@ -208,7 +208,7 @@ def test_without_an_output_folder_nothing_is_written(sintel: Path, protoformer) 
 
 
 def test_tiles_that_hold_the_whole_image_change_nothing_but_the_name(sintel: Path, protoformer) -> None:
-    options = ("--model", "tiny", "--updates", "1", "--option", "render_pass=clean")
+    options = ("--model", "tiny", "--num-updates", "1", "--option", "render_pass=clean")
     whole = evaluated(protoformer, sintel, *options)
     for tile, name in (("paper", "432x960"), ("64x96", "64x96"), ("48X64", "48x64")):
         tiled = evaluated(protoformer, sintel, *options, "--tile", tile)
@@ -217,17 +217,17 @@ def test_tiles_that_hold_the_whole_image_change_nothing_but_the_name(sintel: Pat
 
 
 def test_smaller_tiles_give_another_flow(sintel: Path, protoformer) -> None:
-    options = ("--model", "tiny", "--updates", "1", "--option", "render_pass=clean")
+    options = ("--model", "tiny", "--num-updates", "1", "--option", "render_pass=clean")
     whole, tiled = (evaluated(protoformer, sintel, *options, *tile) for tile in ((), ("--tile", "32x40")))
     assert tiled["method"] == "tiny (untrained), 32x40 tiles"
     assert tiled["groups"]["clean"]["epe"] != whole["groups"]["clean"]["epe"]
 
 
 def test_a_submission_to_sintel_holds_the_flow_of_the_test_split(sintel: Path, protoformer) -> None:
-    options = ("--split", "test", "--model", "tiny", "--updates", "1", "--submission", "up/load")
+    options = ("--split", "test", "--model", "tiny", "--num-updates", "1", "--submission", "up/load")
     outcome = protoformer("evaluate", "flow", "--dataset", "sintel", "--root", str(sintel), *options)
     assert outcome.code == 0 and outcome.errors == []
-    assert outcome.out == "wrote the flow to up/load: 2 in all\n"
+    assert outcome.out == "wrote 2 flows to up/load\n"
     with pytest.warns(pf.UntrainedWarning):
         model = pf.load("tiny")
     paths = sorted(path for path in Path("up/load").rglob("*") if path.is_file())
@@ -248,7 +248,7 @@ def test_a_submission_is_of_the_test_split_unless_another_is_named(sintel: Path,
 def test_a_submission_to_kitti_holds_pngs(kitti: Path, protoformer) -> None:
     options = ("--split", "test", "--method", "dis", "--submission", "upload")
     outcome = protoformer("evaluate", "flow", "--dataset", "kitti-2015", "--root", str(kitti), *options)
-    assert outcome.code == 0 and outcome.out == "wrote the flow to upload: 1 in all\n"
+    assert outcome.code == 0 and outcome.out == "wrote 1 flow to upload\n"
     assert [path for path in Path("upload").rglob("*") if path.is_file()] == [Path("upload/flow/000000_10.png")]
     stored = read_kitti_flow("upload/flow/000000_10.png")
     folder = kitti / "testing/image_2"
@@ -270,12 +270,12 @@ def refused(protoformer, *arguments: str, root: str = "Sintel", dataset: str = "
 @pytest.mark.parametrize("tile", ["10x10", "axb", "20x960", "432", "432x", "x", "432x960x3", "-64x96", "6.5x96", ""])
 def test_tiles_that_are_no_size_or_too_small(sintel: Path, protoformer, tile: str) -> None:
     sentence = refused(protoformer, "--model", "tiny", "--tile", tile)
-    assert sentence.startswith("a tile is 'paper' or HEIGHTxWIDTH with sides over 20 pixels, such as 432x960, not ")
+    assert sentence.startswith("a tile is paper or HEIGHTxWIDTH with sides over 20 pixels, such as 432x960, not ")
     assert f"not {tile!r}; " in sentence
 
 
 def test_tiles_in_digits_of_another_kind(sintel: Path, protoformer) -> None:
-    assert refused(protoformer, "--model", "tiny", "--tile", "4²x96").startswith("a tile is 'paper' or HEIGHTxWIDTH")
+    assert refused(protoformer, "--model", "tiny", "--tile", "4²x96").startswith("a tile is paper or HEIGHTxWIDTH")
 
 
 def test_an_unknown_method(sintel: Path, protoformer) -> None:
@@ -284,11 +284,11 @@ def test_an_unknown_method(sintel: Path, protoformer) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("--model", "tiny"), ("--updates", "3"), ("--tile", "paper"), ("--zoom", "1"), ("--device", "cpu")]
+    "option", [("--model", "tiny"), ("--num-updates", "3"), ("--tile", "paper"), ("--zoom", "1"), ("--device", "cpu")]
 )
 def test_a_classical_method_takes_no_options_of_a_model(sintel: Path, protoformer, option: tuple[str, str]) -> None:
     sentence = refused(protoformer, "--method", "dis", *option)
-    assert sentence == "dis takes no --model, --updates, --tile, --zoom or --device; leave them out."
+    assert sentence == "dis takes no --model, --num-updates, --tile, --zoom or --device; leave them out."
 
 
 def test_an_unknown_dataset_is_told_the_nearest(sintel: Path, protoformer) -> None:
@@ -314,7 +314,7 @@ def test_an_unknown_split(sintel: Path, protoformer) -> None:
 @pytest.mark.parametrize("option", ["clean", "=clean", ""])
 def test_an_option_that_is_no_pair(sintel: Path, protoformer, option: str) -> None:
     sentence = refused(protoformer, "--method", "dis", "--option", option)
-    assert sentence == f"an option of a dataset is key=value, not {option!r}; write it so."
+    assert sentence == f"an option of a dataset is key=value, not {option!r}; write it like that."
 
 
 def test_an_unknown_option_and_an_unknown_value(sintel: Path, protoformer) -> None:
@@ -386,7 +386,7 @@ def test_an_unknown_model(sintel: Path, protoformer) -> None:
 
 
 def test_no_updates(sintel: Path, protoformer) -> None:
-    assert refused(protoformer, "--model", "tiny", "--updates", "0").startswith("0 updates cannot be run; ")
+    assert refused(protoformer, "--model", "tiny", "--num-updates", "0").startswith("0 updates cannot be run; ")
 
 
 @pytest.mark.parametrize(

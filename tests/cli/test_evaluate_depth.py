@@ -51,7 +51,7 @@ def test_a_table_says_what_each_row_is_and_passes_over_what_has_no_truth(kitti: 
     assert (outcome.code, outcome.errors) == (0, [])
     for word in ("metric", "median-scaled", "aligned", "AbsRel", "ProtoFormer, published", "Garg's crop"):
         assert word in outcome.out
-    assert "1 images have no true depth that counts and were passed over" in outcome.out
+    assert "1 images without ground truth were skipped" in outcome.out
 
 
 def test_scores_are_written_for_programs(kitti: Path, protoformer: Run) -> None:
@@ -69,16 +69,16 @@ def test_scores_are_written_for_programs(kitti: Path, protoformer: Run) -> None:
 
 
 def test_a_model_is_evaluated(kitti: Path, protoformer: Run) -> None:
-    outcome = evaluate(protoformer, "--model", "tiny", "--updates", "1", "--json")
+    outcome = evaluate(protoformer, "--model", "tiny", "--num-updates", "1", "--json")
     found = json.loads(outcome.out)
     assert found["method"] == "tiny (untrained)" and found["table"]["samples"] == 2
     assert found["table"]["metric"]["abs_rel"] > 0
-    alone = json.loads(evaluate(protoformer, "--model", "tiny", "--updates", "1", "--json", "--no-mirror").out)
+    alone = json.loads(evaluate(protoformer, "--model", "tiny", "--num-updates", "1", "--json", "--no-mirrored").out)
     assert alone["method"] == "tiny (untrained), not mirrored" and alone["table"] != found["table"]
 
 
 def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: Run) -> None:
-    found = json.loads(evaluate(protoformer, "--model", "tiny", "--no-mirror", "--json").out)["table"]["metric"]
+    found = json.loads(evaluate(protoformer, "--model", "tiny", "--no-mirrored", "--json").out)["table"]["metric"]
     network = build_network("depth", preset("tiny"))
     with pytest.warns(UntrainedWarning):
         network.load_state_dict(load("tiny", "cpu", task="depth").network.state_dict())
@@ -93,8 +93,8 @@ def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: 
         (("--split", "none"), "kitti-eigen has no split 'none'; choose one of train, val, test."),
         (("--method", "median"), "there is no method 'median'; choose model or mean."),
         (
-            ("--method", "mean", "--updates", "2"),
-            "mean takes no --model, --updates, --mirror or --device; leave them out.",
+            ("--method", "mean", "--num-updates", "2"),
+            "mean takes no --model, --num-updates, --mirrored or --device; leave them out.",
         ),
         (("--root", "nowhere"), ""),
     ],

@@ -98,7 +98,7 @@ def test_what_cannot_be_used_is_passed_over_and_named(otb: Path, evaluate: Run) 
     broken.write_bytes(broken.read_bytes()[:100])
     outcome = evaluate("otb", "--method", "correlation")
     assert (outcome.code, outcome.errors) == (0, []), outcome.err
-    assert "1 sequence could not be used and had no part in any score:\n  Across: Across cannot be" in outcome.out
+    assert "1 sequence could not be used and are in no score:\n  Across: Across cannot be" in outcome.out
     outcome = evaluate("otb", "--method", "correlation", "--json")
     assert [each["name"] for each in json.loads(outcome.out)["unusable"]] == ["Across"]
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_evaluated(otb: Path, trackingnet: Path, evaluate: Run) -
     assert "correlation takes no --model" in refused("otb", *filtered, "--model", "tiny")
     assert "no true boxes to compare with; write its boxes with --submission" in refused("trackingnet", *filtered)
     assert "otb has no upload format" in refused("otb", *filtered, "--submission", "a.zip")
-    assert "a submission is of one method" in refused(
+    assert "a submission has one method" in refused(
         "trackingnet", *filtered, "--method", "mil", "--submission", "a.zip"
     )
     assert "leave out --output or --submission" in refused("trackingnet", *filtered, "-o", "o", "--submission", "a.zip")

@@ -60,28 +60,31 @@ def test_a_clip_becomes_a_video_of_its_groups(
     [
         (
             ("a.png", "b.png", "a.png"),
-            "3 images cannot be explained together; give one or two, or a clip: quote a pattern",
+            "3 images cannot be explained together; give one or two, or a video: quote a pattern",
         ),
-        (("a.png", "--task", "track"), "there is nothing to explain of 'track'; choose one of flow, depth."),
+        (("a.png", "--task", "track"), "the task 'track' cannot be explained; choose one of flow, depth."),
         (("a.png", "--layer", "5.5"), "there is no layer '5.5'; choose one of 1.1, 2.1."),
         (("a.png", "--prototype", "99"), "layer 1.1 has no prototype 99; give a number from 0 to 15."),
         (
-            ("a.png", "--updates", "3"),
-            "--updates refines a flow, and one image has none; leave it out or give a second",
+            ("a.png", "--num-updates", "3"),
+            "--num-updates is for flow, which one image does not have; leave it out or give two",
         ),
-        (("a.png", "b.png", "--updates", "0"), "0 updates cannot be run; give a whole number, 1 or more."),
-        (("a.png", "--task", "depth", "--updates", "-1"), "-1 updates cannot be run; give a whole number, 1 or more."),
-        (("a.png", "--frame-step", "2"), "--frame-step is for a clip; leave it out for images."),
-        (("a.png", "--families", "3"), "--families is for a clip; leave it out for images."),
+        (("a.png", "b.png", "--num-updates", "0"), "0 updates cannot be run; give a whole number, 1 or more."),
+        (
+            ("a.png", "--task", "depth", "--num-updates", "-1"),
+            "-1 updates cannot be run; give a whole number, 1 or more.",
+        ),
+        (("a.png", "--frame-step", "2"), "--frame-step is for videos; leave it out for images."),
+        (("a.png", "--families", "3"), "--families is for videos; leave it out for images."),
         *(
             (
                 ("a.png", "-o", name),
-                f"{name} is the name of a file, and images become a folder of files; give one, such as x.",
+                f"{name} is the name of a file, but images are explained in a folder; give one, such as x.",
             )
             for name in ("x.mp4", "x.png", "x.html")
         ),
         (("a.png", "-o", "b.png/x"), "the folder b.png/x cannot be made (Not a directory); choose another."),
-        ((".", "--task", "depth"), "--task depth is for images; leave it out for a clip."),
+        ((".", "--task", "depth"), "--task depth is for images; leave it out for a video."),
         ((".", "-o", "out.txt"), "out.txt does not end in .avi, .gif, .mkv, .mov, .mp4 or .webm; choose one of these"),
     ],
     ids=lambda each: each[-1] if isinstance(each, tuple) else "",

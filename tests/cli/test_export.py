@@ -32,7 +32,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
     outcome = protoformer(
         *("export", "flow", "--format", "pt2", "--size", "70x84", "-o", "flow.pt2"),
-        *("--model", "tiny", "--updates", "1", "--json"),
+        *("--model", "tiny", "--num-updates", "1", "--json"),
     )
     assert outcome.code == 0 and outcome.errors == [] and len(outcome.notes) == 1
     summary = json.loads(outcome.out)
@@ -60,10 +60,10 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_the_difference_is_printed(protoformer) -> None:
-    outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--updates", "1")
+    outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--num-updates", "1")
     assert outcome.code == 0 and outcome.errors == []
     assert outcome.out.startswith(
-        "wrote flow.pt2 (0.0 MiB), tiny with 1 updates for images of any size from 64x64 on; "
+        "wrote flow.pt2 (0.0 MiB), tiny with 1 updates for images of any size of at least 64x64; "
     )
     assert outcome.out.endswith(" px, at 97x130 and 128x192\n")
     assert Path("flow.pt2").read_bytes() == b"a graph"
@@ -72,7 +72,7 @@ def test_the_difference_is_printed(protoformer) -> None:
 @pytest.mark.usefixtures("at_once")
 def test_a_graph_that_differs_ends_with_code_1_and_no_file(protoformer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_module, "LARGEST_DIFFERENCE", -1.0)
-    outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--updates", "1")
+    outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--num-updates", "1")
     assert (outcome.code, outcome.out) == (1, "")
     assert len(outcome.errors) == 1
     assert outcome.errors[0].startswith("protoformer: the graph differs from the model by ")
@@ -88,7 +88,7 @@ def test_a_graph_that_differs_ends_with_code_1_and_no_file(protoformer, monkeypa
         (("flow", "-o", "nowhere/flow.onnx"), "the folder nowhere does not exist"),
         (("flow", "-o", "flow.bin"), "flow.bin by that suffix; give .onnx or .pt2"),
         (("flow", "-o", "flow.onnx", "--format", "tflite"), "there is no export format 'tflite'"),
-        (("flow", "-o", "flow.onnx", "--updates", "0"), "0 updates cannot be run"),
+        (("flow", "-o", "flow.onnx", "--num-updates", "0"), "0 updates cannot be run"),
         (("flow", "-o", "flow.onnx", "--model", "none"), "there is no model 'none'"),
         (("depth", "-o", "depth.onnx"), "'depth' cannot be exported yet; export flow"),
     ],

@@ -22,7 +22,7 @@ RNG = np.random.default_rng(1)
 
 def flow_of(protoformer, first: str, second: str) -> np.ndarray:
     """The flow that the command writes for two images in the current folder."""
-    outcome = protoformer("flow", first, second, "--model", "tiny", "--updates", "2", "-o", "m.flo")
+    outcome = protoformer("flow", first, second, "--model", "tiny", "--num-updates", "2", "-o", "m.flo")
     assert outcome.code == 0 and outcome.errors == []
     return read_flo("m.flo")
 
@@ -127,11 +127,11 @@ def test_small_and_odd_sizes_work(folder: Path, protoformer, size: tuple[int, in
 def test_twenty_thousand_pixels_in_a_row_work(folder: Path, protoformer) -> None:
     for name in "cd":
         Image.fromarray(RNG.integers(0, 256, (8, 20_000, 3), dtype=np.uint8)).save(f"{name}.png")
-    assert protoformer("flow", "c.png", "d.png", "--model", "tiny", "--updates", "1", "-o", "m.flo").code == 0
+    assert protoformer("flow", "c.png", "d.png", "--model", "tiny", "--num-updates", "1", "-o", "m.flo").code == 0
     assert read_flo("m.flo").shape == (8, 20_000, 2)
 
 
 def test_a_forgotten_second_image_is_missed(folder: Path, protoformer) -> None:
     Image.fromarray(RNG.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save("c.png")
     outcome = protoformer("flow", "c.png", "-o", "m.png")
-    assert outcome.code == 2 and "c.png is one image, in which nothing moves; give a second one" in outcome.err
+    assert outcome.code == 2 and "c.png is a single image; give a second one" in outcome.err

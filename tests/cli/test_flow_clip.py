@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 
 Make = Callable[..., Path]
 Run = Callable[..., Any]
-QUICK = ("--model", "tiny", "--updates", "1", "--scale", "2")
+QUICK = ("--model", "tiny", "--num-updates", "1", "--scale", "2")
 
 
 def noise(number: int, height: int = 32, width: int = 48) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_any_video_gives_a_frame_a_pair(
     outcome = done(protoformer("flow", name, *QUICK, "-o", "out.mp4"))
     assert outcome.out.startswith(f"4 flows of {size[1]}x{size[0]} pixels, mean motion ")
     assert "; whole images, one at a time, " in outcome.out and outcome.out.endswith("wrote out.mp4\n")
-    assert "colors are full at 2.00 px (as you said)" in outcome.out
+    assert "colors are saturated at 2.00 px (given)" in outcome.out
     assert times("out.mp4") == [Fraction(n, 25) for n in range(4)]
     assert open_video("out.mp4").info.size == size
     assert sorted(path.name for path in place.iterdir()) == sorted([name, "out.mp4"])
@@ -168,7 +168,7 @@ def test_a_stop_keeps_what_is_finished_under_a_name_of_its_own(
     (place / "out.mp4").write_bytes(b"old")
     calls = []
 
-    def interrupted(*arguments: Any) -> np.ndarray:
+    def interrupted(*arguments: Any, **_: Any) -> np.ndarray:
         calls.append(arguments)
         if len(calls) == 4:
             signal.raise_signal(sent)
@@ -189,7 +189,7 @@ def test_ctrl_c_before_the_first_flow_keeps_nothing(
     place: Path, protoformer: Run, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_video(place / "clip.mp4", [noise(n) for n in range(3)])
-    monkeypatch.setattr(flow_clip, "_scale", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(flow_clip, "_color_scale", lambda *_: signal.raise_signal(signal.SIGINT))
     outcome = protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4")
     assert (outcome.code, outcome.errors) == (130, ["protoformer: stopped after 0 flows; kept nothing."])
     assert [path.name for path in place.iterdir()] == ["clip.mp4"]
@@ -199,5 +199,5 @@ def test_damage_is_noted(place: Path, protoformer: Run, make_video: Make) -> Non
     whole = make_video(place / "clip.mkv", [noise(n) for n in range(20)], "mpeg4", options={"g": "1"}).read_bytes()
     (place / "clip.mkv").write_bytes(whole[: len(whole) * 2 // 3])
     outcome = done(protoformer("flow", "clip.mkv", *QUICK, "-o", "out.mp4"))
-    assert any("clip.mkv is cut short; its whole frames were used" in note for note in outcome.notes)
+    assert any("clip.mkv is truncated; its intact frames were used" in note for note in outcome.notes)
     assert 5 < len(times("out.mp4")) < 15

@@ -85,7 +85,7 @@ def test_one_image_is_a_clip_of_one_frame(clip: Path, protoformer: Run, tmp_path
 
 def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, tmp_path: Path) -> None:
     target = tmp_path / "live.mp4"
-    options = ("--online", "2", "--no-scores", "--start", "0.08", "--end", "0.24", "--json", "-o", str(target))
+    options = ("--delay", "2", "--no-scores", "--start", "0.08", "--end", "0.24", "--json", "-o", str(target))
     small = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
     summary = json.loads(done(protoformer("stabilize", str(clip), *small, *options)).out)
     assert summary["frames"] == 4 and summary["scores"] is None and summary["cuts"] == [] and not summary["trained"]
@@ -103,7 +103,7 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
         (("--crop", "wide"), "a crop is auto, none"),
         (("--crop", "0.2"), "a crop is auto, none"),
         (("--crop", "0.99999"), "from 0.5 to 0.999, not 0.99999"),
-        (("--online", "5", "--tripod"), "tripod mode needs the whole clip and cannot be combined with a delay"),
+        (("--delay", "5", "--tripod"), "tripod mode needs the whole clip and cannot be combined with a delay"),
         (("--regressor", "spline"), "there is no regressor"),
         (("--fps", "3"), "--fps is for images"),
     ],

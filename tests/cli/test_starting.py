@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from protoformer.cli.main import main
 print(*sys.modules)
-sys.argv = ["protoformer", "flow", "a.png", "b.png", "--updates", "1", "--device", "cpu", "-o", "motion.flo"]
+sys.argv = ["protoformer", "flow", "a.png", "b.png", "--num-updates", "1", "--device", "cpu", "-o", "motion.flo"]
 try:
     main()
 finally:

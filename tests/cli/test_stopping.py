@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer
 
-from protoformer.cli.terminal import stoppable
+from protoformer.cli.terminal import interruptible
 from protoformer.video.reader import open_video
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals on Windows")
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stop_ends_with_the_code_of_its_signal_once_all_is_tidied_up(sent: signal.Signals, code: int) -> None:
     before, happened = signal.getsignal(signal.SIGTERM), []
-    with pytest.raises(typer.Exit) as ended, stoppable(lambda: happened.append("told")):
+    with pytest.raises(typer.Exit) as ended, interruptible(lambda _: happened.append("reported")):
         try:
             signal.raise_signal(sent)
             happened.append("went on")
         finally:
             happened.append("tidied up")
-    assert (ended.value.exit_code, happened) == (code, ["tidied up", "told"])
+    assert (ended.value.exit_code, happened) == (code, ["tidied up", "reported"])
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -35,17 +35,17 @@ def test_a_stop_ends_with_the_code_of_its_signal_once_all_is_tidied_up(sent: sig
 def test_a_request_to_terminate_what_is_stopping_changes_nothing(sent: signal.Signals, code: int) -> None:
     happened = []
 
-    def tell() -> None:
+    def report(_: KeyboardInterrupt) -> None:
         signal.raise_signal(signal.SIGTERM)
-        happened.append("told")
+        happened.append("reported")
 
-    with pytest.raises(typer.Exit) as ended, stoppable(tell):
+    with pytest.raises(typer.Exit) as ended, interruptible(report):
         try:
             signal.raise_signal(sent)
         finally:
             signal.raise_signal(signal.SIGTERM)
             happened.append("tidied up")
-    assert (ended.value.exit_code, happened) == (code, ["tidied up", "told"])
+    assert (ended.value.exit_code, happened) == (code, ["tidied up", "reported"])
 
 
 def test_a_terminated_command_keeps_its_frames_and_leaves_nothing_hidden(
@@ -59,7 +59,7 @@ def test_a_terminated_command_keeps_its_frames_and_leaves_nothing_hidden(
     frames = np.random.default_rng(0).integers(0, 256, (200, 64, 96, 3), dtype=np.uint8)
     make_video(tmp_path / "clip.mp4", list(frames))
     (tmp_path / "out.mp4").write_bytes(b"old")
-    quick = ("--model", "tiny", "--updates", "1", "--scale", "2")
+    quick = ("--model", "tiny", "--num-updates", "1", "--scale", "2")
     with started("flow", "clip.mp4", *quick, "-o", "out.mp4") as running:
         until(lambda: list(tmp_path.glob(".*.part")), running)
         time.sleep(0.2)  # somewhere within the video

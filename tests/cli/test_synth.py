@@ -58,7 +58,7 @@ def test_a_run_goes_on_with_what_is_missing(protoformer) -> None:
     protoformer("synth", "objects", "--count", "2", "-o", "out", *SMALL)
     Path("out/training/flow/objects_0_000001/frame_0001.flo").unlink()
     outcome = protoformer("synth", "objects", "--count", "3", "-o", "out", *SMALL)
-    assert outcome.out.startswith("wrote 2 clips to out in ") and "(1 were there before)" in outcome.out
+    assert outcome.out.startswith("wrote 2 clips to out in ") and "(1 existed)" in outcome.out
     assert len(open_dataset("sintel", "out", "train", render_pass="clean")) == 3
 
 
@@ -74,7 +74,7 @@ def test_your_own_images_cover_the_scenes(protoformer, monkeypatch: pytest.Monke
 def test_scenes_without_a_target_are_told(protoformer) -> None:
     outcome = protoformer("synth", "room", "--count", "1", "-o", "out", *SMALL, "--layout", "otb")
     assert outcome.code == 0
-    assert outcome.out.splitlines()[1] == "left out, since nothing in them can be followed: room_0_000000"
+    assert outcome.out.splitlines()[1] == "skipped, because nothing in them can be tracked: room_0_000000"
     summary = json.loads(
         protoformer("synth", "room", "--count", "1", "-o", "out", *SMALL, "--layout", "otb", "--json").out
     )
@@ -85,10 +85,10 @@ def test_scenes_without_a_target_are_told(protoformer) -> None:
     ("arguments", "message"),
     [
         (("objcts", "-o", "out"), "there is no family of scenes called 'objcts'; did you mean objects?"),
-        (("objects", "-o", "out", "--count", "0"), "--count is 0; ask for at least 1 clip."),
-        (("objects", "-o", "out", "--count", "-3"), "--count is -3; ask for at least 1 clip."),
-        (("objects", "-o", "out", "--seed", "-1"), "--seed is -1; give a whole number from 0 on."),
-        (("objects", "-o", "out", "--frames", "1"), "--frames is 1, which shows no motion; ask for at least 2."),
+        (("objects", "-o", "out", "--count", "0"), "--count is 0; give 1 or more clips."),
+        (("objects", "-o", "out", "--count", "-3"), "--count is -3; give 1 or more clips."),
+        (("objects", "-o", "out", "--seed", "-1"), "--seed is -1; give a whole number, 0 or more."),
+        (("objects", "-o", "out", "--frames", "1"), "--frames is 1, which shows no motion; give 2 or more."),
         (("objects", "-o", "out", "--size", "-4x10"), "--size is '-4x10', but a size is HEIGHTxWIDTH in pixels; "),
         (("objects", "-o", "out", "--size", "640"), "--size is '640', but a size is HEIGHTxWIDTH in pixels; "),
         (("objects", "-o", "out", "--size", "8x64"), "images of 8x64 are too small; make both sides at least 16"),
@@ -132,6 +132,6 @@ def test_a_run_that_is_stopped_leaves_whole_files(tmp_path: Path) -> None:
         _, errors = run.communicate(timeout=30)
     assert run.returncode == 143
     assert b"Traceback" not in errors
-    assert errors.decode().endswith("\nprotoformer: stopped; the same command goes on with what is missing.\n")
+    assert errors.decode().endswith("\nprotoformer: stopped; the same command continues from here.\n")
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["out/paths/1.csv", "out/world.json"]

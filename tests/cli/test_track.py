@@ -65,8 +65,8 @@ def test_boxes_are_drawn_and_written_down(place: Path, protoformer: Run) -> None
     outcome = done(
         protoformer("track", "clip.mp4", *BOX, "--box", "90,60,20,20", *FILTER, "-o", "o.mp4", "--csv", "o.csv")
     )
-    assert outcome.out.startswith("8 frames of 128x96 pixels, 2 targets, never lost; correlation, ")
-    assert outcome.out.endswith(" frames a second; wrote o.mp4, o.csv\n")
+    assert outcome.out.startswith("8 frames of 128x96 pixels, 2 targets, never lost; correlation; ")
+    assert outcome.out.endswith(" frames/s; wrote o.mp4, o.csv\n")
     video = open_video("o.mp4")
     assert (video.info.size, video.info.has_audio, video.info.fps) == ((96, 128), True, 25)
     assert [frame.time for frame in video.frames()] == [Fraction(n, 25) for n in range(8)]
@@ -94,9 +94,10 @@ def test_of_a_box_that_reaches_beyond_the_frame_the_part_on_it_is_followed_and_t
     cut = ("--box", "-10,30,34,24", "--box", "110,80,24,24", "--box", "10.1,20.2,30.3,40.4")
     outcome = done(protoformer("track", "clip.mp4", *BOX, *cut, *FILTER, "--csv", "o.csv", "--end", "0.08"))
     assert outcome.notes == [
-        "note: the box -10,30,34,24 reaches beyond the frame of 128x96 pixels; its part there, 0,30,24,24, is followed",
-        "note: the box 110,80,24,24 reaches beyond the frame of 128x96 pixels; its part there, 110,80,18,16, is "
-        "followed",
+        "note: the box -10,30,34,24 extends beyond the frame of 128x96 pixels; its visible part, 0,30,24,24, is "
+        "tracked",
+        "note: the box 110,80,24,24 extends beyond the frame of 128x96 pixels; its visible part, 110,80,18,16, is "
+        "tracked",
     ]
     assert done(protoformer("track", "clip.mp4", *BOX, *FILTER, "--csv", "o.csv", "--end", "0.08")).notes == []
 
@@ -155,17 +156,17 @@ def test_ctrl_c_keeps_what_is_finished(place: Path, protoformer: Run, monkeypatc
     monkeypatch.setattr(track_clip, "draw_targets", interrupted)
     outcome = protoformer("track", "clip.mp4", *BOX, *FILTER, "-o", "o.mp4", "--csv", "o.csv")
     assert outcome.code == 130 and outcome.out == "" and "Traceback" not in outcome.err
-    assert outcome.errors == ["protoformer: stopped after 4 frames; kept o.partial.mp4 and o.partial.csv."]
+    assert outcome.errors == ["protoformer: stopped after 3 frames; kept o.partial.mp4 and o.partial.csv."]
     assert (place / "o.mp4").read_bytes() == b"old" and not (place / "o.csv").exists()
     assert len(list(open_video("o.partial.mp4").frames())) == 3
-    assert len(rows("o.partial.csv")) == 4
+    assert len(rows("o.partial.csv")) == 3
 
 
 def test_damage_is_noted(place: Path, protoformer: Run, make_video: Any, moving_pattern: Callable[..., Any]) -> None:
     whole = make_video(place / "cut.mkv", moving_pattern(20), "mpeg4", options={"g": "1"}).read_bytes()
     (place / "cut.mkv").write_bytes(whole[: len(whole) * 2 // 3])
     outcome = done(protoformer("track", "cut.mkv", *BOX, *FILTER, "--csv", "o.csv"))
-    assert any("cut.mkv is cut short; its whole frames were used" in note for note in outcome.notes)
+    assert any("cut.mkv is truncated; its intact frames were used" in note for note in outcome.notes)
     assert 5 < len(rows("o.csv")) < 20
 
 

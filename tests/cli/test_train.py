@@ -45,7 +45,7 @@ def test_a_run_leaves_weights_a_log_curves_and_a_summary(protoformer) -> None:
     outcome = run(protoformer, "--validate", "sintel/train:clips", "--parts", "1MB")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == (
-        "4 steps done, since the steps are over; wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
+        "4 steps done (the steps are used up); wrote runs/toy/weights.safetensors, see runs/toy/summary.png\n"
     )
     model = pf.load("runs/toy/weights.safetensors", device="cpu")
     assert model.trained and model.network.config.updates_training == 2
@@ -117,14 +117,14 @@ def test_weights_to_begin_with_are_not_needed_to_go_on(protoformer) -> None:
 def test_minutes_begin_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import time; began = time.monotonic(); time.sleep(0.5); from protoformer.cli import train\n"
-        "print(train._process_began() - began)"
+        "print(train._process_start() - began)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
     assert -1 < float(told) <= 0.02 or not Path("/proc/self/stat").exists()  # before the first line of the program
-    monkeypatch.setattr(train_command, "LOADING", 0)  # a process that did something else before
-    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+    monkeypatch.setattr(train_command, "MAX_LOADING_SECONDS", 0)  # a process that did something else before
+    assert train_command._process_start() == pytest.approx(time.monotonic(), abs=0.1)
     monkeypatch.setattr(train_command.Path, "read_text", lambda _: "")  # a system that does not tell
-    assert train_command._process_began() == pytest.approx(time.monotonic(), abs=0.1)
+    assert train_command._process_start() == pytest.approx(time.monotonic(), abs=0.1)
 
 
 def test_too_little_memory_is_one_sentence_that_says_what_takes_less(protoformer, monkeypatch) -> None:
@@ -163,7 +163,10 @@ def test_recipes_are_listed(protoformer) -> None:
             "sintel has no split 'val'; choose one of train, test",
         ),
         (("toy.yaml", "-o", "new", "--validate", "lasot:x"), "lasot is a dataset of track, not of flow"),
-        (("stabilize-world", "-o", "new", "--validate", "deepstab:."), "a run of stabilize is judged on scenes of the"),
+        (
+            ("stabilize-world", "-o", "new", "--validate", "deepstab:."),
+            "stabilize is validated on synthetic scenes only",
+        ),
         (("toy.yaml", "-o", "new", "--validate", "sintel:nowhere"), "there is no folder nowhere; write the one that"),
         (("toy.yaml", "-o", "new", "--parts", "1KB", "--device", "cpu"), "parts of 1000 bytes are too small"),
         (("lists.yaml", "-o", "new"), "lists.yaml is not a recipe: line 1: found unhashable key"),
@@ -193,8 +196,8 @@ def test_the_bar_says_step_loss_error_speed_and_time_left() -> None:
     bar = TrainingBar("toy")
     bar.steps = 200
     progress = TrainingProgress(50, 1.23456, {"epe": 0.5}, 1e-4, 12.34, 60.0, 0.1, 0, 0, None, 3725.0)
-    assert bar.figures(progress) == "step 50 of 200, loss 1.235, EPE 0.50 px, 12.3 pairs/s, 1:02:05 left"
+    assert bar.format_status(progress) == "step 50 of 200, loss 1.235, EPE 0.50 px, 12.3 pairs/s, 1:02:05 left"
     bar.steps = None
     worse = TrainingProgress(50, None, {}, 1e-4, 12.34, 60.0, 0.1, 50, 2, None, None)
-    assert bar.figures(worse) == "step 50, 12.3 pairs/s, 50 steps and 2 samples skipped"
+    assert bar.format_status(worse) == "step 50, 12.3 pairs/s, 50 steps and 2 samples skipped"
     assert duration(59.6) == "0:01:00"

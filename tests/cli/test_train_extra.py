@@ -46,8 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_video: Callable
 
 def test_inference_runs_without_the_packages_for_training(folder: Path) -> None:
     commands = (
-        "flow a.png b.png -o flow.flo --updates 1 --zoom 1 --device cpu",
-        "flow clip.mp4 -o flow.mp4 --updates 1 --zoom 1 --device cpu",
+        "flow a.png b.png -o flow.flo --num-updates 1 --zoom 1 --device cpu",
+        "flow clip.mp4 -o flow.mp4 --num-updates 1 --zoom 1 --device cpu",
         "depth a.png -o depth.npy --device cpu",
         "track clip.mp4 --box 20,20,30,30 -o track.mp4 --device cpu",
         "stabilize clip.mp4 -o stable.mp4 --device cpu",

@@ -14,7 +14,7 @@ from protoformer.io.float_formats import read_flo, write_flo
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 RNG = np.random.default_rng(3)
-MODEL = ("--model", "tiny", "--updates", "1")
+MODEL = ("--model", "tiny", "--num-updates", "1")
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_where_memory_is_scarce_frames_stay_as_they_are_and_it_is_told(
         pf.load("tiny", device="cpu", flow_pixels=16 * 96 * 144).save("eager.safetensors")
     for number in range(2):
         Image.fromarray(RNG.integers(0, 256, (96, 144, 3), dtype=np.uint8)).save(f"{number}.png")
-    model = ("--model", "eager.safetensors", "--updates", "1", "--device", "cpu")
+    model = ("--model", "eager.safetensors", "--num-updates", "1", "--device", "cpu")
     commands = (("flow", "0.png", "1.png", *model, "-o", "m.flo"), ("flow", "?.png", *model, "--save-flo", "flows"))
     for free, zoom in ((10**9, 2), (10**8, 1)):
         monkeypatch.setattr(planning, "free_bytes", lambda _, free=free: free)

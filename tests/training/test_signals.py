@@ -139,7 +139,7 @@ def test_sigterm_to_the_command_saves_and_is_no_failure(lines, recipe: Path, tmp
     step = lines.last(folder).step
     assert (process.returncode, err) == (0, "") and step >= 2
     path = folder / "checkpoints" / f"step-{step:08d}"
-    assert out == f"stopped by SIGTERM at step {step} and saved {path}; run it again to go on\n"
+    assert out == f"stopped by SIGTERM at step {step} and saved {path}; repeat the command to continue\n"
     assert not (folder / "weights.safetensors").exists()
 
 

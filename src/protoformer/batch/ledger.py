@@ -32,16 +32,16 @@ from protoformer.io.files import (
 from protoformer.video.image_sequence import names_like
 
 MAX_BYTES = 2**20
-"""A record has under a thousand bytes besides the path of its video; a longer file was not written here."""
+"""Maximum size of a record, which has under a thousand bytes besides the path of its video."""
 
 
 class DamagedRecordError(ValueError):
-    """A file is not a record; the message is a clause that says why."""
+    """A file is not a record; the message is a clause with the reason."""
 
 
 @dataclass(frozen=True)
 class StoredOutput:
-    """An output: its name in the folder of the batch, how many files it has and how many bytes those have."""
+    """Name, number of files and total size in bytes of an output."""
 
     name: str
     files: int
@@ -54,11 +54,11 @@ class Record:
 
     Attributes:
         video: Its path.
-        stamp: Its size in bytes and the time it was written, in nanoseconds.
-        options: What the outputs depend on besides the video.
-        outputs: What was written, at least one; the first one names the job.
-        frames: How many were written.
-        seconds: How long that took.
+        stamp: Its size in bytes and modification time in nanoseconds.
+        options: Options that the outputs depend on.
+        outputs: Outputs, at least one; the first one names the job.
+        frames: Number of frames written.
+        seconds: Run time.
     """
 
     video: str
@@ -74,10 +74,10 @@ def read_record(path: Path, name: str) -> Record | None:
 
     Args:
         path: The file of the record.
-        name: The first output of the job, relative to the folder of the batch.
+        name: Name of the job.
 
     Returns:
-        The record, or None where there is no file.
+        The record, or None if there is no file.
 
     Raises:
         DamagedRecordError: If the file is not a record, or not of this job.
@@ -95,9 +95,9 @@ def read_record(path: Path, name: str) -> Record | None:
     except (ValueError, RecursionError):
         raise DamagedRecordError("it is not JSON") from None
     try:
-        record = _understood(content)
+        record = _parse_record(content)
     except (TypeError, ValueError, KeyError, OverflowError):
-        raise DamagedRecordError("it does not say what a record must") from None
+        raise DamagedRecordError("its content is not that of a record") from None
     stem = name.removesuffix(PurePosixPath(name).suffix)
     allowed = {f"{stem}{suffix}" for suffix in SUFFIXES}
     if record.outputs[0].name != name or not {each.name for each in record.outputs} <= allowed:
@@ -105,49 +105,51 @@ def read_record(path: Path, name: str) -> Record | None:
     return record
 
 
-def _understood(content: Any) -> Record:
-    """A record of parsed JSON, or any of the errors that wrong types and missing keys lead to."""
+def _parse_record(content: Any) -> Record:
+    """Convert parsed JSON to a record, or raise one of the errors that wrong types and missing keys cause."""
     _expect(isinstance(content, dict))
     video, options, seconds = content["video"], content["options"], content["seconds"]
     _expect(isinstance(video, str) and isinstance(options, dict) and isinstance(content["outputs"], list))
     _expect(isinstance(seconds, int | float) and not isinstance(seconds, bool))
     _expect(math.isfinite(seconds) and seconds >= 0)
-    outputs = tuple(_output(each) for each in content["outputs"])
+    outputs = tuple(_parse_output(each) for each in content["outputs"])
     _expect(len(outputs) > 0)
-    stamp = tuple(_whole(each) for each in content["stamp"])
-    return Record(video, stamp, options, outputs, _count(content["frames"]), float(seconds))
+    stamp = tuple(_parse_int(each) for each in content["stamp"])
+    return Record(video, stamp, options, outputs, _parse_count(content["frames"]), float(seconds))
 
 
-def _output(content: Any) -> StoredOutput:
+def _parse_output(content: Any) -> StoredOutput:
     _expect(isinstance(content, dict) and isinstance(content["name"], str))
-    return StoredOutput(content["name"], _count(content["files"]), _count(content["bytes"]))
+    return StoredOutput(content["name"], _parse_count(content["files"]), _parse_count(content["bytes"]))
 
 
-def _expect(right: bool) -> None:
-    if not right:
+def _expect(condition: bool) -> None:
+    if not condition:
         raise ValueError
 
 
-def _whole(value: Any) -> int:
+def _parse_int(value: Any) -> int:
     _expect(isinstance(value, int) and not isinstance(value, bool))
     number: int = value
     return number
 
 
-def _count(value: Any) -> int:
-    number = _whole(value)
+def _parse_count(value: Any) -> int:
+    number = _parse_int(value)
     _expect(0 <= number < 2**63)
     return number
 
 
 PRIVATE, SUMMARY = ".batch", "summary.csv"
-"""What a batch keeps for itself in its folder; no output has either name."""
+"""Names that a batch reserves in its folder."""
 
 
 class Ledger:
-    """The records of a folder, in FOLDER/.batch/ledger, one json file a video; FOLDER/.batch/work holds what is not
-    finished. A video is finished if its record names the size and time it has now, the options requested now, and
-    outputs that lie there in the size they had.
+    """Records of the finished videos of a folder.
+
+    There is one JSON file per video in FOLDER/.batch/ledger, and not one for all, because workers on several machines
+    write them. FOLDER/.batch/work holds temporary outputs. A video is finished if its record has the current size and
+    modification time of the video, the requested options, and outputs that exist with their recorded sizes.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -158,8 +160,8 @@ class Ledger:
         self._damaged: dict[Path, str] = {}
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
-        """The folder, made if need be and held against other batches; nothing unfinished is left when this ends."""
+    def locked(self) -> Iterator[None]:
+        """Create the folder and lock it against other batches; temporary outputs are removed at both ends."""
         from protoformer.training.checkpoint import held
 
         for path in (self.private, self.records, self.work, self.folder / SUMMARY):
@@ -180,7 +182,7 @@ class Ledger:
             raise InputError(f"another batch is writing to {self.folder}; wait for it, or choose another.") from None
 
     def owners(self) -> dict[str, str]:
-        """The video of each job that has a record, by the name of the job."""
+        """Return the video of each job that has a record, by the name of the job."""
         videos = {}
         for folder, _, names in os.walk(self.records):
             for path in (Path(folder, name) for name in names if name.endswith(".json")):
@@ -191,7 +193,7 @@ class Ledger:
         return videos
 
     def finished(self, job: Job) -> JobReport | None:
-        """How a job went that is finished, or None."""
+        """Return the report of a finished job, or None."""
         record = self._read(job.name)
         if record is None or record.video != str(job.video) or record.options != job.options:
             return None
@@ -205,20 +207,20 @@ class Ledger:
         return JobReport("skipped", record.frames, record.seconds)
 
     def note(self) -> str:
-        """One sentence on the files among the records that are none and were passed over, or an empty text."""
+        """Return a note about damaged records that were ignored, or an empty text."""
         if not self._damaged:
             return ""
-        path, why = min(self._damaged.items())
-        advice = "a video without a record is done again."
+        path, reason = min(self._damaged.items())
+        advice = "a video without a record is processed again."
         if len(self._damaged) == 1:
-            return f"the record {path} is ignored, since {why}; {advice}"
+            return f"the record {path} is ignored, because {reason}; {advice}"
         name = path.relative_to(self.records).as_posix()
-        return f"{len(self._damaged)} records in {self.records} are ignored, such as {name}, since {why}; {advice}"
+        return f"{len(self._damaged)} records in {self.records} are ignored, such as {name}, because {reason}; {advice}"
 
     def check_inside(self, job: Job) -> None:
-        """Raise `InputError` where an output or the record of a job would be written outside its folder.
+        """Raise `InputError` if an output or the record of a job would be written outside its folder.
 
-        A folder of outputs may come from somebody else, with links in it that lead anywhere.
+        A folder of outputs may be from another user and contain links.
         """
         for root, path in [
             *((self.folder, self.folder / name) for name in job.outputs),
@@ -229,7 +231,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def scratch(self, job: Job) -> Iterator[Path]:
-        """A folder for one go at a job, which is gone with all that is in it when this ends."""
+        """Create a temporary folder for the outputs of a job, which is deleted at the end."""
         folder = make_folder(self.work / f"{secrets.token_hex(8)}")
         (folder / "video").write_bytes(os.fsencode(job.video))
         try:
@@ -238,21 +240,27 @@ class Ledger:
             shutil.rmtree(folder, ignore_errors=True)
 
     def finish(self, job: Job, scratch: Path, stamp: tuple[int, ...], report: JobReport) -> None:
-        """Move the outputs of a job to their places, and then record it. stamp: of the video when the job began.
+        """Move the outputs of a job to their final paths, and then write its record.
 
-        Earlier outputs that are no longer wanted are removed where they are still as their record has them.
+        Outputs of an earlier run that are no longer requested are removed if they are unchanged.
+
+        Args:
+            job: The job.
+            scratch: The temporary folder.
+            stamp: Stamp of the video when the job started.
+            report: Report of the job.
         """
         self.check_inside(job)
         path = self._path(job.name)
-        before = self._read(job.name)
-        path.unlink(missing_ok=True)  # from here on the outputs are not those of the old record
+        previous = self._read(job.name)
+        path.unlink(missing_ok=True)  # the outputs are about to differ from the old record
         for name in job.outputs:
             target = job.folder / name
             make_folder(target.parent)
             if target.is_dir() and (scratch / target.name).is_dir():
                 target.replace(scratch / f"old-{secrets.token_hex(4)}")
             (scratch / target.name).replace(target)
-        for old in before.outputs if before else ():
+        for old in previous.outputs if previous else ():
             if old.name not in job.outputs:
                 _remove(job.folder, old)
         record = {
@@ -271,36 +279,36 @@ class Ledger:
         return self.records / f"{job}.json"
 
     def _read(self, job: str) -> Record | None:
-        """The record of a job, or None where there is none or none that can be used, which `note` then says."""
+        """Read the record of a job; None if there is none, or a damaged one, which `note` then reports."""
         path = self._path(job)
         try:
             if leads_out(self.records, path):
-                raise DamagedRecordError("it lies elsewhere")
+                raise DamagedRecordError("it is in another folder")
             return read_record(path, job)
         except DamagedRecordError as error:
             self._damaged[path] = str(error)
             return None
 
     def _clear(self) -> None:
-        """Throw away what workers left that did not live to do it."""
+        """Remove the temporary outputs of crashed workers."""
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 def file_stamp(video: Path) -> tuple[int, ...]:
-    """What tells a file from what it was: its size in bytes, and when it was written, in nanoseconds."""
+    """Return the size of a file in bytes and its modification time in nanoseconds."""
     status = video.stat()
     return status.st_size, status.st_mtime_ns
 
 
 def describe_output(folder: Path, name: str) -> StoredOutput:
-    """An output as a record has it: its bytes, or those of all files in it, and how many there are."""
+    """Describe an output, a file or a folder of files, for its record."""
     path = folder / name
     sizes = [each.stat().st_size for each in path.iterdir()] if path.is_dir() else [path.stat().st_size]
     return StoredOutput(name, len(sizes), sum(sizes))
 
 
 def _remove(folder: Path, output: StoredOutput) -> None:
-    """Remove an output of an earlier batch, unless it was changed since: then it is somebody's work."""
+    """Remove an output of an earlier batch, unless it was changed since."""
     path = folder / output.name
     try:
         if describe_output(folder, output.name) != output:
@@ -313,7 +321,7 @@ def _remove(folder: Path, output: StoredOutput) -> None:
         return
     except OSError as error:
         raise InputError(
-            f"{path} is of an earlier batch and cannot be removed ({system_reason(error)}); remove it yourself."
+            f"{path} was written by an earlier batch and cannot be removed ({system_reason(error)}); remove it first."
         ) from None
 
 
@@ -333,26 +341,33 @@ def list_jobs(
     options: dict[str, Any],
     ledger: Ledger | None = None,
 ) -> list[Job]:
-    """A job for every video among files and patterns such as 'videos/**/*.mp4', each once, clip 2 before clip 10.
+    """List a job for every video among files and patterns such as 'videos/**/*.mp4'.
 
-    suffixes: of the outputs, which stand in `folder` by the name of the video; below the folder where a pattern begins
-    its folders are kept. Of two videos with one name the later one's has a number that its whole path gives; a name
-    that the ledger has for another video, which is still there, is taken. Names that differ in case or in the
-    composition of accents are one name, whatever the disk of the folder says, so that it can be copied to any other.
-    What lies in `folder` is no input. What a pattern finds that is no regular file has a job too, which says so.
+    Each video has one job, in natural order (clip2 before clip10). Outputs are named after the video, in the folders
+    that a pattern matched. If two videos have the same name, the later one gets a hash of its path as suffix; names of
+    other existing videos in the ledger are not reused. Names that differ only in case or in the composition of
+    accents count as equal, so that the folder can be copied to any file system. Files in `folder` are not inputs. A
+    match that is not a regular file has a job that reports it.
+
+    Args:
+        sources: Files and patterns.
+        folder: Folder of the batch.
+        suffixes: Suffixes of the outputs.
+        options: Options that the outputs depend on, as JSON values.
+        ledger: Ledger of the folder.
     """
     folder = folder.absolute()
     videos = {
         video: each for video, each in _find_videos(sources).items() if not video.is_relative_to(folder.resolve())
     }
     if not videos:
-        raise InputError(f"all of these videos lie in {folder}, where the outputs go; choose another folder for them.")
+        raise InputError(f"all of these videos are in {folder}, the output folder; choose another folder for them.")
     present = {str(video) for video in videos}
     owners = (ledger or Ledger(folder)).owners()
     names = _Names({job: video for job, video in owners.items() if video in present or os.path.exists(video)})  # noqa: PTH110 - Path.exists() raises at a path too long to be one
     jobs = []
-    for video, (wanted, unread) in videos.items():
-        for name in _candidates(wanted, video):
+    for video, (default_name, unread) in videos.items():
+        for name in _candidates(default_name, video):
             outputs = tuple(f"{name}{suffix}" for suffix in suffixes)
             if names.take(outputs, str(video)):
                 jobs.append(Job(video, folder, outputs, options, unread))
@@ -361,10 +376,10 @@ def list_jobs(
 
 
 class _Names:
-    """The outputs of a folder and the videos that they belong to."""
+    """Output names of a folder, and the videos to which they belong."""
 
     def __init__(self, owners: dict[str, str]) -> None:
-        """owners: the path of the video of each recorded job, by the name of the job."""
+        """Start with the videos of recorded jobs, by the names of the jobs."""
         self._owners = owners
         self._taken: dict[str, str] = {}
         self._folders: set[str] = set()
@@ -372,13 +387,13 @@ class _Names:
             self._add((job,), video)
 
     def take(self, outputs: tuple[str, ...], video: str) -> bool:
-        """Reserve outputs for a video; False where they would meet those of another."""
+        """Reserve outputs for a video; return False if they collide with those of another."""
         keys = _keys(outputs)
-        above = {folder for key in keys for folder in _above(key)}
+        parents = {folder for key in keys for folder in _parents(key)}
         free = all(self._taken.get(key, video) == video for key in keys)
         if self._owners.get(outputs[0]) != video and not (free and keys.isdisjoint(self._folders)):
             return False
-        if not above.isdisjoint(self._taken):
+        if not parents.isdisjoint(self._taken):
             return False
         self._add(outputs, video)
         return True
@@ -386,20 +401,20 @@ class _Names:
     def _add(self, outputs: tuple[str, ...], video: str) -> None:
         for key in _keys(outputs):
             self._taken[key] = video
-            self._folders.update(_above(key))
+            self._folders.update(_parents(key))
 
 
 def _keys(outputs: tuple[str, ...]) -> set[str]:
-    """Of the outputs of a job and of its record, which stands by the same name among records."""
+    """Return the keys of the outputs of a job and of its record, whose name is derived from the first output."""
     return {name_key(name) for name in (*outputs, f"{outputs[0]}.json")}
 
 
-def _above(key: str) -> list[str]:
+def _parents(key: str) -> list[str]:
     return [str(folder) for folder in PurePosixPath(key).parents][:-1]
 
 
 def _candidates(name: str, video: Path) -> Iterator[str]:
-    """The name that a video would like, and others that its whole path decides, the later ones outside all folders."""
+    """Yield the default name of a video, and then names with hashes of its path, the later ones without folders."""
     path = os.fsencode(video)
     yield name
     yield f"{name}-{hashlib.sha256(path).hexdigest()[:8]}"
@@ -408,50 +423,50 @@ def _candidates(name: str, video: Path) -> Iterator[str]:
 
 
 def _find_videos(sources: Iterable[str | os.PathLike[str]]) -> dict[Path, tuple[str, str]]:
-    """Each video by its real path: the name that it would like, and why it is not read if it is not."""
+    """Find the videos: the default name of each, and the reason if it cannot be read, by its real path."""
     videos: dict[Path, tuple[str, str]] = {}
     for source in [os.fspath(each) for each in sources]:
         if any(sign in source for sign in _SIGNS) and not os.path.exists(source):  # noqa: PTH110
             files = [path for path in names_like(source) if not os.path.isdir(path)]  # noqa: PTH112
             if not files:
                 raise InputError(f"no file matches {source}; check the folder and the pattern.")
-            base = _beginning(source)
+            base = _literal_base(source)
         else:
             path = check_input(source)
             files, base = [source], path.parent
         for file in sorted(files, key=natural_key):
-            unread = _unread(file)
+            unread = _unread_reason(file)
             video = Path(file).absolute() if unread else Path(file).resolve()
-            videos.setdefault(video, (_name(Path(file).relative_to(base)), unread))
+            videos.setdefault(video, (_default_name(Path(file).relative_to(base)), unread))
     if not videos:
-        raise InputError("there is no video to work on; give files or a pattern such as 'videos/*.mp4'.")
+        raise InputError("there is no video to process; give files or a pattern such as 'videos/*.mp4'.")
     return videos
 
 
-def _unread(file: str) -> str:
-    """Why a file is not opened, which could wait for a writer for ever; empty for a regular file."""
+def _unread_reason(file: str) -> str:
+    """Return why a file is not opened, since reading a pipe could block forever; empty for a regular file."""
     try:
         kind = stat.S_IFMT(os.stat(file).st_mode)  # noqa: PTH116
     except FileNotFoundError:
-        return f"{file} was not read, since it is a link to a file that does not exist; restore the file."
+        return f"{file} was not read, because it is a link to a file that does not exist; restore the file."
     except OSError as error:
-        return f"{file} was not read, since the system refuses it ({system_reason(error)}); check the path."
+        return f"{file} was not read, because the system refuses it ({system_reason(error)}); check the path."
     if kind == stat.S_IFREG:
         return ""
-    what = _KINDS.get(kind, "no regular file")
-    return f"{file} was not read, since it is {what}; save its content to a file, or narrow the pattern."
+    kind_name = _KINDS.get(kind, "not a regular file")
+    return f"{file} was not read, because it is {kind_name}; save its content to a file, or narrow the pattern."
 
 
-def _name(path: Path) -> str:
-    """The name of a video's outputs, without a suffix: inside their folder and short enough for a file system."""
+def _default_name(path: Path) -> str:
+    """Return the name of a video's outputs without a suffix: inside the folder, and short enough for file systems."""
     parts = [part for part in (*path.parent.parts, path.stem) if part not in ("", ".", "..")]
     if len(parts) > 1 and name_key(parts[0]) == PRIVATE:
         parts[0] = PRIVATE.lstrip(".")
     return "/".join(map(short_name, parts)) or "video"
 
 
-def _beginning(pattern: str) -> Path:
-    """The folders of a pattern before the first that is one."""
+def _literal_base(pattern: str) -> Path:
+    """Return the folders of a pattern before the first with a wildcard."""
     parts = Path(pattern).parts
     signs = [index for index, part in enumerate(parts) if any(sign in part for sign in _SIGNS)]
     return Path(*parts[: signs[0]])

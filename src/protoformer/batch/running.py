@@ -11,36 +11,43 @@ from pathlib import Path
 
 import torch
 
-from protoformer.batch.cluster import RayWorkers
+from protoformer.batch.cluster import RayPool
 from protoformer.batch.jobs import Job, JobReport, JobSetup
 from protoformer.batch.ledger import SUMMARY, Ledger
-from protoformer.batch.workers import ProcessWorkers, TimeLimit, Workers, core_count, run_jobs
+from protoformer.batch.workers import ProcessPool, TimeLimit, WorkerPool, core_count, run_jobs
 from protoformer.errors import InputError, UntrainedWarning
 from protoformer.io.files import write_atomically
 
 COLUMNS = ("video", "output", "frames", "seconds", "status", "reason")
-EVERY = 2.0
-"""Seconds between two writings at least: all of it is written each time."""
+WRITE_SECONDS = 2.0
+"""Minimum time between two updates of the summary, which is written as a whole."""
+CORES_PER_WORKER = 4
+"""Cores per worker on a machine without a GPU; the network does not use more of them efficiently."""
 
 
 class Summary:
-    """How the jobs of a batch stand, in their order, and the file that says so."""
+    """Table of the jobs of a batch, in a csv file.
+
+    Attributes:
+        path: The file.
+        jobs: The jobs in order.
+    """
 
     def __init__(self, path: Path, jobs: Sequence[Job]) -> None:
         self.path = path
         self.jobs = tuple(jobs)
         self._reports = {job.name: JobReport("waiting") for job in jobs}
-        self._written = -EVERY
+        self._last_write = -WRITE_SECONDS
 
     @property
     def reports(self) -> tuple[JobReport, ...]:
-        """In the order of the jobs."""
+        """Reports in the order of the jobs."""
         return tuple(self._reports.values())
 
     def add(self, job: Job, report: JobReport) -> None:
-        """Note how a job went, and write it unless that was done a moment ago."""
+        """Store the report of a job, and write the file unless it was written a moment ago."""
         self._reports[job.name] = replace(report, seconds=round(report.seconds, 3))
-        if time.monotonic() - self._written >= EVERY:
+        if time.monotonic() - self._last_write >= WRITE_SECONDS:
             self.write()
 
     def write(self) -> None:
@@ -51,36 +58,39 @@ class Summary:
         for job, each in zip(self.jobs, self.reports, strict=True):
             rows.writerow((job.video, job.name, each.frames, each.seconds, each.status, each.reason))
         write_atomically(self.path, text.getvalue().encode(errors="surrogateescape"))
-        self._written = time.monotonic()
+        self._last_write = time.monotonic()
 
 
-CORES = 4
-"""Of a worker on a machine without a GPU: a network this small does not keep more of them busy."""
-
-
-def _silent(*_: object) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
-def _warned(note: str) -> None:
+def _warn(note: str) -> None:
     warnings.warn(note, UserWarning, stacklevel=2)
 
 
 @dataclass(frozen=True)
 class BatchCallback:
-    """Callbacks while a batch runs. job: a job, how it went, and how many of how many are over. note: a remark.
+    """Callbacks of a running batch.
 
-    That a model's weights are random is an `UntrainedWarning`, as it is where one is loaded.
+    Attributes:
+        job: Called with a job, its report, the number of jobs that have ended, and the number of all jobs.
+        note: Called with notes for the user; by default they are warnings.
     """
 
-    job: Callable[[Job, JobReport, int, int], None] = _silent
-    note: Callable[[str], None] = _warned
+    job: Callable[[Job, JobReport, int, int], None] = _ignore
+    note: Callable[[str], None] = _warn
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Where a batch is done. workers: processes, or actors of the cluster (None: as many as fit). device: "cpu",
-    "cuda" or None, of the model. cluster: "auto", "ray://HOST:PORT" or None for this machine. limit: of each video.
+    """How a batch is run.
+
+    Attributes:
+        workers: Number of processes or actors; None: as many as fit.
+        device: "cpu", "cuda" or None, of the model.
+        cluster: Ray cluster, "auto" or "ray://HOST:PORT"; None: this machine.
+        limit: Time limit of each video.
     """
 
     workers: int | None = None
@@ -90,81 +100,84 @@ class Batch:
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
-            raise InputError(f"{self.workers} workers cannot do anything; give 1 or more.")
+            raise InputError(f"a batch cannot have {self.workers} workers; give 1 or more.")
+
+    def make_pool(self, setup: JobSetup, num_jobs: int) -> WorkerPool:
+        """Create the pool of workers."""
+        if self.cluster is not None:
+            return RayPool(setup, self.cluster, self.workers, num_jobs)
+        use_gpu = torch.cuda.is_available() if self.device is None else not self.device.startswith("cpu")
+        default = 1 if use_gpu else max(1, core_count() // CORES_PER_WORKER)
+        return ProcessPool(setup, min(self.workers or default, num_jobs))
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What came of a batch. jobs, reports: of every video, in their order. summary: the table of them, a csv file."""
+    """Result of a batch.
+
+    Attributes:
+        jobs: All jobs in order.
+        reports: Their reports.
+        summary: The table of them, a csv file.
+        failures: Error messages of the videos that failed.
+    """
 
     jobs: tuple[Job, ...]
     reports: tuple[JobReport, ...]
     summary: Path
     failures: dict[Path, str] = field(init=False)
-    """Why a video could not be done."""
 
     def __post_init__(self) -> None:
         pairs = zip(self.jobs, self.reports, strict=True)
         object.__setattr__(self, "failures", {job.video: each.reason for job, each in pairs if each.status == "failed"})
 
     def count(self, status: str) -> int:
-        """How many videos have this status."""
+        """Count the videos with a status."""
         return sum(each.status == status for each in self.reports)
 
 
-FindJobs = Callable[[Ledger], Sequence[Job]]
-"""Says which jobs there are in a folder with this ledger."""
+def run_batch(
+    folder: Path, list_jobs: Callable[[Ledger], Sequence[Job]], setup: JobSetup, batch: Batch, callback: BatchCallback
+) -> BatchResult:
+    """Run the jobs of a folder that are not finished; an interruption leaves the outputs, the ledger and the summary.
 
-
-def run_batch(folder: Path, jobs: FindJobs, work: JobSetup, batch: Batch, callback: BatchCallback) -> BatchResult:
-    """Do the jobs of a folder that are not finished. An interruption leaves the outputs, the ledger and the summary.
-
-    jobs: makes them when the folder is held, since their names depend on what its ledger has.
+    Args:
+        folder: Folder of the outputs.
+        list_jobs: Returns the jobs, once the folder is locked; their names depend on its ledger.
+        setup: Prepares a worker.
+        batch: How to run the jobs.
+        callback: Callbacks for progress and notes.
     """
     ledger = Ledger(folder.absolute())
-    with ledger.taken():
-        all_jobs = jobs(ledger)
-        summary = Summary(ledger.folder / SUMMARY, all_jobs)
-        to_do, over = [], 0
-        for job in all_jobs:
+    with ledger.locked():
+        jobs = list_jobs(ledger)
+        summary, num_ended, unfinished = Summary(ledger.folder / SUMMARY, jobs), 0, []
+
+        def end(job: Job, report: JobReport) -> None:
+            nonlocal num_ended
+            num_ended += 1
+            summary.add(job, report)
+            callback.job(job, report, num_ended, len(jobs))
+
+        for job in jobs:
             report = JobReport("failed", reason=job.unread) if job.unread else ledger.finished(job)
             if report is None:
-                to_do.append(job)
-                continue
-            over += 1
-            summary.add(job, report)
-            callback.job(job, report, over, len(all_jobs))
+                unfinished.append(job)
+            else:
+                end(job, report)
         note = ledger.note()
         if note:
             callback.note(note)
         try:
-            if to_do:
-                with closing(_crew(work, batch, len(to_do), callback.note)) as crew:
-                    _carry_out(to_do, crew, summary, callback, over)
+            if unfinished:
+                with closing(batch.make_pool(setup, len(unfinished))) as pool:
+                    summary.write()
+                    for job, report in run_jobs(unfinished, pool, batch.limit, _warn_untrained, callback.note):
+                        end(job, report)
         finally:
             summary.write()
     return BatchResult(summary.jobs, summary.reports, summary.path)
 
 
-def _carry_out(jobs: Sequence[Job], crew: Workers, summary: Summary, callback: BatchCallback, over: int) -> None:
-    summary.write()
-    noted: set[str] = set()
-    for number, (job, report) in enumerate(run_jobs(jobs, crew), over + 1):
-        for note in crew.notes():
-            if note not in noted:
-                noted.add(note)
-                warnings.warn(note, UntrainedWarning, stacklevel=2)
-        summary.add(job, report)
-        callback.job(job, report, number, len(summary.jobs))
-
-
-def _crew(work: JobSetup, batch: Batch, jobs: int, note: Callable[[str], None]) -> Workers:
-    if batch.cluster is not None:
-        return RayWorkers(work, batch.cluster, batch.workers, jobs, note, batch.limit)
-    return ProcessWorkers(work, min(batch.workers or _usual(batch.device), jobs), batch.limit)
-
-
-def _usual(device: str | None) -> int:
-    """How many workers this machine has when nobody says: one for a GPU, else one for every few cores."""
-    on_card = torch.cuda.is_available() if device is None else not device.startswith("cpu")
-    return 1 if on_card else max(1, core_count() // CORES)
+def _warn_untrained(text: str) -> None:
+    warnings.warn(text, UntrainedWarning, stacklevel=2)

@@ -1,4 +1,8 @@
-"""Worker processes of a batch: start, dispatch, time limits and replacement."""
+"""Workers of a batch: the loop that gives them jobs, and local worker processes.
+
+A worker is an executor with a single process (or an actor on a cluster), and not one of several processes of a common
+`ProcessPoolExecutor`: that breaks as a whole if one process crashes, and cannot end a single job at its time limit.
+"""
 
 import multiprocessing
 import os
@@ -6,349 +10,324 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
-from pathlib import Path
+from multiprocessing.connection import wait as wait_for_processes
 from types import FrameType, ModuleType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
-from protoformer.batch.jobs import Job, JobFunction, JobReport, JobSetup, WorkerReady
-from protoformer.batch.ledger import Ledger, file_stamp
-from protoformer.errors import InputError, UntrainedWarning
-from protoformer.io.files import system_reason
+from protoformer.batch.jobs import Job, JobReport, JobRunner, JobSetup, WorkerReady
+from protoformer.batch.ledger import Ledger
+from protoformer.errors import InputError
 
 ATTEMPTS = 3
-"""Workers that may die over a video before it is given up: it may well be what kills them."""
-LONGEST_WAIT = 3600.0
-"""Seconds that are waited at once at most, since a system call takes no number that is much longer."""
+"""Number of workers that may crash while processing a video before it fails."""
+MAX_WAIT = 3600.0
+"""Maximum time of one wait in seconds, because the system does not accept arbitrary numbers."""
 
 
-class Workers(Protocol):
-    """Workers. Whoever begins a job is busy until `wait` tells how it went."""
+class Worker(Protocol):
+    """A process or an actor that runs one job at a time.
 
-    def idle(self) -> bool:
-        """Whether somebody could begin a job now."""
+    Attributes:
+        ready: Completes when the worker has loaded the model.
+    """
 
-    def begin(self, job: Job) -> None:
-        """Let somebody who is idle begin a job."""
+    ready: "Future[WorkerReady]"
 
-    def wait(self) -> Sequence[tuple[Job, JobReport | None]]:
-        """Wait for something to happen; the jobs that have ended, with None where the worker died."""
+    def submit(self, job: Job) -> "Future[JobReport]":
+        """Start a job; the future raises an exception if the worker crashes."""
 
-    def notes(self) -> tuple[str, ...]:
-        """What workers had to say when they started."""
+    def kill(self) -> None:
+        """End the worker at once."""
+
+
+class WorkerPool(Protocol):
+    """Starts workers.
+
+    Attributes:
+        num_workers: Number of workers to run.
+        slow_start: Note for the user if no worker is ready after `START_SECONDS`; empty: none.
+    """
+
+    num_workers: int
+    slow_start: str
+
+    def start(self) -> Worker:
+        """Start a worker."""
+
+    def check_crash(self, error: BaseException) -> None:
+        """Raise `InputError` if an error of a worker means that no other worker can run."""
+
+    def crash_error(self, error: BaseException) -> InputError:
+        """Return the error if workers crash before they are ready."""
 
     def close(self) -> None:
-        """Send everybody home, at once."""
-
-
-def run_jobs(jobs: Sequence[Job], crew: Workers) -> Iterator[tuple[Job, JobReport]]:
-    """Every job and how it went, in the order in which they end.
-
-    A job whose worker died goes to the end of the queue, and a worker first looks whether it is finished after all.
-    """
-    waiting, busy, deaths = deque(jobs), 0, Counter[str]()
-    while waiting or busy:
-        while waiting and crew.idle():
-            crew.begin(waiting.popleft())
-            busy += 1
-        for job, report in crew.wait():
-            busy -= 1
-            if report is not None:
-                yield job, report
-                continue
-            deaths[job.name] += 1
-            if deaths[job.name] < ATTEMPTS:
-                waiting.append(job)
-            else:
-                reason = f"{ATTEMPTS} workers died over {job.video}, perhaps for want of memory; try it by itself."
-                yield job, JobReport("failed", reason=reason)
+        """End all workers."""
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """How long one video may take. minutes: None for as long as it needs."""
+    """Time limit of a video in minutes; None: unlimited."""
 
     minutes: float | None = None
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
-            raise InputError(f"no video is done in {self.minutes:g} minutes; give a number over 0, or no limit.")
+            raise InputError(f"a time limit of {self.minutes:g} minutes is not possible; give a number over 0.")
 
     def deadline(self) -> float:
-        """When a video that begins now is given up, by the clock of `time.monotonic`."""
+        """Return the deadline of a job that starts now, by `time.monotonic`."""
         return float("inf") if self.minutes is None else time.monotonic() + 60 * self.minutes
 
     def report(self, job: Job) -> JobReport:
-        """Of a job whose worker was ended at its deadline; it may have been finished in the last moment."""
+        """Return the report of a job whose worker was killed at the deadline; it may have been finished just before."""
         assert self.minutes is not None
         finished = Ledger(job.folder).finished(job)
         if finished is not None:
             return replace(finished, status="done")
         reason = (
-            f"{job.video} took longer than {self.minutes:g} minutes and was given up; "
+            f"{job.video} took longer than {self.minutes:g} minutes and was stopped; "
             "give a higher --max-minutes-per-video, or try it by itself."
         )
         return JobReport("failed", seconds=60 * self.minutes, reason=reason)
 
 
-def patience(deadlines: Iterable[float], most: float | None = None) -> float | None:
-    """Seconds until the next deadline, or `most` if that is less; None to wait for as long as it takes."""
-    first = min(deadlines, default=float("inf"))
-    if first == float("inf"):
-        return most
-    return min(max(0.0, first - time.monotonic()), LONGEST_WAIT if most is None else most)
+START_SECONDS = 30.0
+"""Time after which a note is given if no worker is ready."""
 
 
-class WorkerNotes:
-    """What started workers say, and a sentence where none of them ever will."""
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What a worker is doing: it runs a job until a deadline, or starts if there is no job."""
 
-    def __init__(self) -> None:
-        self.said: tuple[str, ...] = ()
-
-    def take(self, ready: WorkerReady) -> None:
-        """Listen to a worker; one that refuses speaks for all."""
-        if ready.refusal:
-            raise InputError(ready.refusal)
-        self.said = tuple(dict.fromkeys((*self.said, *ready.notes)))
-
-
-def prepare_worker(work: JobSetup, sharing: int) -> tuple[JobFunction | None, WorkerReady]:
-    """What does a video, and what there is to tell; None where it can be done by no worker."""
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UntrainedWarning)
-        try:
-            doing = work.prepare(sharing)
-        except InputError as error:
-            return None, WorkerReady(refusal=str(error))
-    return doing, WorkerReady(tuple(str(each.message) for each in noted))
-
-
-def run_job(doing: JobFunction, job: Job) -> JobReport:
-    """Do a job that is not finished, by another worker that died before it could tell, say."""
-    ledger = Ledger(job.folder)
-    before = ledger.finished(job)
-    if before is not None:
-        return JobReport("done", before.frames, before.seconds)
-    began = time.perf_counter()
-    try:
-        ledger.check_inside(job)
-        with ledger.scratch(job) as scratch:
-            stamp = file_stamp(job.video)
-            frames = doing(job.video, tuple(scratch / Path(name).name for name in job.outputs))
-            report = JobReport("done", frames, round(time.perf_counter() - began, 3))
-            ledger.finish(job, scratch, stamp, report)
-            return report
-    except Exception as error:  # whatever it is, the other videos are to be done
-        return JobReport("failed", seconds=time.perf_counter() - began, reason=_sentence(job.video, error))
-
-
-def start_failure(error: Exception) -> str:
-    """A sentence for an error that is no `InputError`, of a worker that could not load what it needs."""
-    text = " ".join(str(error).split())
-    if _is_out_of_memory(error, text):
-        return "the memory ran out while a model was loaded; give fewer --workers, or close other programs."
-    return (
-        f"no worker could load the model ({type(error).__name__}: {text[:300]}); try one video with `protoformer flow`."
-    )
-
-
-def _is_out_of_memory(error: Exception, text: str) -> bool:
-    return isinstance(error, MemoryError) or any(
-        clause in text.lower() for clause in ("out of memory", "can't allocate memory")
-    )
-
-
-def _sentence(video: Path, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, InputError):
-        return text
-    if isinstance(error, OSError):
-        return f"the motion of {video} could not be written ({system_reason(error)}); check the disk."
-    if _is_out_of_memory(error, text):
-        return f"the memory ran out at {video}; give --memory, or fewer --workers."
-    return f"{video} cannot be worked on ({type(error).__name__}: {text[:300]}); try it by itself."
-
-
-PATIENCE = 10.0
-"""Seconds for a worker to clean up behind itself."""
-
-
-@dataclass(eq=False)
-class _Worker:
-    process: SpawnProcess
-    talk: Connection
-    ready: bool = False
+    worker: Worker
     job: Job | None = None
     deadline: float = float("inf")
 
-    def bury(self) -> None:
-        """Free what is left of a process that died or is about to."""
-        self.process.join()
-        self.process.close()
-        self.talk.close()
+
+def run_jobs(
+    jobs: Sequence[Job],
+    pool: WorkerPool,
+    limit: TimeLimit,
+    warn: Callable[[str], object],
+    note: Callable[[str], object] = lambda _: None,
+) -> Iterator[tuple[Job, JobReport]]:
+    """Run jobs and yield them with their reports, in the order in which they end.
+
+    A crashed worker is replaced, and its job goes to the end of the queue until `ATTEMPTS` workers crashed with it.
+
+    Args:
+        jobs: The jobs in order.
+        pool: Starts the workers.
+        limit: Time limit of each job.
+        warn: Called with each distinct warning of the workers.
+        note: Called with a note if the workers start slowly.
+
+    Raises:
+        InputError: No worker can be started.
+    """
+    queue, crashes, warnings_seen = deque(jobs), Counter[str](), set[str]()
+    idle: list[Worker] = []
+    max_start_crashes = start_crashes_left = ATTEMPTS * pool.num_workers
+    tasks: dict[Future[Any], _Task] = {}
+    slow_start = time.monotonic() + START_SECONDS if pool.slow_start else float("inf")
+
+    def start_worker() -> None:
+        worker = pool.start()
+        tasks[worker.ready] = _Task(worker)
+
+    for _ in range(min(pool.num_workers, len(jobs))):
+        start_worker()
+    while queue or any(task.job for task in tasks.values()):
+        while queue and idle:
+            worker, job = idle.pop(), queue.popleft()
+            tasks[worker.submit(job)] = _Task(worker, job, limit.deadline())
+        next_event = min(slow_start, *(task.deadline for task in tasks.values()))
+        wait_for_futures(tasks, min(MAX_WAIT, max(0.0, next_event - time.monotonic())), FIRST_COMPLETED)
+        for future, task in list(tasks.items()):
+            worker, job_ended = task.worker, task.job
+            if not future.done():
+                if job_ended is not None and task.deadline <= time.monotonic():
+                    del tasks[future]
+                    worker.kill()
+                    if queue:
+                        start_worker()
+                    yield job_ended, limit.report(job_ended)
+                continue
+            del tasks[future]
+            error = future.exception()
+            if error is not None:
+                pool.check_crash(error)
+                worker.kill()
+                if job_ended is None:
+                    if start_crashes_left:
+                        start_crashes_left -= 1
+                        start_worker()
+                    elif not (tasks or idle):
+                        raise pool.crash_error(error)
+                    continue
+                crashes[job_ended.name] += 1
+                if crashes[job_ended.name] < ATTEMPTS:
+                    queue.append(job_ended)
+                if queue:
+                    start_worker()
+                if crashes[job_ended.name] == ATTEMPTS:
+                    reason = f"{ATTEMPTS} workers crashed at {job_ended.video}, maybe out of memory; try it by itself."
+                    yield job_ended, JobReport("failed", reason=reason)
+                continue
+            idle.append(worker)
+            slow_start = float("inf")
+            if job_ended is not None:
+                start_crashes_left = max_start_crashes
+                yield job_ended, future.result()
+                continue
+            ready: WorkerReady = future.result()
+            if ready.refusal:
+                raise InputError(ready.refusal)
+            for text in ready.notes:
+                if text not in warnings_seen:
+                    warnings_seen.add(text)
+                    warn(text)
+        if time.monotonic() >= slow_start:
+            note(pool.slow_start)
+            slow_start = float("inf")
 
 
-class ProcessWorkers:
-    """So many processes, each with a model of its own and its part of the cores.
+SHUTDOWN_SECONDS = 10.0
+"""Time for a worker process to clean up before it is killed."""
 
-    A worker that dies over a video, or is ended at the time limit of a video, is replaced; the video answers for that.
+
+class ProcessWorker:
+    """A worker process."""
+
+    def __init__(self, setup: JobSetup, sharing: int, num_threads: int | None) -> None:
+        """Start the process; `num_threads` is the number of threads of torch (None: its default)."""
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(1, context, initializer=_initialize, initargs=(num_threads,))
+        with _ignore_interrupts(), _without_main():
+            self.ready = self._executor.submit(_call, "prepare", setup, sharing)
+        # Executors before Python 3.14 have no public way to kill their processes.
+        (self.process,) = self._executor._processes.values()
+
+    def submit(self, job: Job) -> "Future[JobReport]":
+        """Start a job."""
+        return self._executor.submit(_call, "run", job)
+
+    def terminate(self) -> None:
+        """Ask the process to clean up and exit."""
+        self.process.terminate()
+
+    def kill(self) -> None:
+        """End the process at once; a hanging decoder does not react to a request."""
+        self.process.kill()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class ProcessPool:
+    """Worker processes on this machine, which share its cores.
+
+    Attributes:
+        num_workers: Number of processes.
     """
 
-    def __init__(self, work: JobSetup, count: int, limit: TimeLimit) -> None:
-        self._work, self._count, self._limit, self._notes = work, count, limit, WorkerNotes()
-        self._spare = ATTEMPTS * count
-        """Workers without a job that may still be replaced before the next one is done."""
-        self._workers: list[_Worker] = []
-        try:
-            for _ in range(count):
-                self._workers.append(self._started())
-        except BaseException:
-            self.close()
-            raise
+    slow_start = ""
 
-    def idle(self) -> bool:
-        """Whether somebody is ready, without a job."""
-        return any(worker.ready and worker.job is None for worker in self._workers)
+    def __init__(self, setup: JobSetup, num_workers: int) -> None:
+        if multiprocessing.current_process().daemon:
+            raise InputError("a batch starts processes, which a daemonic process cannot; call it elsewhere.")
+        self.num_workers = num_workers
+        self._setup = setup
+        keep_default = num_workers == 1 or "OMP_NUM_THREADS" in os.environ
+        self._num_threads = None if keep_default else max(1, core_count() // num_workers)
+        self._workers: list[ProcessWorker] = []
 
-    def begin(self, job: Job) -> None:
-        """Hand it to one of them; if that one just died, `wait` will find out."""
-        worker = next(each for each in self._workers if each.ready and each.job is None)
-        worker.job, worker.deadline = job, self._limit.deadline()
-        with suppress(OSError):
-            worker.talk.send(job)
+    def start(self) -> ProcessWorker:
+        """Start a process."""
+        self._workers = [worker for worker in self._workers if worker.process.is_alive()]
+        self._workers.append(ProcessWorker(self._setup, self.num_workers, self._num_threads))
+        return self._workers[-1]
 
-    def wait(self) -> Sequence[tuple[Job, JobReport | None]]:
-        """Until a worker speaks or dies, or a video is at its time limit."""
-        ended: list[tuple[Job, JobReport | None]] = []
-        speaking = wait([worker.talk for worker in self._workers], patience(each.deadline for each in self._workers))
-        for worker in [each for each in self._workers if each.talk in speaking]:
-            try:
-                heard = worker.talk.recv()
-            except (EOFError, OSError):
-                ended.extend((job, None) for job in self._replaced(worker))
-                continue
-            if isinstance(heard, WorkerReady):
-                self._notes.take(heard)
-                worker.ready = True
-            elif worker.job is not None:
-                ended.append((worker.job, heard))
-                worker.job, worker.deadline = None, float("inf")
-                self._spare = ATTEMPTS * self._count
-        late = [each for each in self._workers if each.deadline <= time.monotonic() and not each.talk.poll()]
-        for worker in late:
-            worker.process.kill()  # what hangs in a decoder does not hear a request to leave
-            ended.extend((job, self._limit.report(job)) for job in self._replaced(worker))
-        return ended
+    def check_crash(self, error: BaseException) -> None:
+        """Do nothing: a crash of a process does not concern the others."""
 
-    def notes(self) -> tuple[str, ...]:
-        """Of those that started."""
-        return self._notes.said
+    def crash_error(self, error: BaseException) -> InputError:
+        """Return the error if processes crash before they are ready."""
+        return InputError("the workers of this batch crash one after another; close other programs, or give --memory.")
 
     def close(self) -> None:
-        """Ask them to go, and see to it that they do, even where this is interrupted."""
+        """End all processes, also if this is interrupted."""
         workers, self._workers = self._workers, []
         try:
             for worker in workers:
-                worker.process.terminate()
-            until = time.monotonic() + PATIENCE
+                worker.terminate()
+            end = time.monotonic() + SHUTDOWN_SECONDS
             for worker in workers:
-                worker.process.join(max(0.0, until - time.monotonic()))
+                wait_for_processes([worker.process.sentinel], max(0.0, end - time.monotonic()))
         finally:
             for worker in workers:
-                worker.process.kill()
-            for worker in workers:
-                worker.bury()
-
-    def _started(self) -> _Worker:
-        if multiprocessing.current_process().daemon:
-            raise InputError("a batch needs processes of its own, which a daemonic process has not; call it elsewhere.")
-        context = multiprocessing.get_context("spawn")
-        parent_end, worker_end = context.Pipe()
-        own = self._count == 1 or "OMP_NUM_THREADS" in os.environ
-        threads = None if own else max(1, core_count() // self._count)
-        process = context.Process(target=_serve, args=(worker_end, self._work, self._count, threads), daemon=True)
-        with _deaf(), _without_main():
-            process.start()
-        worker_end.close()  # so that the connection ends when the worker dies
-        return _Worker(process, parent_end)
-
-    def _replaced(self, worker: _Worker) -> list[Job]:
-        """Replace a worker that died; return its job, if it had one."""
-        self._workers.remove(worker)
-        worker.bury()
-        if worker.job is not None:
-            self._workers.append(self._started())
-            return [worker.job]
-        if self._spare:
-            self._spare -= 1
-            self._workers.append(self._started())
-        if not self._workers:
-            raise InputError("the workers of this batch die one after another; close other programs, or give --memory.")
-        return []
+                worker.kill()
 
 
 def core_count() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _serve(talk: Connection, work: JobSetup, sharing: int, threads: int | None) -> None:
-    """A worker's life: jobs come, reports go, until nobody is there any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started it, who will tell
-    signal.signal(signal.SIGTERM, _leave)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    threading.Thread(target=_watch, daemon=True).start()
-    with suppress(EOFError, BrokenPipeError):
-        try:
-            doing, ready = prepare_worker(work, sharing)
-        except Exception as error:  # the other workers would fail in the same way
-            doing, ready = None, WorkerReady(refusal=start_failure(error))
-        talk.send(ready)
-        while doing is not None:
-            talk.send(run_job(doing, talk.recv()))
+_runner = JobRunner()
+"""The runner of this worker process."""
 
 
-def _watch() -> None:
-    """End the process when the one that started it is gone, also in the middle of a video."""
+def _initialize(num_threads: int | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    signal.signal(signal.SIGTERM, _exit)
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _call(method: str, *arguments: Any) -> Any:
+    """Call a method of the runner; a request to exit ends the process, and not only the call."""
+    try:
+        return getattr(_runner, method)(*arguments)
+    except SystemExit as request:
+        os._exit(int(str(request.code)))
+
+
+def _exit_with_parent() -> None:
+    """End the process when its parent ends, also in the middle of a video."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)  # an exception, so that what is half written goes
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)  # an exception, so that temporary files are removed
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """What is started meanwhile does not hear Ctrl-C from its first moment on."""
+def _ignore_interrupts() -> Iterator[None]:
+    """Make a process that is started in this context ignore Ctrl-C from its first moment on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous: Any = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """What is started meanwhile does not run the program that called, which it has no use for.
-
-    The usual start of a process would: the program would then have to be safe to import, which few short ones are.
-    """
+    """Make a process that is started in this context not import the main program, which may lack a main guard."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -1,11 +1,10 @@
 """`protoformer batch`."""
 
-import json
 import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,7 +13,9 @@ from protoformer.batch.jobs import Job, JobReport
 from protoformer.batch.running import BatchCallback, BatchResult
 from protoformer.cli.options import (
     DeviceOption,
+    JsonOption,
     ModelOption,
+    SideBySideOption,
     TileOption,
     UpdatesOption,
     ZoomOption,
@@ -22,71 +23,68 @@ from protoformer.cli.options import (
     parse_tile,
     parse_zoom,
 )
-from protoformer.cli.terminal import stoppable, videos_bar
+from protoformer.cli.terminal import interruptible, print_json, videos_bar
 from protoformer.viz.text import format_count
 
 SOME_FAILED = 1
-"""The exit code where some of the videos could not be done."""
+"""Exit code if some videos failed."""
 
 batch = typer.Typer(help="Process many videos; finished ones are skipped.", no_args_is_help=True, add_completion=False)
 
 
 @batch.callback()
-def _of_many() -> None:
-    """Many videos at once, each done once: run the same command again and it goes on where it stopped."""
+def _batch() -> None:
+    """Process many videos; the same command continues an interrupted batch."""
 
 
 @batch.command("flow")
 def batch_flow_command(
     videos: Annotated[list[str], typer.Argument(help="Videos, or quoted patterns such as 'videos/**/*.mp4'.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write into; summary.csv tells all.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to, with a summary.csv.")],
     workers: Annotated[
-        int | None, typer.Option(help="How many videos at a time. [default: 1 on a GPU, else one for every 4 cores]")
+        int | None, typer.Option(help="Number of parallel workers. [default: 1 on a GPU, else one per 4 cores]")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="A Ray cluster that sees the same files: auto, or ray://HOST:PORT.")
+        str | None, typer.Option(help="Ray cluster with access to the same files: auto, or ray://HOST:PORT.")
     ] = None,
     max_minutes_per_video: Annotated[
-        float | None, typer.Option(help="Give up a video that takes longer, and go on with the next. [default: never]")
+        float | None, typer.Option(help="Time limit per video; slower videos fail. [default: none]")
     ] = None,
-    side_by_side: Annotated[bool, typer.Option("--side-by-side", help="The frame beside its motion.")] = False,
-    arrows: Annotated[bool, typer.Option("--arrows", help="The frame with arrows on it.")] = False,
+    side_by_side: SideBySideOption = False,
+    arrows: Annotated[bool, typer.Option("--arrows", help="Draw arrows over the frame.")] = False,
     save_flo: Annotated[
-        bool, typer.Option("--save-flo", help="A folder of .flo files, one a pair, beside each video.")
+        bool, typer.Option("--save-flo", help="Also write a folder of .flo files, one per pair, next to each video.")
     ] = False,
-    frame_step: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
+    frame_step: Annotated[int, typer.Option(help="Use every n-th frame.")] = 1,
     scale: Annotated[
-        float | None, typer.Option(help="Pixels at which colors are full. [default: by a first look at each video]")
+        float | None, typer.Option(help="Motion of fully saturated colors, pixels. [default: estimated per video]")
     ] = None,
     model: ModelOption = "flow",
-    updates: UpdatesOption = None,
+    num_updates: UpdatesOption = None,
     device: DeviceOption = None,
     tile: TileOption = "auto",
     memory: Annotated[
-        str | None, typer.Option(help="What each worker may use, such as 4GB. [default: its part of what is free]")
+        str | None, typer.Option(help="Memory limit per worker, such as 4GB. [default: its share of the free memory]")
     ] = None,
     zoom: ZoomOption = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Motion of many videos, on this machine or on a Ray cluster; what is finished is not done again.
+    """Estimate the flow of many videos, on this machine or on a Ray cluster; finished videos are skipped.
 
-    Ends with code 1 if some videos could not be done, which is no trouble for the others.
+    The exit code is 1 if some videos failed; the others are processed nevertheless.
 
     Example: `protoformer batch flow 'videos/*.mp4' -o motion --side-by-side`
 
     Example: `protoformer batch flow 'videos/**/*.mp4' -o motion --cluster ray://head:10001`
     """
-    chosen, budget, enlarging = parse_tile(tile), parse_bytes(memory), parse_zoom(zoom)
-    began = time.perf_counter()
+    start_time = time.perf_counter()
 
-    def tell() -> None:
-        print(
-            f"\nprotoformer: stopped; what is finished is kept in {output}, and the same command goes on from there.",
-            file=sys.stderr,
-        )
+    def report(_: KeyboardInterrupt) -> None:
+        text = f"stopped; finished videos are kept in {output}, and the same command continues from there."
+        print(f"\nprotoformer: {text}", file=sys.stderr)
 
-    # Ray has remarks of its own on lost machines; standard output is for the result.
-    with stoppable(tell), redirect_stdout(sys.stderr), videos_bar("flow") as shown:
+    # Ray prints messages about lost machines; standard output is for the result.
+    with interruptible(report), redirect_stdout(sys.stderr), videos_bar("flow") as update:
         result = batch_flow(
             videos,
             output,
@@ -95,7 +93,8 @@ def batch_flow_command(
             cluster=cluster,
             max_minutes_per_video=max_minutes_per_video,
             callback=BatchCallback(
-                lambda *how: shown(_line(how[0], how[1]), *how[2:]), lambda note: shown(f"note: {note}")
+                job=lambda job, report, done, total: update(_failure_note(job, report), done, total),
+                note=lambda note: update(f"note: {note}"),
             ),
             model=model,
             side_by_side=side_by_side,
@@ -103,31 +102,29 @@ def batch_flow_command(
             save_flo=save_flo,
             frame_step=frame_step,
             scale=scale,
-            updates=updates,
-            tile=chosen,
-            memory=budget,
-            zoom=enlarging,
+            num_updates=num_updates,
+            tile=parse_tile(tile),
+            memory=parse_bytes(memory),
+            zoom=parse_zoom(zoom),
         )
-    _tell(result, time.perf_counter() - began, as_json)
+    _print_result(result, time.perf_counter() - start_time, as_json)
     if result.failures:
         raise typer.Exit(SOME_FAILED)
 
 
-def _line(job: Job, report: JobReport) -> str:
-    """What is worth a line of its own while others are still at work."""
+def _failure_note(job: Job, report: JobReport) -> str:
     return f"note: {job.video.name} failed: {report.reason}" if report.status == "failed" else ""
 
 
-def _tell(result: BatchResult, seconds: float, as_json: bool) -> None:
+def _print_result(result: BatchResult, seconds: float, as_json: bool) -> None:
     frames = sum(each.frames for each in result.reports if each.status == "done")
     counts = {status: result.count(status) for status in ("done", "skipped", "failed")}
     if as_json:
         failures = {str(video): reason for video, reason in result.failures.items()}
-        told: dict[str, Any] = {"videos": len(result.jobs), **counts, "frames": frames, "seconds": round(seconds, 3)}
-        print(json.dumps({**told, "summary": str(result.summary), "failures": failures}))
+        totals = {"videos": len(result.jobs), **counts, "frames": frames, "seconds": round(seconds, 3)}
+        print_json({**totals, "summary": result.summary, "failures": failures})
         return
-    videos = format_count(len(result.jobs), "video")
     print(
-        f"{videos}: {counts['done']} done, {counts['skipped']} finished before, {counts['failed']} failed; "
-        f"{frames} frames in {seconds:.1f} s; see {result.summary}"
+        f"{format_count(len(result.jobs), 'video')}: {counts['done']} done, {counts['skipped']} finished before, "
+        f"{counts['failed']} failed; {frames} frames in {seconds:.1f} s; see {result.summary}"
     )

@@ -1,107 +1,150 @@
-"""What every command does with a clip around its own work."""
+"""Steps that the commands for videos share."""
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import cv2
 from typer.core import TyperCommand
 
+from protoformer.cli.terminal import frames_bar, interruptible, print_json
 from protoformer.errors import InputError
-from protoformer.io.files import check_input, check_output, is_folder, make_folder, path_exists
+from protoformer.io.files import check_input, is_folder, path_exists
 from protoformer.video.image_sequence import ImageSequence, is_image_file
+from protoformer.video.pipeline import FrameResult, PipelineInterrupt, PipelineOutcome, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.types import DEFAULT_FPS, Video
 from protoformer.video.writer import VideoWriter
 from protoformer.viz.images import Pixels
 from protoformer.viz.text import format_count
 
+Result = TypeVar("Result", bound=FrameResult)
+
 
 def is_clip(source: str) -> bool:
-    """Whether it is not one still image."""
+    """Return whether a source is a video, a folder or a pattern, and not a still image; nothing is decoded."""
     path = Path(source)
-    pattern = any(sign in source for sign in "*?[") and not path_exists(path)
-    return is_folder(path) or pattern or not is_image_file(check_input(path))
+    is_pattern = any(sign in source for sign in "*?[") and not path_exists(path)
+    return is_folder(path) or is_pattern or not is_image_file(check_input(path))
 
 
 def open_clip(source: str, fps: float | None) -> Video:
-    """The clip at a path or pattern; fps: frames a second that were asked for, which images alone have to be told."""
-    movie = open_video(source, DEFAULT_FPS if fps is None else fps)
-    if fps is not None and not isinstance(movie, ImageSequence):
+    """Open a video, a folder or a pattern; `fps` is the frame rate of images, which must not be given for a video."""
+    video = open_video(source, DEFAULT_FPS if fps is None else fps)
+    if fps is not None and not isinstance(video, ImageSequence):
         raise InputError(f"--fps is for images, and {source} is a video with times of its own; leave it out.")
-    return movie
+    return video
 
 
-def check_output_not_input(target: Path, movie: Video) -> None:
-    """Refuse an output that is also what is read."""
-    if target.exists() and any(target.samefile(path) for path in movie.info.paths):
+def check_output_not_input(target: Path, video: Video) -> None:
+    """Raise `InputError` if an output is one of the files of the input."""
+    if target.exists() and any(target.samefile(path) for path in video.info.paths):
         raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
 
 
-def single_video_output(outputs: list[Path], usual: str, movie: Video, files: Path | None) -> Path | None:
-    """The video to write, of those that were named, or the usual one; None where files in a folder are all."""
+def make_video_writer(outputs: list[Path], default: Path | None, video: Video, frame_step: int) -> VideoWriter | None:
+    """Create the writer of a command's video.
+
+    Args:
+        outputs: The paths that were given, at most one.
+        default: The path to write if none was given; None: no video.
+        video: The input.
+        frame_step: Number of input frames per output frame.
+    """
     if len(outputs) > 1:
         raise InputError("a clip becomes one video; give one output.")
-    if not outputs and files is not None:
+    target = outputs[0] if outputs else default
+    if target is None:
         return None
-    target = outputs[0] if outputs else Path(usual)
-    check_output_not_input(target, movie)
-    return target
+    check_output_not_input(target, video)
+    return VideoWriter(target, video, video.info.fps / max(1, frame_step))
 
 
-def check_folder(folder: Path | None, name: str) -> None:
-    """Make the folder of files of a name like this, and refuse one that takes none, before any time is spent."""
-    if folder is not None:
-        check_output(make_folder(folder) / name)
-
-
-def expected_frame_count(
-    movie: Video, start: float | Fraction | None, end: float | Fraction | None, frame_step: int
+def estimate_frame_count(
+    video: Video, start: float | Fraction | None = None, end: float | Fraction | None = None, frame_step: int = 1
 ) -> int | None:
-    """About how many frames will be taken; None where the clip does not say."""
-    length = movie.info.duration if movie.info.num_frames is None else movie.info.num_frames / movie.info.fps
+    """Estimate the number of selected frames; None if the video declares no length."""
+    length = video.info.duration if video.info.num_frames is None else video.info.num_frames / video.info.fps
     if length is None:
         return None
     last = min(float(length), float("inf") if end is None else float(end))
-    return int((last - float(start or 0)) * movie.info.fps / frame_step)
+    return int((last - float(start or 0)) * video.info.fps / frame_step)
 
 
-def report_damage(movie: Video) -> None:
-    """Note, on standard error, what the latest reading of a clip had to leave out."""
-    if movie.skipped:
-        print(f"note: {movie.skipped} damaged frames of {movie.info.paths[0]} were left out", file=sys.stderr)
-    if movie.truncated:
-        print(f"note: {movie.info.paths[0]} is cut short; its whole frames were used", file=sys.stderr)
+def run_with_bar(
+    label: str,
+    total: int | None,
+    results: Iterable[Result],
+    draw: Callable[[Result], Pixels] | None,
+    writer: VideoWriter | None,
+    **options: Any,
+) -> PipelineOutcome:
+    """Run the video pipeline with a progress bar; `options` are those of `run_pipeline`."""
+    with frames_bar(label, total) as progress:
+        return run_pipeline(results, draw, writer, progress=progress, **options)
 
 
-def kept_output(writer: VideoWriter | None, folder: Path | None) -> list[str]:
-    """What an interruption leaves: what the video's writer kept, and a folder of files (None: there are none)."""
-    return [str(path) for path in (writer and writer.partial_path, folder) if path is not None]
+@contextmanager
+def report_interruption(unit: str) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, print how many results (called `unit`) were finished and what is kept, and exit."""
+
+    def report(error: KeyboardInterrupt) -> None:
+        outcome = error.outcome if isinstance(error, PipelineInterrupt) else PipelineOutcome(0, 0.0)
+        kept = " and ".join(map(str, outcome.kept)) or "nothing"
+        count = format_count(outcome.num_frames, unit)
+        print(f"\nprotoformer: stopped after {count}; kept {kept}.", file=sys.stderr)
+
+    with interruptible(report):
+        yield
 
 
-def report_interruption(done: str, kept: list[str]) -> None:
-    """Say, on standard error, how far it came and what is left of it."""
-    print(f"\nprotoformer: stopped after {done}; kept {' and '.join(kept) or 'nothing'}.", file=sys.stderr)
+def print_summary(
+    video: Video, outcome: PipelineOutcome, written: Sequence[Path], as_json: bool, summary: dict[str, Any], text: str
+) -> None:
+    """Print the summary of a command, and notes about damaged input on standard error.
+
+    Args:
+        video: The input.
+        outcome: Outcome of the pipeline.
+        written: The files and folders that were written.
+        as_json: Print JSON instead of text.
+        summary: The task's part of the JSON.
+        text: The task's part of the text.
+    """
+    name = video.info.paths[0]
+    if video.skipped:
+        print(f"note: {video.skipped} damaged frames of {name} were skipped", file=sys.stderr)
+    if video.truncated:
+        print(f"note: {name} is truncated; its intact frames were used", file=sys.stderr)
+    if as_json:
+        status = {"seconds": round(outcome.seconds, 3), "skipped": video.skipped, "truncated": video.truncated}
+        size = {"width": video.info.size[1], "height": video.info.size[0]}
+        print_json({**size, **summary, **status, "written": list(written)})
+        return
+    rate = f"{outcome.num_frames / outcome.seconds:.2f} frames/s"
+    print(f"{text}; {rate}" + (f"; wrote {', '.join(map(str, written))}" if written else ""))
 
 
-QUOTE = "quote a pattern, as in 'img/*.jpg', or give the folder of the images"
-"""What to do where the shell has put all names in the place of a pattern."""
+PATTERN_ADVICE = "quote a pattern, as in 'img/*.jpg', or give the folder of the images"
+"""Advice if the shell has expanded a pattern."""
 
 
 class ClipCommand(TyperCommand):
-    """Says what to do about names that are too many, since most often a pattern was not quoted."""
+    """A command whose error for surplus arguments names the usual cause, an unquoted pattern."""
 
     allow_extra_args = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; refuse what is left over."""
+        """Parse the arguments, or raise `InputError` if some are left over."""
         rest = super().parse_args(ctx, args)
         if rest and not ctx.resilient_parsing:
-            what = format_count(len(rest), "name")
-            raise InputError(f"{ctx.command.name} got {what} too many, from {rest[0]} on; {QUOTE}.")
+            count = format_count(len(rest), "name")
+            raise InputError(f"{ctx.command.name} got {count} too many, from {rest[0]} on; {PATTERN_ADVICE}.")
         return rest
 
 
@@ -109,7 +152,12 @@ _ESCAPE = 27
 
 
 class LiveWindow:
-    """Use it in a `with`; q, Esc or its own button close it, and `open` says whether that was done."""
+    """A context manager that shows frames in a window, which q, Esc or its close button close.
+
+    Attributes:
+        title: Title of the window.
+        open: Whether the window is open.
+    """
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -129,7 +177,7 @@ class LiveWindow:
         return self
 
     def show(self, frame: Pixels) -> None:
-        """Show a frame, uint8 H x W x 3 RGB, unless the window was closed."""
+        """Show a frame, uint8 H x W x 3 RGB, if the window is open."""
         if not self.open:
             return
         cv2.imshow(self.title, frame[..., ::-1])

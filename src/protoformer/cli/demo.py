@@ -41,15 +41,15 @@ from protoformer.viz.images import Pixels, draw_assignment, draw_gray, to_uint8
 from protoformer.viz.plots import Curve, line_plot
 
 SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480)), "handheld": (0, (288, 384))}
-"""Of each family that is shown: which scene, and its size in pixels."""
+"""Index and size (pixels) of the scene of each family."""
 SEED = 4
-WHITE = 5.0
-"""Pixels of error that are white."""
+MAX_ERROR = 5.0
+"""End-point error that is drawn white, pixels."""
 
 
 @dataclass(frozen=True)
-class ShownFlow:
-    """A scene that the network has not seen, and what it found. sample: a batch of one."""
+class FlowExample:
+    """A validation scene and its predicted flow; `sample` has a batch size of 1."""
 
     family: str
     sample: FlowSample
@@ -61,91 +61,94 @@ class ShownFlow:
         return self.sample.first[0]
 
     @property
-    def strongest(self) -> float:
-        """The speed, pixels, at which colors are strongest: nearly all of the scene is slower."""
+    def scale(self) -> float:
+        """Motion of fully saturated colors, pixels: the 98th percentile of the true motion."""
         return max(1.0, float(self.sample.flow[0].norm(dim=0).flatten().quantile(0.98)))
 
     def colors(self, flow: Tensor) -> Pixels:
-        """A flow, 2 x H x W, on the scene's one scale of colors."""
-        return flow_to_color(flow.permute(1, 2, 0).numpy(), self.strongest)
+        """Convert flow, 2 x H x W, to colors on the scale of the scene."""
+        return flow_to_color(flow.permute(1, 2, 0).numpy(), self.scale)
 
     @cached_property
     def parts(self) -> list[Pixels]:
-        """Both images in the colors of the parts that move as one."""
+        """Both images, tinted by rigidly moving parts."""
         return draw_parts(self.result.explain())
 
 
-def demo_flow(model: FlowPredictor, family: str) -> ShownFlow:
-    """One scene of a family, in its final pass, and the model's flow."""
+def demo_flow(model: FlowPredictor, family: str) -> FlowExample:
+    """Render a scene of a family (final pass) and predict its flow."""
     scene, size = SCENES[family]
     sample = flow_sample(SyntheticScenes(family, seed=SEED, size=size).renderer([scene]), "final")
-    return ShownFlow(family, sample, model.flow(sample.first[0], sample.second[0], return_prototypes=True))
+    return FlowExample(family, sample, model.flow(sample.first[0], sample.second[0], return_prototypes=True))
 
 
-def flow_section(shown: ShownFlow) -> Section:
-    """Images, truth, what was found, and how far it is off."""
-    truth, valid = shown.sample.flow[0], shown.sample.valid[0, 0]
-    error = (shown.result.flow - truth).norm(dim=0) * valid
-    off, none = (float(each[valid].mean()) for each in (error, truth.norm(dim=0)))
+def flow_section(example: FlowExample) -> Section:
+    """Show the images, the true flow, the prediction and its error."""
+    truth, valid = example.sample.flow[0], example.sample.valid[0, 0]
+    error = (example.result.flow - truth).norm(dim=0) * valid
+    epe, motion = (float(each[valid].mean()) for each in (error, truth.norm(dim=0)))
     return Section(
-        f"Optical flow: {shown.family}",
-        "A scene that the network has not seen, whose true motion is known exactly, as a camera would take it. The "
-        f"motion found is wrong by {off:.2f} px on average; to say that nothing moves would be wrong by {none:.2f} px.",
+        f"Optical flow: {example.family}",
+        "A synthetic scene that was not used for training, with sensor noise and blur. The end-point error is "
+        f"{epe:.2f} px on average; the mean motion is {motion:.2f} px.",
         (
-            Figure(to_uint8(shown.first), "first image"),
-            Figure(to_uint8(shown.sample.second[0]), "second image"),
-            Figure(shown.colors(truth), "true motion: hue is direction, strength is speed"),
-            Figure(shown.colors(shown.result.flow), "motion that the network found"),
-            Figure(draw_gray(shown.result.confidence[0]), "its confidence: white is sure to a pixel"),
-            Figure(draw_gray(error / WHITE), f"its error: white is {WHITE:g} px"),
+            Figure(to_uint8(example.first), "first image"),
+            Figure(to_uint8(example.sample.second[0]), "second image"),
+            Figure(example.colors(truth), "true flow: hue is direction, saturation is speed"),
+            Figure(example.colors(example.result.flow), "predicted flow"),
+            Figure(draw_gray(example.result.confidence[0]), "confidence: white is certain within a pixel"),
+            Figure(draw_gray(error / MAX_ERROR), f"end-point error: white is {MAX_ERROR:g} px"),
             Figure(
                 color_wheel_legend(256),
-                f"the colors: the rim is {shown.strongest:.0f} px; brown or grayish areas with hard edges lie beyond "
-                "this scale: what moves farther has its hue darkened by a quarter",
+                f"color wheel: the rim is {example.scale:.0f} px; faster motion is drawn darker",
                 small=True,
             ),
         ),
     )
 
 
-def prototypes_section(shown: ShownFlow) -> Section:
-    """What moves as one, and the groups of every layer that it is made of."""
-    captions = ("what moves as one in the first image", "the same parts where the motion carries them")
-    figures = [Figure(part, caption) for part, caption in zip(shown.parts, captions, strict=True)]
+def prototypes_section(example: FlowExample) -> Section:
+    """Show the moving parts, and the prototypes of every layer."""
+    captions = ("parts of the first image that move together", "the same parts in the second image")
+    figures = [Figure(part, caption) for part, caption in zip(example.parts, captions, strict=True)]
     figures += [
         Figure(
-            draw_assignment(found, shown.first, stride, seen=shown.result.input_size),
-            f"{found.centers.shape[1]} prototypes at 1/{stride} of the image as the network sees it",
+            draw_assignment(prototypes, example.first, stride, seen=example.result.input_size),
+            f"{prototypes.centers.shape[1]} prototypes at 1/{stride} of the inference resolution",
         )
-        for stride, stage in zip(STRIDES, shown.result.prototypes, strict=True)
-        for found in stage
+        for stride, stage in zip(STRIDES, example.result.prototypes, strict=True)
+        for prototypes in stage
     ]
     return Section(
         "Prototypes",
-        "Every layer groups the pixels around prototypes before it matches them. Prototypes follow texture as well as "
-        "things, so that their maps look grainy: here each pixel has the color of the prototype it belongs to most. "
-        "Joined where one motion suits them, their pieces are the parts that move as one, shown first.",
+        "Every layer groups the pixels around prototypes. Each pixel has the color of the prototype with the largest "
+        "membership; the maps look grainy because prototypes follow texture as well as objects. Prototypes with a "
+        "common motion are merged into the moving parts, which are shown first.",
         tuple(figures),
     )
 
 
-def convergence_section(model: FlowPredictor, shown: ShownFlow) -> Section:
-    """How EM settles on features of the trained encoder, with nothing learned in its way."""
+def convergence_section(model: FlowPredictor, example: FlowExample) -> Section:
+    """Show the convergence of plain EM on features of the trained encoder."""
     with torch.inference_mode():
-        features = model.network.features(normalize_images(shown.sample.first).to(model.device)).features[0].cpu()
+        features = model.network.features(normalize_images(example.sample.first).to(model.device)).features[0].cpu()
     tokens, size = F.normalize(maps_to_tokens(features.float()), dim=-1), map_size(features)
-    seen = measure_convergence(plain_em(tokens.shape[2], prototypes=100), tokens, size)
+    convergence = measure_convergence(plain_em(tokens.shape[2], prototypes=100), tokens, size)
     numbers = range(13)
-    likelihood = Curve("log-likelihood", tuple((float(n), seen.log_likelihood[n]) for n in numbers))
-    distance = Curve("distance", tuple((float(n), seen.distances[n] / seen.distances[0]) for n in numbers))
+    likelihood = Curve("log-likelihood", tuple((float(n), convergence.log_likelihood[n]) for n in numbers))
+    distance = Curve(
+        "distance", tuple((float(n), convergence.distances[n] / convergence.distances[0]) for n in numbers)
+    )
     return Section(
         "Convergence",
-        "EM on the features of this image, in the setting that theory speaks of (unit features, cosine, no residual): "
-        f"the likelihood never falls, and a step leaves {seen.contraction:.2f} of the distance to the fixed point, on "
-        "average.",
+        "EM on the features of this image, without learned parts (unit features, cosine similarity, no residual): "
+        f"the likelihood never falls, and an iteration reduces the distance to the fixed point to "
+        f"{convergence.contraction:.2f} of its value on average.",
         (
-            Figure(line_plot([likelihood], "EM iteration", "nats a pixel"), "log-likelihood of the pixels"),
-            Figure(line_plot([distance], "EM iteration", "share left", log_y=True), "distance to the fixed point"),
+            Figure(line_plot([likelihood], "EM iteration", "nats per pixel"), "log-likelihood of the pixels"),
+            Figure(
+                line_plot([distance], "EM iteration", "relative distance", log_y=True), "distance to the fixed point"
+            ),
         ),
     )
 
@@ -155,28 +158,27 @@ SCENE = 1
 
 
 def stabilization_sections() -> tuple[Section, ...]:
-    """The section, or nothing where the package brings no weights."""
+    """Return the section; nothing without packaged weights."""
     return () if packaged_weights("stabilize") is None else (stabilization_section(load("stabilize")),)
 
 
 def stabilization_section(model: StabilizationPredictor, count: int = FRAMES) -> Section:
-    """A made-up walk with a camera in the hand, and its path before and after."""
+    """Show the camera path of a synthetic handheld walk before and after stabilization."""
     renderer = SyntheticScenes("handheld", size=(120, 160), shake=1.0).renderer([SCENE])
     with torch.no_grad():
         views = (renderer.view(number / renderer.scenes.fps) for number in range(count))
         frames = [np.ascontiguousarray(to_uint8(renderer.clean(view)[0])) for view in views]
     result = model.stabilize(frames, fps=renderer.scenes.fps)
-    shown = list(model.frames(frames, result, renderer.scenes.fps))
+    stabilized = list(model.frames(frames, result, renderer.scenes.fps))
     before, after = result.acceleration
     return Section(
         "Stabilization",
-        "A walk with a camera in the hand, in a made-up scene. From frame to frame its velocity changed by "
-        f"{before:.2f} px on average, and by {after:.2f} px once it was made steady; {result.cropping:.0%} of each "
-        "side is shown.",
+        f"A synthetic walk with a handheld camera. The camera's velocity changes by {before:.2f} px per frame before, "
+        f"and by {after:.2f} px after stabilization; {result.cropping:.0%} of each side is shown.",
         (
             *plot_path(result),
-            Figure(shown[count // 2][1], "a frame as it was"),
-            Figure(shown[count // 2][2], "the same frame, steady"),
+            Figure(stabilized[count // 2].frame, "input frame"),
+            Figure(stabilized[count // 2].stabilized, "stabilized frame"),
         ),
     )
 
@@ -185,51 +187,49 @@ SHOWN = (0, 7, 15, 23)
 
 
 def tracking_sections() -> tuple[Section, ...]:
-    """The section, or nothing where the package brings no weights: boxes of an untrained network mean nothing."""
+    """Return the section; nothing without packaged weights."""
     return () if packaged_weights("track") is None else (tracking_section(load("track")),)
 
 
 def tracking_section(model: TrackingPredictor, shown: tuple[int, ...] = SHOWN) -> Section:
-    """A target of a made-up chase, followed from its true box in the first frame to the last that is shown."""
+    """Track a target of a synthetic scene from its true box in the first frame."""
     clip = track_clip(SyntheticScenes("chase", size=(240, 320)).renderer([SCENE]), frames=shown[-1] + 1)
     frames, truth = clip.frames[0], clip.boxes[0]
     tracker = model.tracker(frames[0], truth[0])
     x, y, width, height = truth[0].tolist()
-    found = [TrackedBox((x, y, width, height), 1.0, False), *(tracker.update(frame)[0] for frame in frames[1:])]
-    scores = track_scores(torch.tensor([target.box for target in found]), truth, clip.visible[0] > 0)
+    targets = [TrackedBox((x, y, width, height), 1.0, False), *(tracker.update(frame)[0] for frame in frames[1:])]
+    scores = track_scores(torch.tensor([target.box for target in targets]), truth, clip.visible[0] > 0)
     figures = tuple(
-        Figure(draw_targets(np.ascontiguousarray(to_uint8(frames[place])), [found[place]]), f"frame {place + 1}")
-        for place in shown
+        Figure(draw_targets(np.ascontiguousarray(to_uint8(frames[index])), [targets[index]]), f"frame {index + 1}")
+        for index in shown
     )
     return Section(
         "Tracking",
-        "A thing among others like it, followed from a box around it in the first frame, in a scene that the network "
-        f"has not seen. Over {len(found)} frames its boxes have a success of {100 * scores.success:.0f} of 95 that a "
-        f"perfect track has, and {100 * scores.precision:.0f} % of their centers are within 20 px of the true ones.",
+        "An object among similar ones, tracked from its box in the first frame of a synthetic scene that was not used "
+        f"for training. Over {len(targets)} frames the success is {100 * scores.success:.0f} (a perfect track has 95), "
+        f"and the centers of {100 * scores.precision:.0f} % of the boxes are within 20 px of the true ones.",
         figures,
     )
 
 
-WORLD_SEED = 4
+SCENE_SEED = 4
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to; made if need be.")] = Path(
-        "out"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("out"),
 ) -> None:
     """Run all tasks on built-in scenes and write one html page.
 
     Example: `protoformer demo -o out`
     """
-    check_output(make_folder(output) / "index.html")  # before time is spent
+    check_output(make_folder(output) / "index.html")  # before the computation
     model = load("flow")
-    with progress_bar("looking at scenes", len(SCENES)) as told:
-        shown = []
+    with progress_bar("predicting flow", len(SCENES)) as progress:
+        examples = []
         for family in SCENES:
-            shown.append(demo_flow(model, family))
-            told(len(shown), len(SCENES))
-    first = shown[0]
+            examples.append(demo_flow(model, family))
+            progress(len(examples), len(SCENES))
+    first = examples[0]
     for name, image in (("first.png", first.first), ("second.png", first.sample.second[0])):
         write_image(output / name, to_uint8(image))
     first.result.save(output / "motion.flo")
@@ -238,71 +238,70 @@ def demo(
     write_image(output / "overview.png", np.concatenate((*overview, first.parts[0]), axis=1))
     page = Page(
         title="protoformer",
-        lead="Motion on prototypes: what this version does, shown on images it made itself.",
+        lead="Optical flow, prototypes, depth, tracking and stabilization on synthetic scenes.",
         sections=(
-            *map(flow_section, shown),
+            *map(flow_section, examples),
             prototypes_section(first),
             convergence_section(model, first),
-            *_depth(),
+            *_depth_sections(),
             *tracking_sections(),
             *stabilization_sections(),
-            _world(),
-            _models(),
+            _scenes_section(),
+            _models_section(),
         ),
     )
     write_atomically(output / "index.html", page.html().encode())
     print(f"wrote {output / 'index.html'}: open it in a browser")
 
 
-def _depth() -> tuple[Section, ...]:
-    """What the depth model of the package says of a room that it has not seen; nothing where there is no such model."""
+def _depth_sections() -> tuple[Section, ...]:
+    """Show the depth of a synthetic room; nothing without packaged weights."""
     if packaged_weights("depth") is None:
         return ()
-    sample = depth_sample(SyntheticScenes("room", seed=WORLD_SEED, size=(240, 320)).renderer([0]))
+    sample = depth_sample(SyntheticScenes("room", seed=SCENE_SEED, size=(240, 320)).renderer([0]))
     assert sample.intrinsics is not None
     result = load("depth").depth(sample.image[0], intrinsics=sample.intrinsics[0])
     scores = depth_scores(result.depth[None], sample.depth, sample.valid).metric
     near, far = default_depth_range(sample.depth[sample.valid].numpy())
-    off = (result.depth - sample.depth[0]).abs() / sample.depth[0].clamp_min(near)
+    relative_error = (result.depth - sample.depth[0]).abs() / sample.depth[0].clamp_min(near)
     text = (
-        "How far away everything is, from one image. This is a made-up room whose depth is known exactly; the depth "
-        f"found is wrong by {scores.abs_rel:.0%} on average, and right to a quarter at {scores.delta1:.0%} of all "
-        "pixels."
+        "Metric depth of a single image of a synthetic room that was not used for training. The mean relative error is "
+        f"{scores.abs_rel:.0%}, and {scores.delta1:.0%} of all pixels are within a factor of 1.25."
     )
     figures = (
         Figure(to_uint8(sample.image[0]), "image"),
         Figure(colorize_depth(sample.depth[0], (near, far)), f"true depth: light is {near:.1f} m, dark {far:.1f} m"),
-        Figure(colorize_depth(result.depth, (near, far)), "depth that the network found, in the same colors"),
-        Figure(draw_gray(result.confidence[0]), "its confidence: white is sure to 10 %"),
-        Figure(draw_gray(off[0] / 0.5), "its error: white is half of the true depth"),
+        Figure(colorize_depth(result.depth, (near, far)), "predicted depth, in the same colors"),
+        Figure(draw_gray(result.confidence[0]), "confidence: white is certain within 10 %"),
+        Figure(draw_gray(relative_error[0] / 0.5), "relative error: white is 50 %"),
     )
     return (Section("Depth", text, figures),)
 
 
-def _world() -> Section:
-    """One scene of each family, and what is known about it."""
+def _scenes_section() -> Section:
+    """Show a scene of each family with its ground truth."""
     figures = []
-    for family, what in FAMILIES.items():
-        height, width = what.size
-        renderer = SyntheticScenes(family, seed=WORLD_SEED, size=(height // 2, width // 2)).renderer([0])
+    for name, family in FAMILIES.items():
+        height, width = family.size
+        renderer = SyntheticScenes(name, seed=SCENE_SEED, size=(height // 2, width // 2)).renderer([0])
         view = renderer.view(0.0)
         motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.fps))
         nearness = 1 / view.depth[0, 0]
         figures += [
-            Figure(to_uint8(renderer.clean(view)[0]), f"{family}: {what.what}"),
-            Figure(to_uint8(renderer.final(view)[0]), "as a camera would take it"),
-            Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "its motion, on a scale of its own"),
-            Figure(draw_gray(nearness / nearness.max()), "its depth: white is near"),
+            Figure(to_uint8(renderer.clean(view)[0]), f"{name}: {family.what}"),
+            Figure(to_uint8(renderer.final(view)[0]), "with sensor noise and blur (final pass)"),
+            Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "true flow, on its own scale"),
+            Figure(draw_gray(nearness / nearness.max()), "true depth: white is near"),
         ]
     return Section(
-        "The world",
-        "Scenes made from numbers, whose motion, depth and occlusion are known exactly: truth to train on without any "
-        "dataset. The command “protoformer synth” writes as many as you like.",
+        "Synthetic scenes",
+        "Procedural scenes with exact flow, depth and occlusion, for training without any dataset; “protoformer synth” "
+        "writes them to disk.",
         tuple(figures),
     )
 
 
-def _models() -> Section:
+def _models_section() -> Section:
     rows = tuple(
         (
             entry.name,
@@ -314,4 +313,4 @@ def _models() -> Section:
         for entry in list_models()
     )
     head = ("name", "parameters", "GFLOPs at 440x1024", "updates", "trained weights")
-    return Section("Models", "The presets and what they cost.", table=(head, *rows))
+    return Section("Models", "The presets and their cost.", table=(head, *rows))

@@ -1,14 +1,14 @@
 """`protoformer evaluate`."""
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 from torch import Tensor
 from typer.core import TyperGroup
 
@@ -16,7 +16,7 @@ from protoformer.cli.options import (
     DatasetOption,
     DatasetOptions,
     DeviceOption,
-    JsonScores,
+    JsonOption,
     MirrorOption,
     ModelOption,
     PrecisionOption,
@@ -32,12 +32,11 @@ from protoformer.cli.options import (
     parse_zoom,
 )
 from protoformer.cli.stabilize import parse_crop
-from protoformer.cli.terminal import frames_bar, print_scores, progress_bar, report_written, to_json, write_scores
+from protoformer.cli.terminal import frames_bar, print_json, print_scores, print_written, progress_bar, write_scores
 from protoformer.datasets.registry import DATASETS, open_dataset
 from protoformer.datasets.tree import Dataset
 from protoformer.depth.evaluation import (
     RULES,
-    DepthEvaluation,
     DepthMethod,
     DepthRules,
     WorstDepths,
@@ -50,7 +49,6 @@ from protoformer.depth.evaluation import (
 from protoformer.errors import InputError
 from protoformer.flow.baselines import BASELINES, baseline_flow
 from protoformer.flow.evaluation import (
-    FlowEvaluation,
     FlowMethod,
     WorstFlows,
     check_submission,
@@ -93,9 +91,40 @@ from protoformer.tracking.evaluation import (
     tracks_csv,
     write_track_submission,
 )
-from protoformer.video.clip import ClipFrames, Span
-from protoformer.video.types import ImageArray, Video, VideoFrame
+from protoformer.video.types import ImageArray, Video
 from protoformer.viz.text import format_count
+
+
+def _report(
+    result: Any,
+    tables: Iterable[Table],
+    as_json: bool,
+    written: list[Path],
+    worst_images: list[Path] | None = None,
+    notes: Iterable[str] = (),
+) -> None:
+    """Print the scores as tables or as JSON.
+
+    Args:
+        result: Scores of a dataset.
+        tables: Tables of the scores.
+        as_json: Whether to print JSON.
+        written: Files that were written.
+        worst_images: Images of the worst samples.
+        notes: Lines below the tables.
+    """
+    if as_json:
+        print_json(result, indent=1)
+        return
+    print_scores(*tables)
+    for note in notes:
+        print(note)
+    print_written(written, worst_images)
+
+
+def _check_submission_options(output: Path | None) -> None:
+    if output is not None:
+        raise InputError("a submission has no scores to write; leave out --output or --submission.")
 
 
 def evaluate_flow_command(
@@ -105,71 +134,68 @@ def evaluate_flow_command(
     option: DatasetOptions = None,
     method: Annotated[str, typer.Option(help=f"model, or a baseline: {', '.join(BASELINES)}.")] = "model",
     model: ModelOption = "flow",
-    updates: UpdatesOption = None,
+    num_updates: UpdatesOption = None,
     tile: Annotated[
-        str | None, typer.Option(help="'paper' (432x960 windows, blended) or HEIGHTxWIDTH; by default whole images.")
+        str | None, typer.Option(help="paper (blended tiles of 432x960) or HEIGHTxWIDTH. [default: whole images]")
     ] = None,
     zoom: ZoomOption = "auto",
     output: ScoresFolder = None,
     worst: WorstOption = 5,
     submission: Annotated[
         Path | None,
-        typer.Option(help="A folder for the benchmark's upload files instead (sintel, kitti)."),
+        typer.Option(help="Folder for the files to submit to the benchmark, instead of scores (sintel, kitti)."),
     ] = None,
     device: DeviceOption = None,
-    as_json: JsonScores = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Flow by a benchmark's rules, beside what others score.
+    """Evaluate flow by the rules of a benchmark, next to published scores.
 
     Example: `protoformer evaluate flow --dataset sintel --root Sintel --method dis -o scores`
     """
     check_dataset_task(dataset, "flow")
     options = parse_key_values(option)
     if submission is not None:
-        if output is not None:
-            raise InputError("a submission has no scores to write; leave out --output or --submission.")
+        _check_submission_options(output)
         check_submission(dataset)
         split = split or "test"
     samples = open_dataset(dataset, root, split, **options)
-    chosen, label = _flow_method(method, model, updates, tile, parse_zoom(zoom), device)
+    chosen, label = _flow_method(method, model, num_updates, tile, parse_zoom(zoom), device)
     if submission is not None:
-        with progress_bar(f"writing {dataset}", len(samples)) as told:
-            count = write_submission(samples, chosen, dataset, submission, told)
-        written = {"written": count, "folder": str(submission)}
-        print(json.dumps(written) if as_json else f"wrote the flow to {submission}: {count} in all")
+        with progress_bar(f"writing {dataset}", len(samples)) as progress:
+            count = write_submission(samples, chosen, dataset, submission, progress)
+        if as_json:
+            print_json({"written": count, "folder": submission})
+        else:
+            print(f"wrote {format_count(count, 'flow')} to {submission}")
         return
     if output is not None:
         make_folder(output)
-    pictures = WorstFlows(worst if output is not None else 0)
-    # Others were measured on all known pixels; without occluded ones the figures are not comparable.
+    worst_flows = WorstFlows(worst if output is not None else 0)
+    # Published scores include occluded pixels; without them they are not comparable.
     compare = options.get("truth") != "noc"
-    with progress_bar(f"{label} on {dataset}", len(samples)) as told:
-        found = evaluate_flow(
-            samples, chosen, names=(dataset, label), root=root, compare=compare, keep=pictures.keep, progress=told
+    with progress_bar(f"{label} on {dataset}", len(samples)) as progress:
+        result = evaluate_flow(
+            samples,
+            chosen,
+            names=(dataset, label),
+            root=root,
+            compare=compare,
+            keep=worst_flows.keep,
+            progress=progress,
         )
-    _report_flow(found, pictures, output, as_json)
-
-
-def _report_flow(found: FlowEvaluation, pictures: WorstFlows, output: Path | None, as_json: bool) -> None:
-    """Write what was asked for, and print the table or its json."""
-    written = [] if output is None else write_scores(output, "samples.csv", scores_csv(found), found)
-    drawn = [] if output is None else pictures.write(output)
-    if as_json:
-        print(json.dumps(to_json(found), indent=1))
-        return
-    print_scores(*flow_tables(found))
-    if found.without_truth:
-        print(f"{found.without_truth} pairs have no true flow and were passed over")
-    report_written(written, drawn)
+    written = [] if output is None else write_scores(output, "samples.csv", scores_csv(result), result)
+    images = [] if output is None else worst_flows.write(output)
+    notes = [f"{result.without_truth} pairs without ground truth were skipped"] if result.without_truth else []
+    _report(result, flow_tables(result), as_json, written, images, notes)
 
 
 def _flow_method(
-    method: str, model: str, updates: int | None, tile: str | None, zoom: float | None, device: str | None
+    method: str, model: str, num_updates: int | None, tile: str | None, zoom: float | None, device: str | None
 ) -> tuple[FlowMethod, str]:
-    """The method to run and what to call it."""
+    """Return the method and its label."""
     if method in BASELINES:
-        if model != "flow" or any(each is not None for each in (updates, tile, zoom, device)):
-            raise InputError(f"{method} takes no --model, --updates, --tile, --zoom or --device; leave them out.")
+        if model != "flow" or any(each is not None for each in (num_updates, tile, zoom, device)):
+            raise InputError(f"{method} takes no --model, --num-updates, --tile, --zoom or --device; leave them out.")
         return (lambda first, second: baseline_flow(method, first, second)), method
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model, {', '.join(BASELINES)}.")
@@ -177,7 +203,7 @@ def _flow_method(
     label = model if loaded.trained else f"{model} (untrained)"
     label += "" if size is None else f", {size[0]}x{size[1]} tiles"
     label += "" if zoom is None else f", zoom {zoom:g}"
-    return predictor_method(loaded, updates, size, zoom), label
+    return predictor_method(loaded, num_updates, size, zoom), label
 
 
 def _tile(text: str | None) -> tuple[int, int] | None:
@@ -186,7 +212,7 @@ def _tile(text: str | None) -> tuple[int, int] | None:
     sides = parse_tile_sides(text)
     if sides is None:
         raise InputError(
-            f"a tile is 'paper' or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
+            f"a tile is paper or HEIGHTxWIDTH with sides over {LEAST_OVERLAP} pixels, such as 432x960, not {text!r}; "
             "give one of these."
         )
     return sides
@@ -201,67 +227,59 @@ def evaluate_depth_command(
     split: SplitOption = None,
     option: DatasetOptions = None,
     method: Annotated[
-        str, typer.Option(help="model, or mean: the dataset's mean depth at every pixel, to compare with.")
+        str, typer.Option(help="model, or mean (a baseline: the mean depth of the dataset at every pixel).")
     ] = "model",
     model: ModelOption = "depth",
-    updates: UpdatesOption = None,
-    mirror: MirrorOption = None,
+    num_updates: UpdatesOption = None,
+    mirrored: MirrorOption = None,
     output: ScoresFolder = None,
     worst: WorstOption = 5,
     device: DeviceOption = None,
-    as_json: JsonScores = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Depth by a benchmark's rules, beside what others score: metric, median-scaled and aligned.
+    """Evaluate depth by the rules of a benchmark, next to published scores: metric, median-scaled and aligned.
 
     Example: `protoformer evaluate depth --dataset nyuv2 --root NYUv2 --split val -o scores`
     """
     check_dataset_task(dataset, "depth")
     samples = open_dataset(dataset, root, split, **parse_key_values(option))
     rules = RULES.get(dataset, DepthRules())
-    chosen, label = _depth_method(method, model, updates, mirror, device, samples, rules)
+    chosen, label = _depth_method(method, model, num_updates, mirrored, device, samples, rules)
     if output is not None:
         make_folder(output)
-    pictures = WorstDepths(worst if output is not None else 0)
-    with progress_bar(f"{label} on {dataset}", len(samples)) as told:
-        found = evaluate_depth(samples, chosen, names=(dataset, label), rules=rules, keep=pictures.keep, progress=told)
-    _report_depth(found, pictures, output, as_json)
+    worst_depths = WorstDepths(worst if output is not None else 0)
+    with progress_bar(f"{label} on {dataset}", len(samples)) as progress:
+        result = evaluate_depth(
+            samples, chosen, names=(dataset, label), rules=rules, keep=worst_depths.keep, progress=progress
+        )
+    written = [] if output is None else write_scores(output, "samples.csv", depth_csv(result), result)
+    images = [] if output is None else worst_depths.write(output)
+    notes = [f"{result.without_truth} images without ground truth were skipped"] if result.without_truth else []
+    _report(result, depth_tables(result), as_json, written, images, notes)
 
 
 def _depth_method(
     method: str,
     model: str,
-    updates: int | None,
-    mirror: bool | None,
+    num_updates: int | None,
+    mirrored: bool | None,
     device: str | None,
     samples: Dataset[DepthSample],
     rules: DepthRules,
 ) -> tuple[DepthMethod, str]:
-    """The method to run and what to call it."""
+    """Return the method and its label."""
     if method == MEAN:
-        if model != "depth" or any(given is not None for given in (updates, mirror, device)):
-            raise InputError(f"{MEAN} takes no --model, --updates, --mirror or --device; leave them out.")
-        with progress_bar("the mean depth", len(samples)) as told:
-            return constant_method(samples, rules, told), MEAN
+        if model != "depth" or any(value is not None for value in (num_updates, mirrored, device)):
+            raise InputError(f"{MEAN} takes no --model, --num-updates, --mirrored or --device; leave them out.")
+        with progress_bar("the mean depth", len(samples)) as progress:
+            return constant_method(samples, rules, progress), MEAN
     if method != "model":
         raise InputError(f"there is no method {method!r}; choose model or {MEAN}.")
     loaded = load(model, device, task="depth")
-    named = model if loaded.trained else f"{model} (untrained)"
-    if mirror is False:
-        return depth_method(loaded, updates, mirrored=False), f"{named}, not mirrored"
-    return depth_method(loaded, updates), named
-
-
-def _report_depth(found: DepthEvaluation, pictures: WorstDepths, output: Path | None, as_json: bool) -> None:
-    """Write what was asked for, and print the table or its json."""
-    written = [] if output is None else write_scores(output, "samples.csv", depth_csv(found), found)
-    drawn = [] if output is None else pictures.write(output)
-    if as_json:
-        print(json.dumps(to_json(found), indent=1))
-        return
-    print_scores(*depth_tables(found))
-    if found.without_truth:
-        print(f"{found.without_truth} images have no true depth that counts and were passed over")
-    report_written(written, drawn)
+    label = model if loaded.trained else f"{model} (untrained)"
+    if mirrored is False:
+        return depth_method(loaded, num_updates, mirrored=False), f"{label}, not mirrored"
+    return depth_method(loaded, num_updates), label
 
 
 def evaluate_track_command(
@@ -276,130 +294,119 @@ def evaluate_track_command(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A folder for sequences.csv, scores.json, curves.html and the boxes of every frame."
+            "--output", "-o", help="Folder for sequences.csv, scores.json, curves.html and the boxes of every frame."
         ),
     ] = None,
     submission: Annotated[
-        Path | None, typer.Option(help="A .zip for the benchmark's server instead (trackingnet).")
+        Path | None, typer.Option(help=".zip file to submit to the benchmark, instead of scores (trackingnet).")
     ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
-    as_json: JsonScores = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Trackers by a benchmark's rules, one pass from the first box, beside what others score.
+    """Evaluate trackers by the rules of a benchmark (one-pass evaluation), next to published scores.
 
     Example: `protoformer evaluate track --dataset otb --root OTB --method correlation -o scores`
     """
     check_dataset_task(dataset, "track")
     if submission is not None:
-        if output is not None:
-            raise InputError("a submission has no scores to write; leave out --output or --submission.")
+        _check_submission_options(output)
         check_track_submission(dataset, check_output(submission))
     samples = open_dataset(dataset, root, split, **parse_key_values(option))
     chosen = load_methods(method or ["model"], model, device, precision)
     methods = {label: each.begin for label, each in chosen.items()}
     if submission is not None:
         if len(methods) > 1:
-            raise InputError("a submission is of one method; give one --method.")
+            raise InputError("a submission has one method; give one --method.")
         (label,) = methods
-        with frames_bar(f"{label} on {dataset}") as told:
-            count = write_track_submission(samples, methods[label], submission, told)
-        written = {"written": count, "file": str(submission)}
-        many = format_count(count, "sequence")
-        print(json.dumps(written) if as_json else f"wrote the boxes of {many} to {submission}")
+        with frames_bar(f"{label} on {dataset}") as progress:
+            count = write_track_submission(samples, methods[label], submission, progress)
+        if as_json:
+            print_json({"written": count, "file": submission})
+        else:
+            print(f"wrote the boxes of {format_count(count, 'sequence')} to {submission}")
         return
     if output is not None:
         make_folder(output)
-    with frames_bar(f"{', '.join(methods)} on {dataset}") as told:
-        found = evaluate_track(
+    with frames_bar(f"{', '.join(methods)} on {dataset}") as progress:
+        result = evaluate_track(
             samples,
             methods,
             name=dataset,
             root=root,
             compare=samples.split == DATASETS[dataset].default_split,
-            keep=None if output is None else _boxes_into(output / "boxes"),
-            progress=told,
+            keep=None if output is None else _boxes_writer(output / "boxes"),
+            progress=progress,
         )
-    _report_track(found, output, as_json)
+    _report_track(result, output, as_json)
 
 
-def _boxes_into(folder: Path) -> Callable[[TrackSequence, str, Tensor], None]:
-    """Write the boxes of every sequence below a folder, by method."""
+def _boxes_writer(folder: Path) -> Callable[[TrackSequence, str, Tensor], None]:
+    """Return a function that writes the boxes of a sequence to a folder per method."""
 
     def keep(sequence: TrackSequence, label: str, boxes: Tensor) -> None:
-        place = make_folder(folder / re.sub(r"[^\w.-]+", "-", label).strip("-."))
-        write_atomically(place / f"{short_name(sequence.name.replace('/', '-'))}.txt", format_boxes(boxes).encode())
+        subfolder = make_folder(folder / re.sub(r"[^\w.-]+", "-", label).strip("-."))
+        write_atomically(subfolder / f"{short_name(sequence.name.replace('/', '-'))}.txt", format_boxes(boxes).encode())
 
     return keep
 
 
-def _report_track(found: TrackEvaluation, output: Path | None, as_json: bool) -> None:
-    """Write what was asked for, and print the table or its json."""
+def _report_track(result: TrackEvaluation, output: Path | None, as_json: bool) -> None:
+    """Write the files, and print the scores and the unusable sequences."""
     written: list[Path] = []
     if output is not None:
-        written = [*write_scores(output, "sequences.csv", tracks_csv(found), found), output / "curves.html"]
-        write_atomically(written[-1], track_page(found).html().encode())
+        written = [*write_scores(output, "sequences.csv", tracks_csv(result), result), output / "curves.html"]
+        write_atomically(written[-1], track_page(result).html().encode())
         written.append(output / "boxes")
-    if as_json:
-        print(json.dumps(to_json(found), indent=1))
-        return
-    print_scores(track_table(found))
-    if found.without_truth:
-        print(f"{found.without_truth} sequences have no true boxes after the first and were passed over")
-    if found.unusable:
-        many = format_count(len(found.unusable), "sequence")
-        print(f"{many} could not be used and had no part in any score:")
-        for each in found.unusable:
-            print(f"  {each.name}: {each.problem}")
-    report_written(written)
+    notes = []
+    if result.without_truth:
+        notes.append(f"{result.without_truth} sequences without ground truth after the first frame were skipped")
+    if result.unusable:
+        notes.append(f"{format_count(len(result.unusable), 'sequence')} could not be used and are in no score:")
+        notes += [f"  {each.name}: {each.problem}" for each in result.unusable]
+    _report(result, [track_table(result)], as_json, written, notes=notes)
 
 
 STABILIZATION_METHODS = ("input", "vid.stab", "field", "grid", "online")
 
 
 def evaluate_stabilize_command(
-    root: Annotated[Path, typer.Option(help="A folder of shaky clips, or one in DeepStab's layout.")],
-    frames: Annotated[int | None, typer.Option(help="Take the first so many of every clip.", min=1)] = None,
+    root: Annotated[Path, typer.Option(help="Folder of shaky videos, or one in DeepStab's layout.")],
+    frames: Annotated[int | None, typer.Option(help="Use only the first frames of every video.", min=1)] = None,
     method: Annotated[
         list[str] | None,
         typer.Option(help=f"{', '.join(STABILIZATION_METHODS)}. Repeat to compare several. [default: all but online]"),
     ] = None,
-    crop: Annotated[str, typer.Option(help="auto, none, or the share of the sides that is shown.")] = "auto",
-    delay: Annotated[int, typer.Option(help="Of online: frames it may look ahead.")] = 15,
+    crop: Annotated[str, typer.Option(help="auto, none, or the fraction of the sides that is shown.")] = "auto",
+    delay: Annotated[int, typer.Option(help="Number of later frames that the method online uses.")] = 15,
     model: ModelOption = STABILIZATION_MODEL,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A folder for clips.csv and scores.json.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for clips.csv and scores.json.")] = None,
     device: DeviceOption = None,
-    as_json: JsonScores = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Cropping, distortion, stability and acceleration of clips made steady, beside what others make of them.
+    """Evaluate stabilization: cropping, distortion, stability and acceleration, next to published scores.
 
     Example: `protoformer evaluate stabilize --root shaky --frames 400`
     """
     chosen = list(dict.fromkeys(method or STABILIZATION_METHODS[:-1]))
     for each in chosen:
         if each not in STABILIZATION_METHODS:
-            raise InputError(f"there is no method {each!r}; choose among {', '.join(STABILIZATION_METHODS)}.")
+            raise InputError(f"there is no method {each!r}; choose one of {', '.join(STABILIZATION_METHODS)}.")
     clips = list_clips(root)
     options = StabilizeOptions(crop=parse_crop(crop))
     missing = vidstab_missing() if "vid.stab" in chosen else ""
     if missing:
-        print(f"note: vid.stab is left out: {missing}", file=sys.stderr)
+        print(f"note: vid.stab is skipped: {missing}", file=sys.stderr)
         chosen.remove("vid.stab")
     if not chosen:
-        raise InputError("there is no method left to measure; give another --method.")
+        raise InputError("there is no other method to evaluate; give another --method.")
     if output is not None:
         make_folder(output)
     methods = {each: _stabilization_method(each, options, delay, model, device) for each in chosen}
-    with frames_bar(f"{', '.join(methods)} on {len(clips)} clips") as told:
-        found = evaluate_stability(clips, methods, frames, told)
-    written = [] if output is None else write_scores(output, "clips.csv", stability_csv(found), found)
-    if as_json:
-        print(json.dumps(to_json(found), indent=1))
-        return
-    print_scores(*stability_tables(found))
-    report_written(written)
+    with frames_bar(f"{', '.join(methods)} on {len(clips)} videos") as progress:
+        result = evaluate_stability(clips, methods, frames, progress)
+    written = [] if output is None else write_scores(output, "clips.csv", stability_csv(result), result)
+    _report(result, stability_tables(result), as_json, written)
 
 
 def _stabilization_method(name: str, options: StabilizeOptions, delay: int, model: str, device: str | None) -> Method:
@@ -409,44 +416,39 @@ def _stabilization_method(name: str, options: StabilizeOptions, delay: int, mode
         return run_vidstab
     regressor = live_regressor(model) if name == "online" else name
     loaded = load_stabilizer(model, regressor, device)
-    return _by(loaded, options.crop, delay if name == "online" else None)
+    return _stabilize_with(loaded, options.crop, delay if name == "online" else None)
 
 
-def _by(model: StabilizationPredictor, crop: str | float, delay: int | None) -> Method:
-    def steady(movie: Video, frames: int | None) -> Iterator[tuple[ImageArray, ImageArray]]:
-        end = _end(movie, frames)
-        result = model.stabilize(movie, crop=crop, delay=delay, end=end)
-        for _, before, after in model.frames(movie, result):
-            yield before, after
+def _stabilize_with(model: StabilizationPredictor, crop: str | float, delay: int | None) -> Method:
+    def method(video: Video, frames: int | None) -> Iterator[tuple[ImageArray, ImageArray]]:
+        # The end of the span is the time of the first frame that is not used.
+        beyond = None if frames is None else next(islice(video.frames(), frames, None), None)
+        result = model.stabilize(video, crop=crop, delay=delay, end=None if beyond is None else float(beyond.time))
+        for frame in model.frames(video, result):
+            yield frame.frame, frame.stabilized
 
-    return steady
-
-
-def _end(movie: Video, frames: int | None) -> float | None:
-    """The time of the first frame that is not taken; None if all are."""
-    if frames is None:
-        return None
-    beyond: VideoFrame | None = next(islice(ClipFrames(movie, Span()), frames, None), None)
-    return None if beyond is None else float(beyond.time)
+    return method
 
 
 class _Tasks(TyperGroup):
-    """A task that is not there is one sentence."""
+    """A group whose error for an unknown task lists the tasks."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of a task."""
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
+        """Return the command of a task."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None:
             raise InputError(f"{cmd_name!r} cannot be evaluated; evaluate one of {', '.join(self.commands)}.")
-        return found
+        return command
 
 
-evaluate = typer.Typer(help="Evaluate by a benchmark's rules.", no_args_is_help=True, cls=_Tasks, add_completion=False)
+evaluate = typer.Typer(
+    help="Evaluate by the rules of a benchmark.", no_args_is_help=True, cls=_Tasks, add_completion=False
+)
 
 
 @evaluate.callback()
 def _by_task() -> None:
-    """Evaluate by a benchmark's rules."""
+    """Evaluate by the rules of a benchmark."""
 
 
 evaluate.command("flow")(evaluate_flow_command)

@@ -1,31 +1,37 @@
 """`protoformer explain`."""
 
-import json
-import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from protoformer.cli.clips import (
-    QUOTE,
-    expected_frame_count,
+    PATTERN_ADVICE,
+    estimate_frame_count,
     is_clip,
-    kept_output,
+    make_video_writer,
     open_clip,
-    report_damage,
+    print_summary,
     report_interruption,
-    single_video_output,
+    run_with_bar,
 )
-from protoformer.cli.options import DeviceOption, UpdatesOption
-from protoformer.cli.terminal import frames_bar, progress_bar, stoppable
+from protoformer.cli.options import (
+    VIDEO_SUFFIXES,
+    DeviceOption,
+    EndOption,
+    FpsOption,
+    FrameStepOption,
+    JsonOption,
+    StartOption,
+    UpdatesOption,
+    reject_options,
+)
+from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.explain.drawing import draw_prototype_frame
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.page import save_explanation
-from protoformer.explain.result import Explanation
-from protoformer.explain.video import PrototypeVideo, TrackingRate, check_layer, describe_tracking_rate
+from protoformer.explain.video import TrackingRate, check_layer, describe_tracking_rate
 from protoformer.flow.engine import check_num_updates
 from protoformer.io.files import check_output, make_folder
 from protoformer.io.image_input import as_image
@@ -33,151 +39,112 @@ from protoformer.loading import load
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.image_sequence import IMAGE_SUFFIXES
 from protoformer.video.types import Video
-from protoformer.video.writer import VideoWriter
 from protoformer.viz.text import format_count
 
 
-@dataclass(frozen=True)
-class ExplainClipOptions:
-    """What was asked for on the command line; None where nothing was."""
-
-    layer: str | None
-    families: int | None
-    updates: int | None
-    start: float | None
-    end: float | None
-    frame_step: int | None
-    fps: float | None
-
-
-def explain_clip(
-    source: str, output: Path | None, named: tuple[str, str | None], options: ExplainClipOptions, as_json: bool
+def explain_video(
+    video: Video, output: Path | None, model: tuple[str, str | None], options: dict[str, Any], as_json: bool
 ) -> None:
-    """Write a clip tinted by its prototypes. named: the model and the device, as given."""
-    movie = open_clip(source, options.fps)
-    target = single_video_output([] if output is None else [output], "explained.mp4", movie, None)
-    assert target is not None
-    frame_step = 1 if options.frame_step is None else options.frame_step
-    writer = VideoWriter(target, movie, movie.info.fps / max(1, frame_step))
-    video = load(*named, task="flow").explain_video(
-        movie,
-        layer=options.layer,
-        families=FAMILIES if options.families is None else options.families or None,
-        start=options.start,
-        end=options.end,
-        frame_step=frame_step,
-        num_updates=options.updates,
-    )
-    began = time.perf_counter()
-    tally = _written(video, writer, expected_frame_count(movie, options.start, options.end, frame_step))
-    report_damage(movie)
-    _tell_clip(movie, tally, "{}.{}".format(*video.layer), time.perf_counter() - began, target, as_json)
+    """Write a video whose pixels have the colors of their prototypes.
 
-
-def _written(video: PrototypeVideo, writer: VideoWriter, expected: int | None) -> TrackingRate:
-    """Write every frame; returns what was followed. expected: frames, as far as one can tell."""
-    tally = TrackingRate()
-
-    def tell() -> None:
-        report_interruption(f"{tally.frames} frames", kept_output(writer, None))
-
-    with stoppable(tell), frames_bar("explaining", expected) as told, writer:
-        for step in video:
-            writer.write(draw_prototype_frame(step), step.time)
-            tally.add(step)
-            told(tally.frames)
-    return tally
-
-
-def _tell_clip(movie: Video, tally: TrackingRate, layer: str, seconds: float, target: Path, as_json: bool) -> None:
+    Args:
+        video: The input.
+        output: The video to write.
+        model: Name of the model and device.
+        options: Arguments of `FlowPredictor.explain_video`.
+        as_json: Whether the summary is JSON.
+    """
+    target = Path("explained.mp4") if output is None else output
+    writer = make_video_writer([target], None, video, options["frame_step"])
+    results = load(*model, task="flow").explain_video(video, **options)
+    rate = TrackingRate()
+    with report_interruption("frame"):
+        outcome = run_with_bar(
+            "explaining",
+            estimate_frame_count(video, options["start"], options["end"], options["frame_step"]),
+            results,
+            draw_prototype_frame,
+            writer,
+            on_result=lambda result, _: rate.add(result),
+        )
+    layer = "{}.{}".format(*results.layer)
     summary = {
-        "frames": tally.frames,
-        "width": movie.info.size[1],
-        "height": movie.info.size[0],
+        "frames": rate.frames,
         "layer": layer,
-        "prototypes": tally.prototypes,
-        "kept": None if tally.kept is None else round(tally.kept, 4),
-        "seconds": round(seconds, 3),
-        "skipped": movie.skipped,
-        "truncated": movie.truncated,
-        "written": [str(target)],
+        "prototypes": rate.prototypes,
+        "kept": None if rate.kept is None else round(rate.kept, 4),
     }
-    if as_json:
-        print(json.dumps(summary))
-        return
-    print(
-        f"{tally.frames} frames of {movie.info.size[1]}x{movie.info.size[0]} pixels, {tally.prototypes} prototypes of "
-        f"layer {layer} in all{describe_tracking_rate(tally)}; "
-        f"{tally.frames / seconds:.2f} frames a second; wrote {target}"
+    text = (
+        f"{format_count(rate.frames, 'frame')} of {video.info.size[1]}x{video.info.size[0]} pixels, {rate.prototypes} "
+        f"prototypes of layer {layer} in all{describe_tracking_rate(rate)}"
     )
+    print_summary(video, outcome, [target], as_json, summary, text)
 
 
-_OF_FILES = SUFFIXES | IMAGE_SUFFIXES | {".html", ".json"}
-"""How names end that nobody gives a folder."""
-
-
-@dataclass(frozen=True)
-class ExplainImagesOptions:
-    """What was asked for on the command line; None where nothing was. prototypes: whose membership to draw."""
-
-    task: str
-    layer: str | None
-    prototypes: tuple[int, ...]
-    updates: int | None
+_FILE_SUFFIXES = SUFFIXES | IMAGE_SUFFIXES | {".html", ".json"}
+"""Suffixes that a folder does not have."""
 
 
 def explain_images(
     sources: list[str],
     output: Path | None,
-    named: tuple[str, str | None],
-    options: ExplainImagesOptions,
+    model: tuple[str, str | None],
+    task: str,
+    layer: str | None,
+    prototypes: tuple[int, ...],
+    num_updates: int | None,
     as_json: bool,
 ) -> None:
-    """Write what was grouped in an image, or in two. named: the model and the device, as given."""
-    if options.updates is not None and options.task == "flow" and len(sources) < 2:
-        raise InputError("--updates refines a flow, and one image has none; leave it out or give a second image.")
+    """Write the prototypes of one image or two.
+
+    Args:
+        sources: The images.
+        output: The folder to write to.
+        model: Name of the model and device.
+        task: "flow" or "depth".
+        layer: The layer to explain; None: all.
+        prototypes: Prototypes whose soft membership is drawn.
+        num_updates: Number of refinement updates.
+        as_json: Whether the summary is JSON.
+    """
+    if num_updates is not None and task == "flow" and len(sources) < 2:
+        raise InputError("--num-updates is for flow, which one image does not have; leave it out or give two images.")
     folder = Path("explained") if output is None else output
-    if folder.suffix.lower() in _OF_FILES and not folder.is_dir():
+    if folder.suffix.lower() in _FILE_SUFFIXES and not folder.is_dir():
         raise InputError(
-            f"{folder} is the name of a file, and images become a folder of files; give one, such as {folder.stem}."
+            f"{folder} is the name of a file, but images are explained in a folder; give one, such as {folder.stem}."
         )
-    images = [as_image(source, source) for source in sources]  # what is cheap to refuse comes first
-    loaded = load(*named, task=options.task)
-    check_layer(loaded.network.config, options.layer)
+    images = [as_image(source, source) for source in sources]  # errors in the images come before loading the model
+    predictor = load(*model, task=task)
+    config = predictor.network.config
+    check_layer(config, layer)
     check_output(make_folder(folder) / "index.html")
-    config = loaded.network.config
-    usual = config.updates if options.task == "flow" else config.depth_updates
-    with progress_bar("estimating", total=options.updates or usual) as told:
-        explanation = loaded.explain(*images, num_updates=options.updates, progress=told)
-    with progress_bar("explaining", total=2 * len(explanation.first.layers)) as told:
-        written = save_explanation(
-            folder, explanation, layer=options.layer, prototypes=options.prototypes, progress=told
-        )
-    _tell_images(explanation, options.layer, written, as_json)
-
-
-def _tell_images(explanation: Explanation, layer: str | None, written: list[Path], as_json: bool) -> None:
-    shown = explanation.first.layer(layer)
-    parts = explanation.parts(layer)
-    summary = {
-        "task": explanation.task,
-        "width": shown.size[1],
-        "height": shown.size[0],
-        "layers": [each.name for each in explanation.first.layers] if layer is None else [layer],
-        "prototypes": shown.count,
-        "with_pixels": len(shown.used),
-        "matched": len(explanation.matches(layer)) if explanation.second else None,
-        "parts": None if parts is None else len(parts.parts),
-        "trained": explanation.trained,
-        "written": [str(path) for path in written],
-    }
+    default_updates = config.updates if task == "flow" else config.depth_updates
+    with progress_bar("estimating", total=num_updates or default_updates) as progress:
+        explanation = predictor.explain(*images, num_updates=num_updates, progress=progress)
+    with progress_bar("explaining", total=2 * len(explanation.first.layers)) as progress:
+        written = save_explanation(folder, explanation, layer=layer, prototypes=prototypes, progress=progress)
+    shown, parts = explanation.first.layer(layer), explanation.parts(layer)
+    num_matched = len(explanation.matches(layer)) if explanation.second else None
     if as_json:
-        print(json.dumps(summary))
+        summary = {
+            "task": explanation.task,
+            "width": shown.size[1],
+            "height": shown.size[0],
+            "layers": [each.name for each in explanation.first.layers] if layer is None else [layer],
+            "prototypes": shown.count,
+            "with_pixels": len(shown.used),
+            "matched": num_matched,
+            "parts": None if parts is None else len(parts.parts),
+            "trained": explanation.trained,
+            "written": written,
+        }
+        print_json(summary)
         return
-    matched = "" if summary["matched"] is None else f", {summary['matched']} of them matched in the second image"
+    matched = "" if num_matched is None else f", {num_matched} of them matched in the second image"
     moving = "" if parts is None else f"; {format_count(len(parts.parts), 'moving part')}"
     print(
-        f"{shown.size[1]}x{shown.size[0]} pixels; {summary['with_pixels']} of {shown.count} prototypes of layer "
+        f"{shown.size[1]}x{shown.size[0]} pixels; {len(shown.used)} of {shown.count} prototypes of layer "
         f"{shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
     )
 
@@ -188,66 +155,68 @@ TASKS = ("flow", "depth")
 def explain(
     sources: Annotated[
         list[str],
-        typer.Argument(help="An image, or two; or a clip: a video, a folder of frames or a quoted pattern."),
+        typer.Argument(help="One or two images; or a video, a folder of frames or a quoted pattern of their names."),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Of images the folder to write to; of a clip .mp4, .mov, .mkv, .webm, .avi or .gif. "
-            "[default: explained, explained.mp4]",
+            help=f"For images: a folder. For a video: {VIDEO_SUFFIXES}. [default: explained, explained.mp4]",
         ),
     ] = None,
-    task: Annotated[str, typer.Option(help="Whose network is explained: flow or depth.")] = "flow",
+    task: Annotated[str, typer.Option(help="Task whose network is explained: flow or depth.")] = "flow",
     layer: Annotated[
-        str | None, typer.Option(help="One layer alone, STAGE.BLOCK such as 2.1. [default: all; of a clip the last]")
+        str | None,
+        typer.Option(help="A single layer, STAGE.BLOCK such as 2.1. [default: all for images, the last for a video]"),
     ] = None,
     prototype: Annotated[
         list[int] | None,
-        typer.Option(help="Images: write the soft membership of this one as a png, too. Repeat for several."),
+        typer.Option(help="Images: also write the soft membership of this prototype as a png. Repeat for several."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A preset or a .safetensors file. [default: the task's]"),
     ] = None,
-    updates: UpdatesOption = None,
+    num_updates: UpdatesOption = None,
     device: DeviceOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    as_json: JsonOption = False,
     families: Annotated[
         int | None,
         typer.Option(
-            help="Clip: colors, one for each family of similar prototypes; 0: every prototype has its own. "
-            "[default: 12]",
+            help="Video: number of colors, one per family of similar prototypes; 0: one per prototype. [default: 12]",
             min=0,
         ),
     ] = None,
-    start: Annotated[float | None, typer.Option(help="Clip: seconds at which to begin.")] = None,
-    end: Annotated[float | None, typer.Option(help="Clip: seconds before which to end.")] = None,
-    frame_step: Annotated[int | None, typer.Option(help="Clip: take one frame in so many.")] = None,
-    fps: Annotated[float | None, typer.Option(help="Clip of images: frames a second. [default: 25]")] = None,
+    start: StartOption = None,
+    end: EndOption = None,
+    frame_step: FrameStepOption = None,
+    fps: FpsOption = None,
 ) -> None:
-    """Show what prototypes stand for: an interactive page, images and numbers.
+    """Show the prototypes of images or a video, on an interactive page or as a video.
 
     Example: `protoformer explain frame1.png frame2.png -o explained`
 
     Example: `protoformer explain clip.mp4 -o groups.mp4 --layer 1.2`
     """
     if task not in TASKS:
-        raise InputError(f"there is nothing to explain of {task!r}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"the task {task!r} cannot be explained; choose one of {', '.join(TASKS)}.")
     if len(sources) > 2:
-        raise InputError(f"{len(sources)} images cannot be explained together; give one or two, or a clip: {QUOTE}.")
-    check_num_updates(updates)
+        raise InputError(
+            f"{len(sources)} images cannot be explained together; give one or two, or a video: {PATTERN_ADVICE}."
+        )
+    check_num_updates(num_updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):
-        if task != "flow" or prototype:
-            given = "--prototype" if prototype else "--task depth"
-            raise InputError(f"{given} is for images; leave it out for a clip.")
-        options = ExplainClipOptions(layer, families, updates, start, end, frame_step, fps)
-        explain_clip(sources[0], output, named, options, as_json)
+        reject_options("images", "a video", prototype=prototype or None)
+        if task != "flow":
+            raise InputError(f"--task {task} is for images; leave it out for a video.")
+        options = {
+            **{"layer": layer, "families": FAMILIES if families is None else families or None},
+            **{"start": start, "end": end, "frame_step": 1 if frame_step is None else frame_step},
+            "num_updates": num_updates,
+        }
+        explain_video(open_clip(sources[0], fps), output, named, options, as_json)
         return
-    for_clips = {"--families": families, "--start": start, "--end": end, "--frame-step": frame_step, "--fps": fps}
-    for option, value in for_clips.items():
-        if value is not None:
-            raise InputError(f"{option} is for a clip; leave it out for images.")
-    explain_images(sources, output, named, ExplainImagesOptions(task, layer, tuple(prototype or ()), updates), as_json)
+    reject_options("videos", "images", families=families, start=start, end=end, frame_step=frame_step, fps=fps)
+    explain_images(sources, output, named, task, layer, tuple(prototype or ()), num_updates, as_json)

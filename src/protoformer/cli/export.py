@@ -1,36 +1,29 @@
 """`protoformer export`."""
 
-import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protoformer.cli.options import parse_size
-from protoformer.cli.terminal import progress_bar
+from protoformer.cli.options import JsonOption, ModelOption, UpdatesOption, parse_size
+from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
-from protoformer.export.exporter import ExportError
-from protoformer.export.exporter import export_model as exported_to
+from protoformer.export.exporter import ExportError, export_model
 
 DYNAMIC = "dynamic"
 
 
 def export(
-    task: Annotated[str, typer.Argument(help="What to export: flow.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .onnx or .pt2.")],
-    format: Annotated[
-        str | None, typer.Option(help="onnx, or pt2 (torch.export); by default the suffix decides.")
-    ] = None,
+    task: Annotated[str, typer.Argument(help="Task of the network; only flow.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .onnx or .pt2.")],
+    format: Annotated[str | None, typer.Option(help="onnx, or pt2 (torch.export). [default: by suffix]")] = None,
     size: Annotated[
-        str, typer.Option(help="HEIGHTxWIDTH of the images, or dynamic: any size from 64x64 on.")
+        str, typer.Option(help="HEIGHTxWIDTH of the images, or dynamic (any size of at least 64x64).")
     ] = DYNAMIC,
-    model: Annotated[
-        str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")
-    ] = "flow",
-    updates: Annotated[int | None, typer.Option(help="Refinements; they are written into the file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    model: ModelOption = "flow",
+    num_updates: UpdatesOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Export a network to ONNX or torch.export, and check the file against it.
 
@@ -40,17 +33,17 @@ def export(
         raise InputError(f"{task!r} cannot be exported yet; export flow.")
     sides = None if size == DYNAMIC else parse_size(size)
     try:
-        with progress_bar("export", total=4) as told:
-            done = exported_to(model, output, format=format, size=sides, updates=updates, progress=told)
+        with progress_bar("export", total=4) as progress:
+            result = export_model(model, output, format=format, size=sides, updates=num_updates, progress=progress)
     except ExportError as error:
         print(f"protoformer: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     if as_json:
-        print(json.dumps(dataclasses.asdict(done) | {"path": str(done.path)}))
+        print_json(result)
         return
-    takes = "images of any size from 64x64 on" if done.size is None else f"images of {size}"
-    checked = " and ".join(f"{height}x{width}" for height, width in done.checked)
+    images = "images of any size of at least 64x64" if result.size is None else f"images of {size}"
+    checked = " and ".join(f"{height}x{width}" for height, width in result.checked)
     print(
-        f"wrote {done.path} ({done.bytes / 2**20:.1f} MiB), {done.model} with {done.updates} updates for {takes}; "
-        f"largest difference to the model {done.difference:.1g} px, at {checked}"
+        f"wrote {result.path} ({result.bytes / 2**20:.1f} MiB), {result.model} with {result.updates} updates "
+        f"for {images}; largest difference to the model {result.difference:.1g} px, at {checked}"
     )

@@ -21,7 +21,7 @@ class LazyCommand:
     Attributes:
         module: In `protoformer.cli`; it defines a function, or a `typer.Typer`, of the command's name.
         summary: The first line of its help.
-        takes_clip: Whether an unquoted pattern, which a shell replaces by many names, gets an error that says so.
+        takes_clip: Whether the error for surplus arguments explains that patterns must be quoted.
     """
 
     module: str
@@ -33,7 +33,9 @@ COMMANDS = {
     "flow": LazyCommand("flow", "Estimate optical flow between two images or along a video.", takes_clip=True),
     "depth": LazyCommand("depth", "Estimate metric depth of images or of a video."),
     "track": LazyCommand("track", "Track objects through a video from boxes in its first frame.", takes_clip=True),
-    "explain": LazyCommand("explain", "Show what prototypes stand for: an interactive page, images and numbers."),
+    "explain": LazyCommand(
+        "explain", "Show the prototypes of images or a video, on an interactive page or as a video."
+    ),
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
     "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
@@ -44,7 +46,7 @@ COMMANDS = {
     ),
     "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
     "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
-    "evaluate": LazyCommand("evaluate", "Evaluate by a benchmark's rules."),
+    "evaluate": LazyCommand("evaluate", "Evaluate by the rules of a benchmark."),
     "datasets": LazyCommand("datasets", "List and check public datasets on disk."),
     "batch": LazyCommand("batch", "Process many videos; finished ones are skipped."),
 }
@@ -76,9 +78,9 @@ def load_command(name: str) -> Any:
 
 
 def _import_quietly(name: str) -> Any:
-    """Import a module; Ctrl-C meanwhile, which takes seconds where torch comes along, ends the program without a word.
+    """Import a module; Ctrl-C during the import, which takes seconds with torch, exits silently.
 
-    It raises no exception, which some packages take for their own failure.
+    No exception is raised, because some packages would report it as a failed import.
     """
     if signal.getsignal(signal.SIGINT) != signal.default_int_handler:
         return import_module(name)
@@ -140,7 +142,7 @@ def main() -> None:
 
         if not is_out_of_memory(error):
             raise
-        _print_notice(f"protoformer: the memory ran out; {_advice(sys.argv[1:])}.", "red")
+        _print_notice(f"protoformer: out of memory; {_advice(sys.argv[1:])}.", "red")
         sys.exit(2)
 
 
@@ -151,9 +153,9 @@ def _print_notice(text: str, style: str) -> None:
 
 
 def _advice(arguments: list[str]) -> str:
-    """What makes a command need less memory."""
+    """Return advice on how a command needs less memory."""
     if arguments[:1] in (["train"], ["ablate"]):
         return "lower data.batch, or set model.checkpoint_gradients=true, which takes more time instead"
     if arguments[:1] in (["flow"], ["batch"]):
-        return "give --memory, such as 2GB, within which large images are processed in tiles, or close other programs"
+        return "give --memory, such as 2GB, so that large images are processed in tiles, or close other programs"
     return "make the images smaller or close other programs"

@@ -1,4 +1,4 @@
-"""What several commands make of their arguments."""
+"""Command line options that several commands share, and parsers of their values."""
 
 import re
 from pathlib import Path
@@ -9,90 +9,114 @@ import typer
 from protoformer.datasets.registry import DATASETS
 from protoformer.depth.result import DepthRange
 from protoformer.errors import InputError
-from protoformer.flow.tiling import LEAST_OVERLAP, LEAST_ZOOM, MOST_ZOOM, TileSize, check_zoom
+from protoformer.flow.tiling import LEAST_OVERLAP, LEAST_ZOOM, MOST_ZOOM, TileSize
 from protoformer.io.files import MAX_PIXELS
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 ModelOption = Annotated[str, typer.Option(help="A task, a preset or a .safetensors file; see `protoformer models`.")]
-UpdatesOption = Annotated[int | None, typer.Option(help="Refinements; more are slower and better, up to a point.")]
+UpdatesOption = Annotated[
+    int | None, typer.Option("--num-updates", help="Number of refinement updates; more are slower and more accurate.")
+]
 MirrorOption = Annotated[
     bool | None,
     typer.Option(
-        "--mirror/--no-mirror",
-        help="Look in a mirror as well and take the mean: better, and twice as slow. [default: images yes, clips no]",
+        "--mirrored/--no-mirrored",
+        help="Average with a horizontally flipped prediction: more accurate, twice as slow. "
+        "[default: on for images, off for videos]",
     ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")]
 TileOption = Annotated[
-    str, typer.Option(help="auto (windows where the whole does not fit the memory), HEIGHTxWIDTH, or none.")
+    str,
+    typer.Option(help="Tile size: auto (tiles only if the whole image exceeds the memory), HEIGHTxWIDTH, or none."),
 ]
 ZoomOption = Annotated[
-    str, typer.Option(help="auto (small frames are looked at enlarged), or how many times as large, such as 1 or 2.")
+    str, typer.Option(help="Factor by which images are resized for inference: auto (enlarges small ones), or a number.")
 ]
+MemoryOption = Annotated[str | None, typer.Option(help="Memory limit, such as 4GB. [default: most of the free memory]")]
 PrecisionOption = Annotated[
-    str | None, typer.Option(help="full, half (bfloat16) or auto (half where it is fast). [default: auto]")
+    str | None, typer.Option(help="full (float32), half (bfloat16) or auto (half where it is fast). [default: auto]")
 ]
-DatasetOption = Annotated[str, typer.Option(help="The dataset's name; `protoformer datasets list` shows them.")]
-RootOption = Annotated[Path, typer.Option(help="The folder that holds it, in its official layout.")]
-SplitOption = Annotated[str | None, typer.Option(help="train, val, test, ...; by default the one usually evaluated.")]
+StartOption = Annotated[float | None, typer.Option(help="Video: start of the span, seconds.")]
+EndOption = Annotated[float | None, typer.Option(help="Video: end of the span, seconds.")]
+FrameStepOption = Annotated[int | None, typer.Option(help="Video: use every n-th frame. [default: 1]")]
+FpsOption = Annotated[float | None, typer.Option(help="Image sequence: frames per second. [default: 25]")]
+SideBySideOption = Annotated[bool, typer.Option("--side-by-side", help="Video: put the frame to the left of it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON summary.")]
+SizeOption = Annotated[str | None, typer.Option(help="HEIGHTxWIDTH in pixels, such as 436x1024.")]
+DatasetOption = Annotated[str, typer.Option(help="Name of the dataset; see `protoformer datasets list`.")]
+RootOption = Annotated[Path, typer.Option(help="Folder of the dataset, in its official layout.")]
+SplitOption = Annotated[str | None, typer.Option(help="train, val, test, ... [default: the one usually evaluated]")]
 DatasetOptions = Annotated[
     list[str] | None, typer.Option(help="An option of the dataset, as key=value. Repeat for several.")
 ]
 ScoresFolder = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="A folder for samples.csv, scores.json and the worst pictures."),
+    typer.Option("--output", "-o", help="Folder for samples.csv, scores.json and images of the worst samples."),
 ]
-WorstOption = Annotated[int, typer.Option(help="How many of the worst samples to draw.", min=0)]
-JsonScores = Annotated[bool, typer.Option("--json", help="Print the scores for programs.")]
+WorstOption = Annotated[int, typer.Option(help="Number of worst samples to draw.", min=0)]
+
+VIDEO_SUFFIXES = ".mp4, .mov, .mkv, .webm, .avi or .gif"
+
+
+def reject_options(purpose: str, given_for: str, **options: Any) -> None:
+    """Raise `InputError` for the first option that has a value.
+
+    Args:
+        purpose: What the options are for.
+        given_for: What the command was called with.
+        options: Values by the names of the options; None and False stand for options that were not given.
+    """
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise InputError(f"--{name.replace('_', '-')} is for {purpose}; leave it out for {given_for}.")
 
 
 def parse_key_values(pairs: list[str] | None) -> dict[str, Any]:
-    """Options of a dataset, given as key=value each."""
+    """Parse options of a dataset, each key=value."""
     split = [pair.partition("=") for pair in pairs or []]
     for name, equals, value in split:
         if not (name and equals):
-            raise InputError(f"an option of a dataset is key=value, not {name + equals + value!r}; write it so.")
+            raise InputError(f"an option of a dataset is key=value, not {name + equals + value!r}; write it like that.")
     return {name: value for name, _, value in split}
 
 
 def check_dataset_task(dataset: str, task: str) -> None:
-    """Refuse a dataset of another task; one that nobody knows is refused where it is opened."""
+    """Raise `InputError` for a dataset of another task; unknown datasets are rejected by `open_dataset`."""
     if dataset in DATASETS and DATASETS[dataset].task != task:
-        fitting = ", ".join(each.name for each in DATASETS.values() if each.task == task)
-        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {fitting}.")
+        names = ", ".join(each.name for each in DATASETS.values() if each.task == task)
+        raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {names}.")
 
 
-def parse_near_far(text: str | None, what: str) -> tuple[float, float] | None:
-    """Two depths in meters, given as NEAR,FAR to the option `what`; None stays None."""
+def parse_near_far(text: str | None, option: str) -> tuple[float, float] | None:
+    """Parse NEAR,FAR in meters, the value of an option; None stays None."""
     if text is None:
         return None
     try:
         near, far = (float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"{what} is {text!r}, but it takes NEAR,FAR in meters; write it such as 0.5,20.") from None
-    if not 0 < near < far < float("inf"):
-        raise InputError(f"{what} cannot go from {near:g} to {far:g} m; give a near over 0 and a larger far.")
+        raise InputError(f"{option} is {text!r}, but it takes NEAR,FAR in meters; write it such as 0.5,20.") from None
     return near, far
 
 
 def parse_depth_range(text: str | None) -> DepthRange:
-    """A range of depth by its name, or as NEAR,FAR."""
+    """Parse a depth range, a name or NEAR,FAR."""
     return parse_near_far(text, "--range") if text is not None and "," in text else text
 
 
 def parse_bytes(text: str | None) -> int | None:
-    """An amount of memory: a number and B, KB, MB, GB, KiB, MiB or GiB; None stays None."""
+    """Parse an amount of memory, a number with B, KB, MB, GB, KiB, MiB or GiB, to bytes; None stays None."""
     if text is None:
         return None
     parts = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMG]I?|)B?", text.strip().upper(), re.ASCII)
     if parts is None or float(parts[1]) <= 0:
-        raise InputError(f"an amount of memory is a number and a unit, such as 4GB, not {text!r}; write it so.")
+        raise InputError(f"an amount of memory is a number and a unit, such as 4GB, not {text!r}; write it like that.")
     return int(float(parts[1]) * _UNITS[parts[2]])
 
 
 def parse_tile_sides(text: str) -> tuple[int, int] | None:
-    """HEIGHTxWIDTH as two numbers, each over the overlap of windows; None where it is something else."""
+    """Parse HEIGHTxWIDTH, both over the overlap of tiles; None if the text is something else."""
     sides = text.lower().split("x")
     if len(sides) != 2 or not all(side.isascii() and side.isdecimal() and int(side) > LEAST_OVERLAP for side in sides):
         return None
@@ -100,7 +124,7 @@ def parse_tile_sides(text: str) -> tuple[int, int] | None:
 
 
 def parse_tile(text: str) -> TileSize:
-    """Windows by name: auto, none or HEIGHTxWIDTH."""
+    """Parse a tile size: auto, none or HEIGHTxWIDTH."""
     if text in ("auto", "none"):
         return "auto" if text == "auto" else None
     sides = parse_tile_sides(text)
@@ -113,7 +137,7 @@ def parse_tile(text: str) -> TileSize:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """A size in pixels, given as HEIGHTxWIDTH."""
+    """Parse HEIGHTxWIDTH in pixels."""
     sides = re.fullmatch(r"([0-9]{1,6})[xX]([0-9]{1,6})", text)
     if sides is None:
         raise InputError(f"--size is {text!r}, but a size is HEIGHTxWIDTH in pixels; write it such as 436x1024.")
@@ -124,26 +148,26 @@ def parse_size(text: str) -> tuple[int, int]:
 
 
 def parse_box(text: str) -> list[float]:
-    """A box, given as X,Y,W,H; what the numbers may be, the frame decides."""
+    """Parse a box X,Y,W,H; its values are checked with the first frame."""
     parts = text.split(",")
     try:
         numbers = [float(part) for part in parts]
     except ValueError:
         numbers = []
     if len(numbers) != 4:
-        raise InputError(f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}; write it so.")
+        raise InputError(
+            f"a box is X,Y,W,H, four numbers of pixels such as 51,47,25,62, not {text!r}; write it like that."
+        )
     return numbers
 
 
 def parse_zoom(text: str) -> float | None:
-    """How many times as large images are looked at: a number, or None for auto."""
+    """Parse a zoom: a number, or auto, which is None."""
     if text == "auto":
         return None
     try:
-        zoom = float(text)
+        return float(text)
     except ValueError:
         raise InputError(
             f"a zoom is auto or a number from {LEAST_ZOOM:g} to {MOST_ZOOM:g}, not {text!r}; give one of these."
         ) from None
-    check_zoom(zoom)
-    return zoom

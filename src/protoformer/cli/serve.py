@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from protoformer.cli.terminal import stoppable
+from protoformer.cli.terminal import interruptible
 from protoformer.web.access import AllowedHosts, choose_credentials, is_loopback
 from protoformer.web.components import prepare_gradio
 from protoformer.web.limits import Limits
@@ -21,39 +21,39 @@ from protoformer.web.site import Site
 def serve(
     host: Annotated[
         str,
-        typer.Option(help="The address to listen at; 0.0.0.0 lets other machines in, see --auth."),
+        typer.Option(help="Address to listen on; 0.0.0.0 allows other machines, see --auth."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen at.", min=1, max=65535)] = 7860,
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     model: Annotated[
-        str, typer.Option(help="The flow model: a task, a preset or a .safetensors file; see `protoformer models`.")
+        str, typer.Option(help="Flow model: a task, a preset or a .safetensors file; see `protoformer models`.")
     ] = "flow",
-    depth_model: Annotated[str, typer.Option(help="The depth model likewise.")] = "depth",
+    depth_model: Annotated[str, typer.Option(help="Depth model.")] = "depth",
     track_model: Annotated[
-        str, typer.Option(help="The tracking model likewise; without weights in the package, a baseline by default.")
+        str, typer.Option(help="Tracking model; without packaged weights, a baseline by default.")
     ] = "track",
-    stabilize_model: Annotated[str, typer.Option(help="The stabilizing model likewise.")] = "stabilize",
-    max_mb: Annotated[float, typer.Option(help="Megabytes of a file.", min=0.001)] = 200,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of an image or a frame.", min=1)] = 2**21,
-    max_frames: Annotated[int, typer.Option(help="Frames of a clip.", min=2)] = 120,
-    max_seconds: Annotated[float, typer.Option(help="Seconds that a computation may take.", min=0.001)] = 120,
-    jobs: Annotated[int, typer.Option(help="Computations at a time; others wait.", min=1)] = 1,
+    stabilize_model: Annotated[str, typer.Option(help="Stabilization model.")] = "stabilize",
+    max_mb: Annotated[float, typer.Option(help="Maximum size of a file, MB.", min=0.001)] = 200,
+    max_pixels: Annotated[int, typer.Option(help="Maximum number of pixels of an image or a frame.", min=1)] = 2**21,
+    max_frames: Annotated[int, typer.Option(help="Maximum number of frames of a video.", min=2)] = 120,
+    max_seconds: Annotated[float, typer.Option(help="Time limit of a computation, seconds.", min=0.001)] = 120,
+    jobs: Annotated[int, typer.Option(help="Number of concurrent computations; others wait.", min=1)] = 1,
     auth: Annotated[
         str | None,
         typer.Option(
             metavar="USER:PASSWORD",
-            help="Ask for a user and a password. Other users of this machine see options: prefer --auth-file.",
+            help="Require a user name and a password. Other users of this machine can see options: prefer --auth-file.",
             envvar="PROTOFORMER_AUTH",
         ),
     ] = None,
     auth_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file whose first line is user:password, as for --auth.")
+        Path | None, typer.Option(metavar="FILE", help="File whose first line is USER:PASSWORD, as for --auth.")
     ] = None,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Let every machine that reaches --host use the page without a password.")
+        bool, typer.Option("--no-auth", help="Allow every machine that reaches --host without a password.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A further host name that the page is reached by; may be repeated."),
+        typer.Option(metavar="NAME", help="Another host name of the page. Repeat for several."),
     ] = None,
 ) -> None:
     """Serve a web page for all tasks, on this machine only unless --host is given.
@@ -61,19 +61,19 @@ def serve(
     Example: `protoformer serve --port 7860`
     """
     names = tuple(allowed_host or ())
-    AllowedHosts(host, names)  # a name that is none is refused before anything takes time
+    AllowedHosts(host, names)  # rejects invalid names before the models are loaded
     credentials = choose_credentials(auth, auth_file, no_auth, host, names)
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
-    with stoppable(_tell_ended), _folder_for_now() as folder:
+    with interruptible(_report_end), _temporary_folder() as folder:
         site = Site(model, folder, limits, depth_model, track_model, stabilize_model)
         prepare_gradio(site.served)
         from protoformer.web.page import Address, serve_page
 
         if not is_loopback(host):
             print(_warning(host, credentials is not None), file=sys.stderr)
-        print("note: loading the model and rendering the examples takes some seconds", file=sys.stderr, flush=True)
+        print("note: loading the models and rendering the examples takes some seconds", file=sys.stderr, flush=True)
         page, shown = serve_page(site, Address(host, port, names, credentials))
-        print(f"protoformer is at {shown}; Ctrl-C ends it", flush=True)
+        print(f"protoformer is at {shown}; Ctrl-C stops it", flush=True)
         try:
             with site.sweeper():
                 threading.Event().wait()
@@ -82,7 +82,7 @@ def serve(
 
 
 def _warning(host: str, protected: bool) -> str:
-    """What a person should know who lets other machines in."""
+    """Return the warning for a page that other machines reach."""
     if protected:
         return (
             f"warning: other machines reach the page at {host}; the password and all files cross the network "
@@ -92,8 +92,8 @@ def _warning(host: str, protected: bool) -> str:
 
 
 @contextmanager
-def _folder_for_now() -> Iterator[Path]:
-    """A folder for uploads and results, which is gone afterwards."""
+def _temporary_folder() -> Iterator[Path]:
+    """Create a folder for uploads and results, and delete it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="protoformer-web-")).resolve()
     try:
         yield folder
@@ -101,5 +101,5 @@ def _folder_for_now() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell_ended() -> None:
-    print("\nprotoformer: ended, and every upload and result deleted", file=sys.stderr)
+def _report_end(_: KeyboardInterrupt) -> None:
+    print("\nprotoformer: stopped; all uploads and results are deleted", file=sys.stderr)

@@ -1,8 +1,7 @@
 """`protoformer stabilize`."""
 
-import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -11,209 +10,137 @@ import typer
 
 from protoformer.cli.clips import (
     check_output_not_input,
-    expected_frame_count,
-    kept_output,
+    estimate_frame_count,
+    make_video_writer,
     open_clip,
-    report_damage,
+    print_summary,
     report_interruption,
+    run_with_bar,
 )
-from protoformer.cli.options import DeviceOption, ModelOption, PrecisionOption
-from protoformer.cli.terminal import frames_bar, stoppable, to_json
+from protoformer.cli.options import (
+    VIDEO_SUFFIXES,
+    DeviceOption,
+    EndOption,
+    FpsOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    SideBySideOption,
+    StartOption,
+)
+from protoformer.cli.terminal import frames_bar
 from protoformer.io.files import check_output, write_atomically
 from protoformer.loading import STABILIZATION_MODEL, live_regressor, load_stabilizer
 from protoformer.models.runtime import Precision
 from protoformer.stabilization.camera_motion import FeatureFinder
-from protoformer.stabilization.drawing import describe_too_short, path_page
+from protoformer.stabilization.drawing import describe_too_short
+from protoformer.stabilization.drawing import path_page as make_path_page
 from protoformer.stabilization.metrics import StabilityMeter, StabilityScores
-from protoformer.stabilization.predictor import Crop, StabilizationPredictor, StabilizeOptions
-from protoformer.stabilization.result import StabilizationResult
-from protoformer.video.types import Video
-from protoformer.video.writer import VideoWriter
+from protoformer.stabilization.predictor import Crop, StabilizeOptions
+from protoformer.stabilization.result import StabilizationResult, StabilizedFrame
+from protoformer.viz.images import Pixels
 from protoformer.viz.text import format_count
 
-MOST_CUTS = 5
-"""Whose moments are told."""
-
-
-@dataclass(frozen=True)
-class ClipChoice:
-    """What was asked for on the command line; None where nothing was."""
-
-    output: Path
-    page: Path
-    side_by_side: bool
-    scores: bool
-    start: float | None
-    end: float | None
-    fps: float | None
-    model: str
-    regressor: str | None
-    device: str | None
-    precision: str | None
-
-
-@dataclass(frozen=True)
-class MeasuredScores:
-    """Scores of a clip before and after."""
-
-    before: StabilityScores
-    after: StabilityScores
+MAX_CUTS = 5
+"""Number of cuts whose times are printed."""
 
 
 def parse_crop(text: str) -> Crop:
-    """auto, none, or a number."""
+    """Parse a crop: auto, none, or a number."""
     try:
         return float(text)
     except ValueError:
         return text
 
 
-def stabilize_clip(source: str, options: StabilizeOptions, chosen: ClipChoice, as_json: bool) -> None:
-    """Write the steady clip and the page of its path, and print what was done."""
-    movie = open_clip(source, chosen.fps)
-    for target in (chosen.output, chosen.page):
-        check_output_not_input(target, movie)
-    check_output(chosen.page)
-    writer = VideoWriter(chosen.output, movie, movie.info.fps)
-    model = load_stabilizer(chosen.model, chosen.regressor, chosen.device)
-    began = time.perf_counter()
-    with stoppable(lambda: report_interruption(f"{writer.frames} frames", kept_output(writer, None))):
-        result = _found(model, movie, options, chosen)
-        measured = _written(model, movie, result, writer, chosen)
-    scores = None if measured is None else (measured.before, measured.after)
-    write_atomically(chosen.page, path_page(Path(source).resolve().name, result, scores).html().encode())
-    report_damage(movie)
-    _tell(result, measured, chosen, time.perf_counter() - began, as_json)
+class _ClipScores:
+    """Stability scores of a clip before and after, accumulated frame by frame."""
+
+    def __init__(self) -> None:
+        self._meters = StabilityMeter(), StabilityMeter()
+        self._finder = FeatureFinder()
+
+    def add(self, result: StabilizedFrame) -> None:
+        """Add a frame."""
+        features = self._finder.find(result.frame)
+        self._meters[0].add(features, features)
+        self._meters[1].add(features, self._finder.find(result.stabilized))
+
+    def scores(self) -> tuple[StabilityScores, StabilityScores]:
+        """Return the scores before and after."""
+        before, after = (meter.scores() for meter in self._meters)
+        return before, after
 
 
-def _found(
-    model: StabilizationPredictor, movie: Video, options: StabilizeOptions, chosen: ClipChoice
-) -> StabilizationResult:
-    total = expected_frame_count(movie, chosen.start, chosen.end, 1)
-    with frames_bar("looking at the motion", total) as told:
-        return model.stabilize(
-            movie,
-            strength=options.strength,
-            crop=options.crop,
-            tripod=options.tripod,
-            delay=options.delay,
-            start=chosen.start,
-            end=chosen.end,
-            precision=cast(Precision, chosen.precision or "auto"),
-            progress=lambda done, _: told(done),
-        )
-
-
-def _written(
-    model: StabilizationPredictor, movie: Video, result: StabilizationResult, writer: VideoWriter, chosen: ClipChoice
-) -> MeasuredScores | None:
-    before, after, finder = StabilityMeter(), StabilityMeter(), FeatureFinder()
-    with frames_bar("making it steady", len(result.times)) as told, writer:
-        for moment, shaky, steady in model.frames(movie, result):
-            writer.write(np.concatenate((shaky, steady), axis=1) if chosen.side_by_side else steady, moment)
-            if chosen.scores:
-                seen = finder.find(shaky)
-                before.add(seen, seen)
-                after.add(seen, finder.find(steady))
-            told(writer.frames)
-    return MeasuredScores(before.scores(), after.scores()) if chosen.scores else None
-
-
-def _tell(
-    result: StabilizationResult, measured: MeasuredScores | None, chosen: ClipChoice, seconds: float, as_json: bool
-) -> None:
-    (height, width), frames = result.size, len(result.times)
-    before, after = result.acceleration
-    written = [str(chosen.output), str(chosen.page)]
-    if as_json:
-        summary = {
-            "frames": frames,
-            "width": width,
-            "height": height,
-            "crop": round(result.share, 4),
-            "cropping": round(result.cropping, 4),
-            "acceleration_px": {"before": round(before, 4), "after": round(after, 4)},
-            "scores": None if measured is None else asdict(measured),
-            "stability_is_telling": None
-            if measured is None
-            else {"before": measured.before.is_telling, "after": measured.after.is_telling},
-            "cuts": [result.numbers[place] for place in result.cuts],
-            "bridged": [result.numbers[place] for place in result.bridged],
-            "trained": result.trained,
-            "seconds": round(seconds, 3),
-            "written": written,
-        }
-        print(json.dumps(to_json(summary)))
-        return
-    many = format_count(frames, "frame")
-    cuts = f", {format_count(len(result.cuts), 'cut')}{_moments(result)}" if result.cuts else ""
-    within = ", cuts left out" if result.cuts else ""
-    bridged = f", {len(result.bridged)} without anything to go by" if result.bridged else ""
-    print(
-        f"{many} of {width}x{height} pixels{cuts}{bridged}; {result.cropping:.1%} of each side is shown; the camera's "
-        f"velocity changes by {after:.2f} px a frame, {before:.2f} before{within}; "
-        f"{frames / seconds:.2f} frames a second; wrote {', '.join(written)}"
+def _describe(result: StabilizationResult) -> str:
+    (height, width), (before, after) = result.size, result.acceleration
+    text = f"{format_count(len(result.times), 'frame')} of {width}x{height} pixels"
+    if result.cuts:
+        times = ", ".join(f"{float(result.times[index]):.2f}" for index in result.cuts[:MAX_CUTS])
+        more = ", ..." if len(result.cuts) > MAX_CUTS else ""
+        text += f", {format_count(len(result.cuts), 'cut')} (at {times}{more} s)"
+    if result.bridged:
+        text += f", {format_count(len(result.bridged), 'frame')} interpolated (no texture)"
+    return (
+        f"{text}; {result.cropping:.1%} of each side is shown; the camera's velocity changes by {after:.2f} px per "
+        f"frame, {before:.2f} before{', without cuts' if result.cuts else ''}"
     )
-    if measured is not None:
-        for name, each in (("before", measured.before), ("after", measured.after)):
-            print(f"{name}: {describe_scores(each)}")
-
-
-def _moments(result: StabilizationResult) -> str:
-    """When the first cuts are, in seconds."""
-    some = ", ".join(f"{float(result.times[place]):.2f}" for place in result.cuts[:MOST_CUTS])
-    return f" (at {some}{', ...' if len(result.cuts) > MOST_CUTS else ''} s)"
 
 
 def describe_scores(scores: StabilityScores) -> str:
-    """Scores in a line; what was not found is a dash, and what a short clip cannot tell is not told."""
-    shown = {"cropping": scores.cropping, "distortion": scores.distortion}
+    """Format scores in a line; scores that are not available are dashes."""
+    values = {"cropping": scores.cropping, "distortion": scores.distortion}
     if scores.is_telling:
-        shown["stability"] = scores.stability_usual
-        shown |= {"of translation": scores.stability_translation, "of rotation": scores.stability_rotation}
-    told = ", ".join(f"{name} {'-' if value != value else f'{value:.3f}'}" for name, value in shown.items())
+        values["stability"] = scores.stability_usual
+        values |= {"of translation": scores.stability_translation, "of rotation": scores.stability_rotation}
+    text = ", ".join(f"{name} {'-' if value != value else f'{value:.3f}'}" for name, value in values.items())
     if not scores.is_telling:
-        told += f", stability {describe_too_short(scores)}"
+        text += f", stability {describe_too_short(scores)}"
     skipped = scores.skipped_frames + scores.skipped_motions
-    many = "1 homography was" if skipped == 1 else f"{skipped} homographies were"
-    return told + (f" ({many} not found)" if skipped else "")
+    count = "1 homography" if skipped == 1 else f"{skipped} homographies"
+    return text + (f" ({count} could not be estimated)" if skipped else "")
 
 
 def stabilize(
     source: Annotated[str, typer.Argument(help="A video, a folder of frames or a quoted pattern of their names.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The steady clip: .mp4, .mov, .mkv, .webm, .avi or .gif.")
-    ] = Path("stable.mp4"),
+    output: Annotated[Path, typer.Option("--output", "-o", help=f"The stabilized video: {VIDEO_SUFFIXES}.")] = Path(
+        "stable.mp4"
+    ),
     path_page: Annotated[
-        Path | None, typer.Option("--path", help="The camera's path, before and after, as html. [default: beside it]")
+        Path | None,
+        typer.Option("--path", help="HTML page with the camera path before and after. [default: next to the video]"),
     ] = None,
-    side_by_side: Annotated[bool, typer.Option("--side-by-side", help="The shaky clip to the left of it.")] = False,
-    strength: Annotated[float, typer.Option(help="0 changes nothing, 1 as much as the crop allows.")] = 1.0,
+    side_by_side: SideBySideOption = False,
+    strength: Annotated[float, typer.Option(help="From 0 (no change) to 1 (as much as the crop allows).")] = 1.0,
     crop: Annotated[
         str,
         typer.Option(
-            help="auto (91 % of the sides or more; of a clip that shakes much, 84 %), none (black beside the "
-            "frames, which move as within 96 %), or a share such as 0.9."
+            help="Fraction of the sides that is shown: auto (at least 96 %, or down to 88 % if the video shakes much), "
+            "none (missing pixels are black), or a number such as 0.9."
         ),
     ] = "auto",
-    tripod: Annotated[bool, typer.Option("--tripod", help="As if the camera stood still, if it can be.")] = False,
-    online: Annotated[
-        int | None, typer.Option(help="Decide each frame when so many after it are known, as a live camera must.")
+    tripod: Annotated[
+        bool, typer.Option("--tripod", help="Approximate a static camera, as far as the crop allows.")
+    ] = False,
+    delay: Annotated[
+        int | None,
+        typer.Option(help="Number of later frames that are used to decide a frame, for live use. [default: all]"),
     ] = None,
     regressor: Annotated[
         str | None,
         typer.Option(
-            help="field (sees both ways) or grid (the past). [default: the model's own; --online: grid if it has both]"
+            help="field (uses past and future frames) or grid (only past frames). [default: the model's own; with "
+            "--delay: grid if the model has both]"
         ),
     ] = None,
-    scores: Annotated[bool, typer.Option(help="Measure how steady the clip was and is, which takes time.")] = True,
+    scores: Annotated[bool, typer.Option(help="Measure the stability before and after, which takes time.")] = True,
     model: ModelOption = STABILIZATION_MODEL,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
-    start: Annotated[float | None, typer.Option(help="Seconds at which to begin.")] = None,
-    end: Annotated[float | None, typer.Option(help="Seconds before which to end.")] = None,
-    fps: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    start: StartOption = None,
+    end: EndOption = None,
+    fps: FpsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Stabilize a shaky video; sound, times and size are kept.
 
@@ -221,17 +148,55 @@ def stabilize(
 
     Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod`
     """
-    chosen = ClipChoice(
-        output=output,
-        page=output.with_suffix(".html") if path_page is None else path_page,
-        side_by_side=side_by_side,
-        scores=scores,
-        start=start,
-        end=end,
-        fps=fps,
-        model=model,
-        regressor=live_regressor(model) if regressor is None and online is not None else regressor,
-        device=device,
-        precision=precision,
-    )
-    stabilize_clip(source, StabilizeOptions(strength, parse_crop(crop), tripod, online), chosen, as_json)
+    options = StabilizeOptions(strength, parse_crop(crop), tripod, delay)
+    page = output.with_suffix(".html") if path_page is None else path_page
+    video = open_clip(source, fps)
+    check_output_not_input(page, video)
+    check_output(page)
+    writer = make_video_writer([output], None, video, frame_step=1)
+    regressor = live_regressor(model) if regressor is None and delay is not None else regressor
+    predictor = load_stabilizer(model, regressor, device)
+    meter = _ClipScores() if scores else None
+    start_time = time.perf_counter()
+
+    def on_result(frame: StabilizedFrame, _: Pixels | None) -> None:
+        if meter is not None:
+            meter.add(frame)
+
+    with report_interruption("frame"):
+        with frames_bar("estimating motion", estimate_frame_count(video, start, end)) as progress:
+            result = predictor.stabilize(
+                video,
+                **asdict(options),
+                start=start,
+                end=end,
+                precision=cast(Precision, precision or "auto"),
+                progress=lambda done, _: progress(done),
+            )
+        outcome = run_with_bar(
+            "stabilizing",
+            len(result.times),
+            predictor.frames(video, result),
+            lambda frame: np.concatenate(frame[1:], axis=1) if side_by_side else frame.stabilized,
+            writer,
+            on_result=on_result,
+        )
+    measured = None if meter is None else meter.scores()
+    write_atomically(page, make_path_page(Path(source).resolve().name, result, measured).html().encode())
+    before, after = result.acceleration
+    summary = {
+        "frames": len(result.times),
+        "crop": round(result.share, 4),
+        "cropping": round(result.cropping, 4),
+        "acceleration_px": {"before": round(before, 4), "after": round(after, 4)},
+        "scores": measured and dict(zip(("before", "after"), map(asdict, measured), strict=True)),
+        "stability_is_telling": measured and {"before": measured[0].is_telling, "after": measured[1].is_telling},
+        "cuts": [result.numbers[index] for index in result.cuts],
+        "bridged": [result.numbers[index] for index in result.bridged],
+        "trained": result.trained,
+    }
+    outcome = replace(outcome, seconds=time.perf_counter() - start_time)
+    print_summary(video, outcome, [output, page], as_json, summary, _describe(result))
+    if measured is not None and not as_json:
+        for name, each in zip(("before", "after"), measured, strict=True):
+            print(f"{name}: {describe_scores(each)}")

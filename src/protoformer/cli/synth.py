@@ -1,6 +1,5 @@
 """`protoformer synth`."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Annotated
 import torch
 import typer
 
-from protoformer.cli.options import parse_size
-from protoformer.cli.terminal import progress_bar, stoppable
+from protoformer.cli.options import JsonOption, parse_size
+from protoformer.cli.terminal import interruptible, print_json, progress_bar
 from protoformer.datasets.clips import LAYOUTS, LEAST_FRAMES, ClipFolder, clip_names, default_layout, write_clips
 from protoformer.datasets.tree import choose
 from protoformer.errors import InputError
@@ -27,83 +26,85 @@ SHEET = "contact_sheet.png"
 
 
 def synth(
-    family: Annotated[str, typer.Argument(help=f"What the scenes are of: {', '.join(FAMILIES)}.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to; made if need be.")],
-    count: Annotated[int, typer.Option(help="Clips in all; with more than before, only the new ones are made.")] = 4,
-    seed: Annotated[int, typer.Option(help="Another number is another world.")] = 0,
+    family: Annotated[str, typer.Argument(help=f"Family of scenes: {', '.join(FAMILIES)}.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to; it is created if necessary.")],
+    count: Annotated[int, typer.Option(help="Total number of clips; existing ones are kept.")] = 4,
+    seed: Annotated[int, typer.Option(help="Random seed of the scenes.")] = 0,
     frames: Annotated[
-        int | None, typer.Option(help="Frames of a clip. [default: 5 in sintel's layout, 60 in the others]")
+        int | None, typer.Option(help="Frames per clip. [default: 5 in the layout of Sintel, 60 in the others]")
     ] = None,
-    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, such as 436x1024; by default the family's.")] = None,
-    layout: Annotated[
-        str | None, typer.Option(help=f"{', '.join(LAYOUTS)}; by default the one that suits the family.")
+    size: Annotated[
+        str | None, typer.Option(help="HEIGHTxWIDTH in pixels, such as 436x1024. [default: by family]")
     ] = None,
+    layout: Annotated[str | None, typer.Option(help=f"{', '.join(LAYOUTS)}. [default: by family]")] = None,
     textures: Annotated[
-        Path | None, typer.Option(help="A folder of your images to cover surfaces with; by default made-up ones.")
+        Path | None, typer.Option(help="Folder of images to use as textures. [default: procedural textures]")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda; auto takes a GPU if there is one.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto (a GPU if there is one).")] = "auto",
+    as_json: JsonOption = False,
 ) -> None:
     """Render synthetic scenes with exact ground truth.
 
-    A run that was stopped goes on where it was. Example: `protoformer synth objects --count 8 --seed 3 -o scenes`
+    A run that was interrupted continues where it stopped.
+
+    Example: `protoformer synth objects --count 8 --seed 3 -o scenes`
     """
     if count < 1:
-        raise InputError(f"--count is {count}; ask for at least 1 clip.")
+        raise InputError(f"--count is {count}; give 1 or more clips.")
     if seed < 0:
-        raise InputError(f"--seed is {seed}; give a whole number from 0 on.")
+        raise InputError(f"--seed is {seed}; give a whole number, 0 or more.")
     kind = choose("--layout", layout or default_layout(family), tuple(LAYOUTS))
     length = LAYOUTS[kind].frames if frames is None else frames
     if length < LEAST_FRAMES:
-        raise InputError(f"--frames is {length}, which shows no motion; ask for at least {LEAST_FRAMES}.")
+        raise InputError(f"--frames is {length}, which shows no motion; give {LEAST_FRAMES} or more.")
     sides, on = None if size is None else parse_size(size), _device(device)
-    start, pictures = time.perf_counter(), count * length * LAYOUTS[kind].pictures
-    with stoppable(_tell_stopped), progress_bar(f"{family}, {count} clips", pictures) as told:
+    start, num_images = time.perf_counter(), count * length * LAYOUTS[kind].pictures
+    with interruptible(_report_interruption), progress_bar(f"{family}, {count} clips", num_images) as progress:
         bank = None if textures is None else bank_from_folder(textures)
         scenes = SyntheticScenes(family, seed, sides, bank=bank)
-        called = "procedural" if textures is None else textures.resolve().name
-        found = write_clips(scenes, count, output, kind, length, textures=called, device=on, progress=told)
-        sheet = _sheet(scenes, found)
-    _report(scenes, found, sheet, time.perf_counter() - start, as_json)
+        name = "procedural" if textures is None else textures.resolve().name
+        clips = write_clips(scenes, count, output, kind, length, textures=name, device=on, progress=progress)
+        sheet = _sheet(scenes, clips)
+    _report(scenes, clips, sheet, time.perf_counter() - start, as_json)
 
 
-def _tell_stopped() -> None:
-    print("\nprotoformer: stopped; the same command goes on with what is missing.", file=sys.stderr)
+def _report_interruption(_: KeyboardInterrupt) -> None:
+    print("\nprotoformer: stopped; the same command continues from here.", file=sys.stderr)
 
 
-def _sheet(scenes: SyntheticScenes, found: ClipFolder) -> Path | None:
-    """Draw what is there now; None where every scene was left out."""
-    if not found.clips:
+def _sheet(scenes: SyntheticScenes, clips: ClipFolder) -> Path | None:
+    """Draw a contact sheet of all clips; None if there is none."""
+    if not clips.clips:
         return None
-    path = check_output(found.root / SHEET)
+    path = check_output(clips.root / SHEET)
     height, width = scenes.size
-    title = f"{scenes.family}, seed {scenes.seed}:  scenes of {height}x{width} pixels, {len(found.clips)} in all"
-    write_image(path, contact_sheet(found.root, found.layout, clip_names(scenes, found.clips, found.layout), title))
+    title = f"{scenes.family}, seed {scenes.seed}:  scenes of {height}x{width} pixels, {len(clips.clips)} in all"
+    write_image(path, contact_sheet(clips.root, clips.layout, clip_names(scenes, clips.clips, clips.layout), title))
     return path
 
 
-def _report(scenes: SyntheticScenes, found: ClipFolder, sheet: Path | None, seconds: float, as_json: bool) -> None:
+def _report(scenes: SyntheticScenes, clips: ClipFolder, sheet: Path | None, seconds: float, as_json: bool) -> None:
     names = {
-        part: list(clip_names(scenes, getattr(found, part), found.layout)) for part in ("written", "there", "left_out")
+        part: list(clip_names(scenes, getattr(clips, part), clips.layout)) for part in ("written", "there", "left_out")
     }
     if as_json:
         summary = {
             "family": scenes.family,
             "seed": scenes.seed,
             "size": list(scenes.size),
-            "layout": found.layout,
+            "layout": clips.layout,
             **names,
             "seconds": round(seconds, 2),
-            "folder": str(found.root),
-            "contact_sheet": None if sheet is None else str(sheet),
+            "folder": clips.root,
+            "contact_sheet": sheet,
         }
-        print(json.dumps(summary))
+        print_json(summary)
         return
-    before = f" ({len(found.there)} were there before)" if found.there else ""
-    clips = format_count(len(found.written), "clip")
-    print(f"wrote {clips} to {found.root} in {seconds:.1f} s{before}, in the layout of {found.layout}")
-    if found.left_out:
-        print(f"left out, since nothing in them can be followed: {', '.join(names['left_out'])}")
+    before = f" ({len(clips.there)} existed)" if clips.there else ""
+    count = format_count(len(clips.written), "clip")
+    print(f"wrote {count} to {clips.root} in {seconds:.1f} s{before}, in the layout of {clips.layout}")
+    if clips.left_out:
+        print(f"skipped, because nothing in them can be tracked: {', '.join(names['left_out'])}")
     if sheet is not None:
         print(f"see {sheet}")
 

@@ -1,8 +1,6 @@
-"""The one progress bar."""
+"""Progress bars, interruption by Ctrl-C, and output of summaries and tables."""
 
-import dataclasses
 import json
-import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,154 +24,159 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from protoformer.io.files import write_atomically
-from protoformer.models.runtime import ProgressCallback as Told
+from protoformer.io.files import json_value, write_atomically
+from protoformer.models.runtime import ProgressCallback
 from protoformer.viz.text import format_count
 
 
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Told]:
-    """A bar on standard error that goes when it is done; yields what to call with (done, total).
+def make_console() -> Console:
+    """Return a console on standard error that prints text as it is."""
+    return Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
-    Where standard error is no terminal there is no bar, and nothing is printed.
+
+def _make_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
+    """Create a progress bar on standard error, which disappears at the end; without a terminal nothing is printed."""
+    console = console or Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *columns)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **options)
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[ProgressCallback]:
+    """Show a progress bar.
+
+    Yields:
+        The callback that updates the bar.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
+    with _make_bar(TimeElapsedColumn()) as bar:
+        task = bar.add_task(label, total=total)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class RateColumn(ProgressColumn):
-    """Frames a second."""
+    """Frames per second."""
 
     def render(self, task: Task) -> Text:
-        """As it was of late."""
+        """Format the recent rate."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.2f} frames/s")
 
 
-class FramesShown(Protocol):
-    """What to call when frames are done."""
+class FrameProgress(Protocol):
+    """Callback that updates a bar of frames."""
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Show how many are done, and of how many if that is known better by now."""
+        """Show the number of frames done and, if given, a better estimate of the total."""
 
 
 @contextmanager
-def frames_bar(what: str, total: int | None = None) -> Iterator[FramesShown]:
-    """As `progress_bar`, with frames, frames a second and the time left; yields what to call with how many are done.
+def frames_bar(label: str, total: int | None = None) -> Iterator[FrameProgress]:
+    """Show a progress bar with the number of frames, frames per second and the time left.
 
-    total: how many there will be, as far as one can tell.
+    Args:
+        label: Text of the bar.
+        total: Estimated number of frames.
+
+    Yields:
+        The callback that updates the bar.
     """
-    columns = (
-        *(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()),
-        *(RateColumn(), TimeRemainingColumn()),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60
-    ) as bar:
-        task = bar.add_task(what, total=total)
+    columns = (MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    with _make_bar(*columns, speed_estimate_period=60) as bar:
+        task = bar.add_task(label, total=total)
         yield lambda done, total=None: bar.update(task, completed=done, total=total)
 
 
-class VideosShown(Protocol):
-    """What to call when something happens to a video."""
+class VideosProgress(Protocol):
+    """Callback that updates a bar of videos."""
 
-    def __call__(self, line: str, over: int | None = None, total: int | None = None) -> None:
-        """Print a line, unless it is empty, and show how many of how many videos are over."""
+    def __call__(self, line: str, done: int | None = None, total: int | None = None) -> None:
+        """Print a line, unless it is empty, and show the number of processed videos."""
 
 
 @contextmanager
-def videos_bar(what: str) -> Iterator[VideosShown]:
-    """As `progress_bar`, over videos, with lines above it that stay; the lines are printed without a terminal too."""
-    columns = (SpinnerColumn(), TextColumn(f"{what}, videos"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
-    clock = (TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, *clock, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
+def videos_bar(label: str) -> Iterator[VideosProgress]:
+    """Show a progress bar of videos, with permanent lines above it, which are printed without a terminal as well.
 
-        def shown(line: str, over: int | None = None, total: int | None = None) -> None:
+    Yields:
+        The callback that prints a line and updates the bar.
+    """
+    console = make_console()
+    with _make_bar(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(f"{label}, videos", total=None)
+
+        def update(line: str, done: int | None = None, total: int | None = None) -> None:
             if line:
                 console.print(line, style="yellow")
-            bar.update(task, completed=over, total=total)
+            bar.update(task, completed=done, total=total)
 
-        yield shown
+        yield update
 
 
 INTERRUPTED = 130
-"""The exit code of a program that Ctrl-C ended."""
+"""Exit code after Ctrl-C."""
 
 
 @contextmanager
-def stoppable(tell: Callable[[], None]) -> Iterator[None]:
-    """Within it, Ctrl-C and a request to terminate (SIGTERM) end the command the same way: by a KeyboardInterrupt.
+def interruptible(report: Callable[[KeyboardInterrupt], object]) -> Iterator[None]:
+    """Turn Ctrl-C and a request to terminate (SIGTERM) into a KeyboardInterrupt and then into an exit code.
 
-    When that has come out, and all that it passed is tidied up, `tell` says what is left; the exit code is 130 or 143.
-    A request to terminate changes nothing once either has come; who presses Ctrl-C again will not wait for the tidying.
+    After a request, a further SIGTERM is ignored, and a further Ctrl-C interrupts the cleanup.
+
+    Args:
+        report: Called after the cleanup, with the exception; the exit code is 130 or 143.
     """
-    asked: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        if len(asked) == 1 or number == signal.SIGINT:
+        received.append(number)
+        if len(received) == 1 or number == signal.SIGINT:
             raise KeyboardInterrupt
 
-    heard = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # whoever started the command wants it so
-        heard.remove(signal.SIGINT)
-    before = {number: signal.signal(number, stop) for number in heard}
+    handled = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # the parent process has disabled Ctrl-C
+        handled.remove(signal.SIGINT)
+    previous = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
-    except KeyboardInterrupt:
-        tell()
-        raise typer.Exit(128 + asked[0] if asked else INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        report(error)
+        raise typer.Exit(128 + received[0] if received else INTERRUPTED) from None
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def to_json(record: Any) -> dict[str, Any]:
-    """A dataclass, or a dict, as json holds it: what was not measured is null."""
-    result: dict[str, Any] = _plain(record if isinstance(record, dict) else dataclasses.asdict(record))
-    return result
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print a dataclass, a dict or a list as JSON; see `json_value`."""
+    print(json.dumps(json_value(value), indent=indent))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+MIN_WIDTH = 100
+"""Minimum width of a table in characters."""
 
 
-LEAST_WIDTH = 100
-"""Characters that a line of a table may have where nobody says how wide the terminal is."""
-
-
-def write_scores(folder: Path, table: str, text: str, found: Any) -> list[Path]:
-    """Write a csv by the name `table`, and everything that was found as scores.json; the paths of both."""
+def write_scores(folder: Path, table: str, text: str, result: Any) -> list[Path]:
+    """Write a csv file named `table`, and all results as scores.json; return both paths."""
     rows, scores = folder / table, folder / "scores.json"
     write_atomically(rows, text.encode())
-    write_atomically(scores, json.dumps(to_json(found), indent=1).encode())
+    write_atomically(scores, json.dumps(json_value(result), indent=1).encode())
     return [rows, scores]
 
 
 def print_scores(*tables: Table) -> None:
     """Print tables below each other."""
-    console = Console(width=max(LEAST_WIDTH, Console().width))
-    for place, table in enumerate(tables):
-        if place:
+    console = Console(width=max(MIN_WIDTH, Console().width))
+    for index, table in enumerate(tables):
+        if index:
             console.print()
         console.print(table)
 
 
-def report_written(files: list[Path], pictures: list[Path] | None = None) -> None:
-    """Say what was written, if anything was; pictures: of the worst samples."""
-    named = [str(path) for path in files]
-    if pictures:
-        many = format_count(len(pictures), "picture")
-        named.append(f"{many} of the worst, {pictures[0].parent / 'worst-*.png'}")
-    if named:
-        print(f"wrote {', '.join(named)}")
+def print_written(files: list[Path], worst_images: list[Path] | None = None) -> None:
+    """Print which files were written, if any; `worst_images` are those of the worst samples."""
+    names = [str(path) for path in files]
+    if worst_images:
+        count = format_count(len(worst_images), "image")
+        names.append(f"{count} of the worst samples, {worst_images[0].parent / 'worst-*.png'}")
+    if names:
+        print(f"wrote {', '.join(names)}")

@@ -1,10 +1,6 @@
 """`protoformer track`."""
 
-import json
 import sys
-import time
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -13,203 +9,48 @@ import typer
 from protoformer.cli.clips import (
     LiveWindow,
     check_output_not_input,
-    expected_frame_count,
+    estimate_frame_count,
+    make_video_writer,
     open_clip,
-    report_damage,
+    print_summary,
     report_interruption,
+    run_with_bar,
 )
-from protoformer.cli.options import DeviceOption, ModelOption, PrecisionOption, parse_box
-from protoformer.cli.terminal import frames_bar, stoppable, to_json
+from protoformer.cli.options import (
+    VIDEO_SUFFIXES,
+    DeviceOption,
+    EndOption,
+    FpsOption,
+    FrameStepOption,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    StartOption,
+    parse_box,
+)
 from protoformer.errors import InputError
 from protoformer.io.files import TableWriter
-from protoformer.loading import TRACKING_METHODS, TRACKING_MODEL, NamedMethod, load_method
+from protoformer.loading import TRACKING_METHODS, TRACKING_MODEL, load_method
 from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.result import HEAD, Box, check_boxes, describe_targets, table_rows
 from protoformer.tracking.target import clip_to_frame
 from protoformer.tracking.video import TrackFrame, track_frames
-from protoformer.video.types import Video
-from protoformer.video.writer import VideoWriter
+from protoformer.viz.images import Pixels
 from protoformer.viz.text import format_count
 
 
-@dataclass(frozen=True)
-class TrackOptions:
-    """What was asked for on the command line; None where nothing was."""
-
-    output: Path | None
-    csv: Path | None
-    start: float | None
-    end: float | None
-    frame_step: int
-    fps: float | None
-    window: bool
-
-
-@dataclass(frozen=True)
-class MethodChoice:
-    """Who follows, as the options of these names say; None where nothing was asked for."""
-
-    method: str
-    model: str
-    device: str | None
-    precision: str | None
-
-
-@dataclass
-class _Tally:
-    """What was done so far, by target."""
-
-    lost: list[int]
-    score: list[float]
-    frames: int = field(default=0)
-
-    def add(self, step: TrackFrame) -> None:
-        self.frames += 1
-        for place, target in enumerate(step.targets):
-            self.lost[place] += target.lost
-            self.score[place] += target.score
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    """Where steps go; None where nobody wants them."""
-
-    writer: VideoWriter | None
-    table: TableWriter | None
-    window: LiveWindow | None
-
-    def opened(self, open_things: ExitStack) -> None:
-        for each in (self.writer, self.table, self.window):
-            if each is not None:
-                open_things.enter_context(each)
-
-    def take(self, step: TrackFrame) -> None:
-        if self.table is not None:
-            for row in table_rows(step.number, step.time, step.targets):
-                self.table.write(*row)
-        if self.writer is None and (self.window is None or not self.window.open):
-            return
-        drawn = draw_targets(step.frame, step.targets)
-        if self.writer is not None:
-            self.writer.write(drawn, step.time)
-        if self.window is not None:
-            self.window.show(drawn)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody still looks."""
-        return self.writer is not None or self.table is not None or (self.window is not None and self.window.open)
-
-    @property
-    def kept(self) -> list[str]:
-        """What an interruption left."""
-        return [
-            str(each.partial_path)
-            for each in (self.writer, self.table)
-            if each is not None and each.partial_path is not None
-        ]
-
-
-def track_clip(
-    source: str,
-    boxes: list[list[float]],
-    chosen: MethodChoice,
-    options: TrackOptions,
-    as_json: bool,
-) -> None:
-    """Write a clip with its targets drawn, a table of them, or both."""
-    if not boxes:
-        raise InputError("there is nothing to follow; give a --box X,Y,W,H around it in the first frame.")
-    movie = open_clip(source, options.fps)
-    given = check_boxes(boxes, movie.info.size)
-    if options.frame_step < 1:
-        raise InputError(f"one frame in {options.frame_step} cannot be taken; give a whole number of 1 or more.")
-    outputs = _outputs(movie, options)
-    method = load_method(chosen.method, chosen.model, chosen.device, chosen.precision)
-    _tell_cut(given, movie.info.size)
-    tally, began = _Tally([0] * len(boxes), [0.0] * len(boxes)), time.perf_counter()
-    with stoppable(lambda: report_interruption(_frames(tally), outputs.kept)):
-        _run(movie, boxes, method, options, outputs, tally)
-    _tell(movie, outputs, method, tally, time.perf_counter() - began, as_json)
-
-
-def _tell_cut(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:
-    """Note, on standard error, of which boxes a frame of (height, width) pixels shows a part alone."""
+def _note_clipped_boxes(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:
+    """Print a note on standard error about boxes that are partly outside the frame, of (height, width) pixels."""
     for box in boxes:
-        x, y, wide, tall = box
-        inside = x >= 0 and y >= 0 and x + wide <= size[1] and y + tall <= size[0]
-        shown = clip_to_frame(box, size)
-        if not inside and shown is not None:
-            whole, part = (",".join(f"{value:g}" for value in each) for each in (box, shown))
-            where = f"the frame of {size[1]}x{size[0]} pixels"
-            print(f"note: the box {whole} reaches beyond {where}; its part there, {part}, is followed", file=sys.stderr)
-
-
-def _outputs(movie: Video, options: TrackOptions) -> _Outputs:
-    target = options.output
-    if target is None and options.csv is None and not options.window:
-        target = Path("track.mp4")
-    for path in (target, options.csv):
-        if path is not None:
-            check_output_not_input(path, movie)
-    return _Outputs(
-        None if target is None else VideoWriter(target, movie, movie.info.fps / options.frame_step),
-        None if options.csv is None else TableWriter(options.csv, HEAD),
-        LiveWindow(str(movie.info.paths[0].name)) if options.window else None,
-    )
-
-
-def _run(
-    movie: Video,
-    boxes: list[list[float]],
-    method: NamedMethod,
-    options: TrackOptions,
-    outputs: _Outputs,
-    tally: _Tally,
-) -> None:
-    with ExitStack() as open_things:
-        total = expected_frame_count(movie, options.start, options.end, options.frame_step)
-        told = open_things.enter_context(frames_bar(f"tracking, {method.label}", total))
-        outputs.opened(open_things)
-        for step in track_frames(movie, boxes, method.begin, options.start, options.end, options.frame_step):
-            tally.add(step)
-            outputs.take(step)
-            told(tally.frames)
-            if not outputs.wanted:
-                return
-
-
-def _tell(movie: Video, outputs: _Outputs, method: NamedMethod, tally: _Tally, seconds: float, as_json: bool) -> None:
-    report_damage(movie)
-    height, width = movie.info.size
-    written = [str(each.path) for each in (outputs.writer, outputs.table) if each is not None]
-    if as_json:
-        summary = {
-            "frames": tally.frames,
-            "width": width,
-            "height": height,
-            "targets": [
-                {"mean_score": round(score / tally.frames, 4), "lost_frames": lost}
-                for score, lost in zip(tally.score, tally.lost, strict=True)
-            ],
-            "method": method.label,
-            "trained": method.trained,
-            "seconds": round(seconds, 3),
-            "skipped": movie.skipped,
-            "truncated": movie.truncated,
-            "written": written,
-        }
-        print(json.dumps(to_json(summary)))
-        return
-    where = f"; wrote {', '.join(written)}" if written else ""
-    print(
-        f"{_frames(tally)} of {width}x{height} pixels, {describe_targets(tally.lost)}; {method.label}, "
-        f"{tally.frames / seconds:.2f} frames a second{where}"
-    )
-
-
-def _frames(tally: _Tally) -> str:
-    return format_count(tally.frames, "frame")
+        x, y, width, height = box
+        is_inside = x >= 0 and y >= 0 and x + width <= size[1] and y + height <= size[0]
+        visible = clip_to_frame(box, size)
+        if not is_inside and visible is not None:
+            whole, part = (",".join(f"{value:g}" for value in each) for each in (box, visible))
+            frame = f"the frame of {size[1]}x{size[0]} pixels"
+            print(
+                f"note: the box {whole} extends beyond {frame}; its visible part, {part}, is tracked", file=sys.stderr
+            )
 
 
 def track(
@@ -217,8 +58,8 @@ def track(
     box: Annotated[
         list[str] | None,
         typer.Option(
-            help="X,Y,W,H in the first frame taken, in pixels: column and row, counted from 0, of the top-left pixel "
-            "of the box, its width and its height. Repeat for several targets."
+            help="X,Y,W,H in the first selected frame, pixels: column and row (from 0) of the top-left pixel, width "
+            "and height. Repeat for several targets."
         ),
     ] = None,
     output: Annotated[
@@ -226,23 +67,24 @@ def track(
         typer.Option(
             "--output",
             "-o",
-            help="The clip with boxes drawn: .mp4, .mov, .mkv, .webm, .avi or .gif. [default: track.mp4, unless --csv "
-            "or --window is given]",
+            help=f"The video with boxes drawn: {VIDEO_SUFFIXES}. [default: track.mp4, unless --csv or --window is "
+            "given]",
         ),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(help="A table: frame, time, target, x, y, w, h, score, lost, a row a frame a target.")
+        Path | None,
+        typer.Option(help="A table with one row per frame and target: frame, time, target, x, y, w, h, score, lost."),
     ] = None,
     method: Annotated[str, typer.Option(help=f"{', '.join(TRACKING_METHODS)}.")] = "model",
     model: ModelOption = TRACKING_MODEL,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
-    start: Annotated[float | None, typer.Option(help="Seconds at which to begin.")] = None,
-    end: Annotated[float | None, typer.Option(help="Seconds before which to end.")] = None,
-    frame_step: Annotated[int, typer.Option(help="Take one frame in so many.")] = 1,
-    fps: Annotated[float | None, typer.Option(help="Of images: frames a second. [default: 25]")] = None,
-    window: Annotated[bool, typer.Option("--window", help="Show it in a window as it goes; q closes it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary for programs.")] = False,
+    start: StartOption = None,
+    end: EndOption = None,
+    frame_step: FrameStepOption = None,
+    fps: FpsOption = None,
+    window: Annotated[bool, typer.Option("--window", help="Show the frames in a window, which q closes.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Track objects through a video from boxes in its first frame.
 
@@ -251,10 +93,52 @@ def track(
     Example: `protoformer track "frames/*.jpg" --box 51,47,25,62 --box 200,40,60,60 --method correlation`
     """
     boxes = [parse_box(each) for each in box or []]
-    track_clip(
-        source,
-        boxes,
-        MethodChoice(method, model, device, precision),
-        TrackOptions(output, csv, start, end, frame_step, fps, window),
-        as_json,
-    )
+    if not boxes:
+        raise InputError("there is no target; give a --box X,Y,W,H around it in the first frame.")
+    video, step = open_clip(source, fps), 1 if frame_step is None else frame_step
+    size = video.info.size
+    checked = check_boxes(boxes, size)
+    default = Path("track.mp4") if csv is None and not window else None
+    writer = make_video_writer([] if output is None else [output], default, video, step)
+    if csv is not None:
+        check_output_not_input(csv, video)
+    table = None if csv is None else TableWriter(csv, HEAD)
+    view = LiveWindow(str(video.info.paths[0].name)) if window else None
+    tracker = load_method(method, model, device, precision)
+    _note_clipped_boxes(checked, size)
+    lost, scores = [0] * len(boxes), [0.0] * len(boxes)
+
+    def on_result(result: TrackFrame, image: Pixels | None) -> None:
+        for index, target in enumerate(result.targets):
+            lost[index] += target.lost
+            scores[index] += target.score
+        if table is not None:
+            for row in table_rows(result.number, result.time, result.targets):
+                table.write(*row)
+        if view is not None and image is not None:
+            view.show(image)
+
+    with report_interruption("frame"):
+        outcome = run_with_bar(
+            f"tracking, {tracker.label}",
+            estimate_frame_count(video, start, end, max(1, step)),
+            track_frames(video, boxes, tracker.begin, start, end, step),
+            None if writer is None and view is None else lambda result: draw_targets(result.frame, result.targets),
+            writer,
+            outputs=[each for each in (table, view) if each is not None],
+            on_result=on_result,
+            keep_going=lambda: writer is not None or table is not None or (view is not None and view.open),
+        )
+    count = outcome.num_frames
+    summary = {
+        "frames": count,
+        "targets": [
+            {"mean_score": round(score / count, 4), "lost_frames": frames}
+            for score, frames in zip(scores, lost, strict=True)
+        ],
+        "method": tracker.label,
+        "trained": tracker.trained,
+    }
+    text = f"{format_count(count, 'frame')} of {size[1]}x{size[0]} pixels, {describe_targets(lost)}; {tracker.label}"
+    written = [each.path for each in (writer, table) if each is not None]
+    print_summary(video, outcome, written, as_json, summary, text)

@@ -1,11 +1,9 @@
 """`protoformer train`."""
 
-import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +17,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from torch import nn
 
-from protoformer.cli.options import check_dataset_task
+from protoformer.cli.options import JsonOption, check_dataset_task
+from protoformer.cli.terminal import make_console, print_json
 from protoformer.datasets.registry import open_dataset
 from protoformer.datasets.tree import Dataset
 from protoformer.depth.predictor import DepthPredictor
@@ -46,13 +45,17 @@ from protoformer.viz.images import Pixels
 from protoformer.viz.plots import training_summary
 
 Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]
-"""From a network, the samples of a dataset, its name and its folder to scores by name."""
+"""Maps a network, the samples of a dataset, its name and its folder to scores by name."""
 
 
 @dataclass(frozen=True)
 class TaskTools:
-    """draw: an example as a picture. caption: of such pictures. score: a network on a dataset, by its rules;
-    None of a task that is judged on scenes of the world alone.
+    """Functions of a task that training uses.
+
+    Attributes:
+        draw: Draws a validation example.
+        caption: Caption of the drawn examples.
+        score: Evaluates a network on a dataset; None if the task is only validated on synthetic scenes.
     """
 
     draw: Drawing
@@ -65,11 +68,11 @@ def _flow_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pat
 
     assert isinstance(network, FlowNetwork)
     model = FlowPredictor(network, trained=True, device=next(network.parameters()).device)
-    found = evaluate_flow(samples, predictor_method(model, zoom=1), names=(name, "run"), root=root, compare=False)
-    several = len(found.groups) > 1
+    result = evaluate_flow(samples, predictor_method(model, zoom=1), names=(name, "run"), root=root, compare=False)
+    several = len(result.groups) > 1
     return {
         f"{group} {metric}" if several else metric: getattr(each, metric)
-        for group, each in found.groups.items()
+        for group, each in result.groups.items()
         for metric in ("epe", "fl")
     }
 
@@ -79,8 +82,8 @@ def _depth_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
 
     assert isinstance(network, DepthNetwork)
     model = DepthPredictor(network, trained=True, device=next(network.parameters()).device)
-    found = evaluate_depth(samples, depth_method(model, mirrored=False), names=(name, "run")).table.metric
-    return {metric: getattr(found, metric) for metric in ("abs_rel", "rmse", "delta1")}
+    table = evaluate_depth(samples, depth_method(model, mirrored=False), names=(name, "run")).table.metric
+    return {metric: getattr(table, metric) for metric in ("abs_rel", "rmse", "delta1")}
 
 
 def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Path) -> dict[str, float]:
@@ -88,9 +91,9 @@ def _track_scores(network: nn.Module, samples: Dataset[Any], name: str, root: Pa
 
     assert isinstance(network, TrackNetwork)
     model = TrackingPredictor(network, trained=True, device=next(network.parameters()).device)
-    found = evaluate_track(samples, {"run": model.tracker}, name=name, root=root, compare=False)
-    scores = found.methods["run"].scores
-    return {figure: getattr(scores, figure) for figure in ("success", "precision", "normalized_precision")}
+    result = evaluate_track(samples, {"run": model.tracker}, name=name, root=root, compare=False)
+    scores = result.methods["run"].scores
+    return {metric: getattr(scores, metric) for metric in ("success", "precision", "normalized_precision")}
 
 
 def _draw_flow(example: Example) -> Pixels:
@@ -108,79 +111,79 @@ def _draw_depth(example: Example) -> Pixels:
 TOOLS: dict[str, TaskTools] = {
     "flow": TaskTools(
         draw=_draw_flow,
-        caption="scenes not trained on: image and true motion above, motion found and its error below (white is 10 px)",
+        caption="validation scenes: image and true flow above, predicted flow and its error below (white is 10 px)",
         score=_flow_scores,
     ),
     "depth": TaskTools(
         draw=_draw_depth,
-        caption="scenes not trained on: image and true depth above, depth found and its error below (white is half)",
+        caption="validation scenes: image and true depth above, predicted depth and its error below (white is 50 %)",
         score=_depth_scores,
     ),
     "track": TaskTools(
         draw=lambda example: draw_pair(example.sample, example.predicted),
-        caption="targets not trained on: known (white, left); true box (green), found box and score (red, right)",
+        caption="validation targets: reference (white, left); true box (green), predicted box and score (red, right)",
         score=_track_scores,
     ),
     "stabilize": TaskTools(
         draw=lambda example: draw_window(example.sample, example.predicted),
-        caption="frames not trained on: shaky and steady above; moved by the warp found, and how it differs, below",
+        caption="validation frames: unstable and stable above; warped by the prediction, and its error, below",
         score=None,
     ),
 }
 
 
 def dataset_validator(task: str, name: str, root: Path, split: str | None = None) -> Validator:
-    """Scores a network of a task on a dataset; split: None is the one that evaluation reads."""
+    """Return a validator on a dataset; without a split, the one that is usually evaluated is used."""
     score = task_scoring(task)
     samples = open_dataset(name, root, split)
     return lambda network: ValidationResult(name, score(network, samples, name, root))
 
 
 def task_scoring(task: str) -> Scoring:
-    """How networks of a task are scored on datasets while they train, if they are."""
+    """Return the function that scores networks of a task on datasets, or raise `InputError` if there is none."""
     score = TOOLS[task].score
     if score is None:
-        raise InputError(f"a run of {task} is judged on scenes of the world and on no dataset; leave the dataset out.")
+        raise InputError(f"{task} is validated on synthetic scenes only; leave the dataset out.")
     return score
 
 
 class TrainingBar(Observer):
-    """A bar on standard error: step, loss, end-point error, samples a second and time left; and notes.
+    """Progress bar with step, loss, first metric, samples per second and time left, and notes above it.
 
-    Where standard error is no terminal there are the notes alone.
+    Without a terminal only the notes are printed.
     """
 
-    def __init__(self, what: str) -> None:
-        self.console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+    def __init__(self, label: str) -> None:
+        self.console = make_console()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
         self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(what, total=None, figures="")
+        self.task = self.bar.add_task(label, total=None, status="")
         self.steps: int | None = None
 
     def started(self, step: int, steps: int | None) -> None:
-        """Show it."""
+        """Show the bar."""
         self.steps = steps
-        self.bar.update(self.task, total=steps, completed=step, figures=f"step {step}")
+        self.bar.update(self.task, total=steps, completed=step, status=f"step {step}")
         self.bar.start()
 
     def logged(self, progress: TrainingProgress) -> None:
-        """Show the figures."""
-        self.bar.update(self.task, completed=progress.step, figures=self.figures(progress))
+        """Update the bar."""
+        self.bar.update(self.task, completed=progress.step, status=self.format_status(progress))
 
     def noted(self, sentence: str) -> None:
-        """Print it over the bar."""
+        """Print a note above the bar."""
         self.console.print("note:", sentence, style="yellow")
 
     def ended(self, step: int) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.bar.stop()
 
-    def figures(self, progress: TrainingProgress) -> str:
-        """The figures, as they stand beside the bar."""
+    def format_status(self, progress: TrainingProgress) -> str:
+        """Format the text next to the bar."""
         parts = [f"step {progress.step}" + (f" of {self.steps}" if self.steps else "")]
         if progress.loss is not None:
             parts.append(f"loss {progress.loss:.3f}")
-            parts.append(_watched(*next(iter(progress.metrics.items()))))
+            parts.append(_format_metric(*next(iter(progress.metrics.items()))))
         parts.append(f"{progress.samples_per_second:.1f} pairs/s")
         if progress.skipped or progress.broken:
             parts.append(f"{progress.skipped} steps and {progress.broken} samples skipped")
@@ -189,74 +192,76 @@ class TrainingBar(Observer):
         return ", ".join(parts)
 
 
-def _watched(metric: str, value: float) -> str:
-    """The first of a task's metrics, with its unit."""
+def _format_metric(metric: str, value: float) -> str:
+    """Format a metric with its unit."""
     return f"EPE {value:.2f} px" if metric == "epe" else f"{metric} {value:.3f}"
 
 
 class LatestImages(Observer):
-    """Keeps the pictures of the last time that any were drawn."""
+    """Keeps the most recent validation images."""
 
     def __init__(self) -> None:
         self.step = -1
-        self.pictures: list[npt.NDArray[np.uint8]] = []
+        self.images: list[npt.NDArray[np.uint8]] = []
 
     def pictured(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
-        """Keep it."""
+        """Keep an image."""
         if step != self.step:
-            self.step, self.pictures = step, []
-        self.pictures.append(pixels)
+            self.step, self.images = step, []
+        self.images.append(pixels)
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03."""
+    """Format seconds as hours, minutes and seconds: 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
-LOADING = 300
-"""Seconds that loading the program may take; a process older than that has done something else before."""
+MAX_LOADING_SECONDS = 300
+"""Maximum time to load the program; an older process has done something else before."""
 
-LONG_STEP = 500_000
-"""Pixels of a step over which somebody who trains on a CPU should know how long that takes."""
+SLOW_STEP_PIXELS = 500_000
+"""Pixels per step above which a note says that training on a CPU is slow."""
 
-SMALL = '--set data.batch=1 --set "data.crop=[192, 256]" --set run.validation_scenes=4'
-"""What makes a step take seconds on a CPU."""
+FAST_SETTINGS = '--set data.batch=1 --set "data.crop=[192, 256]" --set run.validation_scenes=4'
+"""Options with which a step takes seconds on a CPU."""
 
 
 def train(
-    recipe: Annotated[
-        str | None, typer.Argument(help="A recipe's name (see --list), or a yaml file of your own.")
-    ] = None,
+    recipe: Annotated[str | None, typer.Argument(help="Name of a recipe (see --list), or a yaml file.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The run's folder. A run that lies there goes on.")
+        Path | None, typer.Option("--output", "-o", help="Folder of the run; an existing run continues.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many, all saved.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of the run in all, those before this call counted.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time, minutes, with a checkpoint.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Total number of steps of the run.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change the recipe: optimizer.rate=1e-4. Repeat for several.")
+        list[str] | None,
+        typer.Option("--set", help="Override a value of the recipe: optimizer.rate=1e-4. Repeatable."),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU if there is one.")] = None,
-    parts: Annotated[str | None, typer.Option(help="Split checkpoints into files of at most this size: 15MB.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")] = None,
+    parts: Annotated[
+        str | None, typer.Option(help="Split checkpoints into files of at most this size, such as 15MB.")
+    ] = None,
     slim: Annotated[
-        bool, typer.Option("--slim", help="Checkpoints a quarter smaller; going on from them is not exact.")
+        bool,
+        typer.Option("--slim", help="Make checkpoints a quarter smaller; resuming is then not bit-exact."),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; the run that lies in the folder is lost.")
+        bool, typer.Option("--fresh", help="Start over; an existing run in the folder is deleted.")
     ] = False,
     validate: Annotated[
         list[str] | None,
-        typer.Option(help="Also score on a dataset, as NAME:ROOT or NAME/SPLIT:ROOT. Repeat for several."),
+        typer.Option(help="Also validate on a dataset, as NAME:ROOT or NAME/SPLIT:ROOT. Repeat for several."),
     ] = None,
-    list_them: Annotated[bool, typer.Option("--list", help="Show the recipes, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how it ended for programs.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List the recipes, and exit.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a network by a recipe; the same command resumes a stopped run.
 
     Example: `protoformer train flow-world -o runs/flow --minutes 60`
     """
-    began = _process_began()  # loading the program is part of its minutes
+    start_time = _process_start()  # --minutes includes the time to load the program
     if list_them:
         _list(as_json)
         return
@@ -266,101 +271,100 @@ def train(
     chosen = read_recipe(recipe).changed([*(settings or []), *changes])
     tools = TOOLS[chosen.task]
     validators = tuple(_validator(each, chosen.task) for each in validate or [])
-    bar, pictures = TrainingBar(recipe), LatestImages()
-    place = RunFolder(output)
-    on = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if on == "cpu" and is_first_process():
-        _tell_slow(chosen, recipe, bar)
+    bar, images = TrainingBar(recipe), LatestImages()
+    folder = RunFolder(output)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cpu" and is_first_process():
+        _note_slow_training(chosen, recipe, bar)
     ended = Trainer(
         chosen,
-        task_of(chosen, _start(chosen, place, fresh)),
+        task_of(chosen, _start(chosen, folder, fresh)),
         output,
-        device=on,
-        observers=(bar, pictures, TensorBoardLogger(place.board, bar.noted)),
+        device=device,
+        observers=(bar, images, TensorBoardLogger(folder.board, bar.noted)),
         validators=validators,
         draw=tools.draw,
         write_weights=lambda network, path: save_weights(network, path, trained=True, task=chosen.task),
         part_bytes=None if parts is None else parse_size(parts),
         slim=slim,
         fresh=fresh,
-        began=began,
+        began=start_time,
     ).run()
     if not is_first_process():
         return
     if ended.weights is not None:
         title = f"{recipe}:  {ended.step} steps in {duration(ended.seconds)}"
-        write_image(place.summary, training_summary(read_log(place.log), pictures.pictures, title, tools.caption))
-    _report(ended, place, as_json)
+        write_image(folder.summary, training_summary(read_log(folder.log), images.images, title, tools.caption))
+    _report(ended, folder, as_json)
 
 
 def _list(as_json: bool) -> None:
     recipes = {name: read_recipe(name) for name in packaged_recipes()}
     if as_json:
-        print(json.dumps({name: each.as_dict() for name, each in recipes.items()}))
+        print_json({name: each.as_dict() for name, each in recipes.items()})
         return
     table = Table(box=None)
-    for column in ("name", "what"):
+    for column in ("name", "description"):
         table.add_column(column)
     for name, each in recipes.items():
         table.add_row(name, each.what)
     Console().print(table)
 
 
-def _report(ended: TrainingEnd, place: RunFolder, as_json: bool) -> None:
+def _report(ended: TrainingEnd, folder: RunFolder, as_json: bool) -> None:
     if as_json:
-        shown = {
-            key: str(value) if isinstance(value, Path) else value for key, value in dataclasses.asdict(ended).items()
-        }
-        print(json.dumps({**shown, "summary": None if ended.weights is None else str(place.summary)}))
+        print_json({**asdict(ended), "summary": None if ended.weights is None else folder.summary})
     elif ended.weights is None:
-        print(f"stopped by {ended.why} at step {ended.step} and saved {ended.checkpoint}; run it again to go on")
+        print(
+            f"stopped by {ended.why} at step {ended.step} and saved {ended.checkpoint}; repeat the command to continue"
+        )
     else:
-        print(f"{ended.step} steps done, since the {ended.why} are over; wrote {ended.weights}, see {place.summary}")
+        print(f"{ended.step} steps done (the {ended.why} are used up); wrote {ended.weights}, see {folder.summary}")
 
 
-def _tell_slow(recipe: Recipe, name: str, bar: TrainingBar) -> None:
-    """Note that steps take long without a GPU, where they do, and what takes less."""
+def _note_slow_training(recipe: Recipe, name: str, bar: TrainingBar) -> None:
+    """Print a note if steps are slow without a GPU, with options that are faster."""
     batch, (height, width) = recipe.data.batch, recipe.data.crop
-    if batch * height * width < LONG_STEP:
+    if batch * height * width < SLOW_STEP_PIXELS:
         return
-    tiny = "--set model.preset=tiny " if recipe.model.start is None else ""  # which fixes the network's size
+    tiny = "--set model.preset=tiny " if recipe.model.start is None else ""  # a start fixes the size of the network
     bar.noted(
-        f"this trains without a GPU, and a step of {name}, {batch} samples of {width}x{height} pixels, can take "
-        "minutes; --minutes ends a run between two steps, and what was learned is scored after that. To try it out in "
-        f"a new folder, add {tiny}{SMALL}."
+        f"training without a GPU: a step of {name}, {batch} samples of {width}x{height} pixels, can take minutes; "
+        "--minutes ends a run between two steps, followed by a validation. To try training in a new folder, add "
+        f"{tiny}{FAST_SETTINGS}."
     )
 
 
-def _start(recipe: Recipe, place: RunFolder, fresh: bool) -> nn.Module | None:
-    """The network that the recipe begins with, if it names one and the run is yet to begin."""
+def _start(recipe: Recipe, folder: RunFolder, fresh: bool) -> nn.Module | None:
+    """Load the network that the recipe starts with; None if it names none or the run exists."""
     name = recipe.model.start
-    if name is None or (place.begun() and not fresh):
+    if name is None or (folder.begun() and not fresh):
         return None
     path = packaged_weights(name) if name in TASKS else Path(name)
     if path is None:
-        raise InputError(f"this version brings no weights for {name}; give model.start a .safetensors file.")
+        raise InputError(f"the package has no weights for {name}; give model.start a .safetensors file.")
     return load_weights(path).network
 
 
-def _process_began() -> float:
-    """When this process began, by time.monotonic(), where the system tells and it did nothing else before; else now."""
+def _process_start() -> float:
+    """Return when this process started, by `time.monotonic`; now if the system does not provide it."""
     now = time.monotonic()
     try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # from the system's start on
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since boot
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return now
-    return now - age if 0 <= age < LOADING else now
+    return now - age if 0 <= age < MAX_LOADING_SECONDS else now
 
 
 def _validator(text: str, task: str) -> Validator:
-    """A dataset to score on, from NAME:ROOT, or NAME/SPLIT:ROOT for another split than evaluation reads."""
-    task_scoring(task)  # where there is none, no dataset is the right one
+    """Parse NAME:ROOT or NAME/SPLIT:ROOT to a validator on that dataset."""
+    task_scoring(task)  # raises if the task has none
     chosen, colon, root = text.partition(":")
     name, _, split = chosen.partition("/")
     if not (name and colon and root):
-        raise InputError(f"--validate is {text!r}, but it is a dataset and its folder; write it as sintel:data/Sintel.")
+        raise InputError(f"--validate is {text!r}, but it takes NAME:ROOT; write it such as sintel:data/Sintel.")
     check_dataset_task(name, task)
     if not Path(root).is_dir():
-        raise InputError(f"--validate is {text!r}, but there is no folder {root}; write the one that holds {name}.")
+        raise InputError(f"--validate is {text!r}, but there is no folder {root}; give the folder of {name}.")
     return dataset_validator(task, name, Path(root), split or None)

@@ -1,8 +1,10 @@
 """Checked reading and atomic writing of files; errors are one sentence that names the path."""
 
 import csv
+import dataclasses
 import hashlib
 import io
+import math
 import os
 import re
 import reprlib
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from protoformer.errors import InputError, shorten
 
@@ -154,6 +156,19 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write `data` to `path` atomically; see `open_atomic`."""
     with open_atomic(path) as file:
         file.write(data)
+
+
+def json_value(value: Any) -> Any:
+    """Convert dataclasses, dicts, lists and numbers to JSON values; NaN and infinity, which JSON lacks, become null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return json_value(dataclasses.asdict(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: json_value(each) for key, each in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    return [json_value(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 @contextmanager

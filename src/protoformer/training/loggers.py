@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 from torch import nn
 
 from protoformer.errors import InputError
-from protoformer.io.files import system_reason, write_atomically
+from protoformer.io.files import json_value, system_reason, write_atomically
 from protoformer.training.distributed import StopRequest, single_process
 from protoformer.training.schedule import TimeBudget
 from protoformer.training.task import Drawing, ValidationResult, ValidationSet, Validator
@@ -168,16 +167,7 @@ class RunLog(Observer):
 
 
 def _to_line(record: dict[str, Any]) -> str:
-    return json.dumps(_replace_non_finite(record)) + "\n"
-
-
-def _replace_non_finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, with None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _replace_non_finite(each) for key, each in value.items()}
-    return value
+    return json.dumps(json_value(record)) + "\n"
 
 
 class TensorBoardLogger(Observer):
