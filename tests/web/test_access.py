@@ -1,4 +1,4 @@
-"""Who may use the page: hosts, origins, passwords and their options, without a browser and without gradio."""
+"""Access to the page: hosts, origins, passwords and their options, without a browser and gradio."""
 
 import sys
 from pathlib import Path
@@ -54,10 +54,10 @@ def test_options_that_would_open_the_page_by_mistake_are_refused(
 def test_a_password_is_read_from_the_first_line_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("ada:love:lace\nignored\n")
-    found = choose_credentials(None, path, False, "0.0.0.0")
-    assert found is not None and found.match("ada", "love:lace")
-    assert not found.match("ada", "love") and not found.match("", "") and not found.match("ada\0", "love:lace")
-    assert "lace" not in repr(found)
+    credentials = choose_credentials(None, path, False, "0.0.0.0")
+    assert credentials is not None and credentials.match("ada", "love:lace")
+    assert not any(credentials.match(*pair) for pair in (("ada", "love"), ("", ""), ("ada\0", "love:lace")))
+    assert "lace" not in repr(credentials)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot be read"):
         choose_credentials(None, path, False, "0.0.0.0")

@@ -1,4 +1,4 @@
-"""Uploads are decoded in a process of their own, which ends at its limits, and give what they give anywhere else."""
+"""Uploads are decoded in a limited process, with the same results as in the library."""
 
 import json
 import os
@@ -59,22 +59,22 @@ from protoformer.web.limits import Deadline, Limits
 path, limits, work, memory = json.loads(sys.argv[1])
 if memory:
     decoding.DECODING_BYTES, decoding.DECODING_BYTES_PER_PIXEL = memory, 0
-begin, said = time.monotonic(), ""
+begin, message = time.monotonic(), ""
 try:
     getattr(decoding, work)(Limits(**limits), Path(path), Deadline(60))
 except ValueError as error:
-    said = str(error)
+    message = str(error)
 # getrusage of this process counts what the one that started it had.
 own = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 peak = max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024
-print(json.dumps([said, time.monotonic() - begin, peak]))
+print(json.dumps([message, time.monotonic() - begin, peak]))
 """
 
 
 def measured(path: Path, limits: Limits, work: str, memory: int = 0) -> tuple[str, float, int]:
     """What a function of `decoding` refuses a file with in a process without torch; its seconds and megabytes.
 
-    memory: bytes for the decoder, in place of those it has on the page.
+    memory: bytes for the decoder, instead of the default.
     """
     if not Path("/proc/self/status").exists():
         pytest.skip("this system does not tell the memory of a process")
@@ -86,8 +86,8 @@ def measured(path: Path, limits: Limits, work: str, memory: int = 0) -> tuple[st
         check=True,
         timeout=60,
     )
-    said, seconds, megabytes = json.loads(done.stdout)
-    return said, seconds, megabytes
+    message, seconds, megabytes = json.loads(done.stdout)
+    return message, seconds, megabytes
 
 
 def noise(number: int, height: int = 48, width: int = 64) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_the_program_starts_quickly_and_without_torch() -> None:
 
 
 @pytest.mark.parametrize("sound", [None, "aac"])
-def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_video: Make, sound: str | None) -> None:
+def test_a_decoded_clip_equals_that_of_the_library(tmp_path: Path, make_video: Make, sound: str | None) -> None:
     times, tick = [0, 10, 15, 30, 31], Fraction(1, 100)
     path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(5)], times=times, tick=tick, sound=sound)
     expected = open_video(path)
@@ -124,7 +124,7 @@ def test_a_clip_is_what_it_is_when_it_is_opened_here(tmp_path: Path, make_video:
     assert not decoders()
 
 
-def test_an_image_is_what_it_is_when_it_is_read_here(tmp_path: Path) -> None:
+def test_a_decoded_image_equals_that_of_the_library(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0xA405] = 50
@@ -137,7 +137,7 @@ def test_an_image_is_what_it_is_when_it_is_read_here(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decode_image(LIMITS, deep, Deadline(60)).pixels, read_image(deep))
 
 
-def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> None:
+def test_depth_uses_the_focal_length_of_the_upload(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
     exif.get_ifd(0x8769)[0xA405] = 50
@@ -149,7 +149,7 @@ def test_depth_knows_the_focal_length_that_an_upload_notes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("codec", ["aac", "libopus"])
-def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_video: Make, codec: str) -> None:
+def test_audio_is_written_as_by_the_library(tmp_path: Path, make_video: Make, codec: str) -> None:
     path = make_video(tmp_path / "a.mkv", [noise(n) for n in range(6)], sound=codec)
     like = open_video(path)
     with VideoWriter(tmp_path / "expected.mp4", like, like.info.fps) as writer:
@@ -157,19 +157,17 @@ def test_sound_is_kept_as_the_library_keeps_it(tmp_path: Path, make_video: Make,
             writer.write(frame.image, frame.time)
     with (
         decode_clip(LIMITS, path, Deadline(60)) as clip,
-        clip_writer(tmp_path / "found.mp4", clip, LIMITS, Deadline(60)) as kept,
+        clip_writer(tmp_path / "actual.mp4", clip, LIMITS, Deadline(60)) as kept,
     ):
         for frame in clip.frames(0.05):
             kept.write(frame.image, frame.time)
     assert kept.frames == writer.frames == 4
-    assert open_video(tmp_path / "found.mp4").info.has_audio
-    assert (tmp_path / "found.mp4").read_bytes() == (tmp_path / "expected.mp4").read_bytes()
+    assert open_video(tmp_path / "actual.mp4").info.has_audio
+    assert (tmp_path / "actual.mp4").read_bytes() == (tmp_path / "expected.mp4").read_bytes()
     assert not decoders()
 
 
-def test_an_error_while_a_clip_with_sound_is_written_leaves_no_process_and_no_clip(
-    tmp_path: Path, make_video: Make
-) -> None:
+def test_an_error_while_writing_audio_leaves_no_process_and_no_clip(tmp_path: Path, make_video: Make) -> None:
     path = make_video(tmp_path / "a.mp4", [noise(n) for n in range(4)], sound="aac")
     with decode_clip(LIMITS, path, Deadline(60)) as clip:
         with pytest.raises(ZeroDivisionError), clip_writer(tmp_path / "b.mp4", clip, LIMITS, Deadline(60)) as writer:
@@ -189,7 +187,7 @@ def test_an_error_while_a_clip_with_sound_is_written_leaves_no_process_and_no_cl
     assert not decoders() and not (tmp_path / "b.mp4").exists()
 
 
-def test_a_bomb_is_a_sentence_and_costs_little(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
+def test_a_decompression_bomb_is_refused_at_little_cost(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
     path = tmp_path / "bomb.gif"
     path.write_bytes(flat_gif(11_584, 11_584))
     image, clip = measured(path, PAGE, "decode_image"), measured(path, PAGE, "decode_first_frame")
@@ -199,7 +197,7 @@ def test_a_bomb_is_a_sentence_and_costs_little(tmp_path: Path, flat_gif: Callabl
         assert seconds < 10 and megabytes < 150
 
 
-def test_a_decoder_over_its_memory_is_a_sentence(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
+def test_a_decoder_over_its_memory_limit_is_reported(tmp_path: Path, flat_gif: Callable[[int, int], bytes]) -> None:
     path = tmp_path / "large.gif"
     path.write_bytes(flat_gif(11_000, 11_000) + bytes(200_000))  # long enough to declare such a frame
     roomy = Limits(max_megabytes=200, max_pixels=2**27, max_frames=120, max_seconds=60, max_jobs=1)
@@ -209,7 +207,7 @@ def test_a_decoder_over_its_memory_is_a_sentence(tmp_path: Path, flat_gif: Calla
     assert max(image[2], clip[2]) < 250
 
 
-def test_a_decoder_that_crashes_is_a_sentence(tmp_path: Path, make_video: Make) -> None:
+def test_a_crash_of_the_decoder_is_reported(tmp_path: Path, make_video: Make) -> None:
     path = make_video(tmp_path / "a.mp4", [noise(n % 3, 480, 640) for n in range(100)], options={"preset": "ultrafast"})
     if not list(Path("/proc/self/task").glob("*/children")):
         pytest.skip("this system does not tell which processes were started")
@@ -249,7 +247,7 @@ def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, mak
         pass
 
 
-def test_no_work_of_the_page_decodes_an_upload_in_the_server(
+def test_no_computation_decodes_an_upload_in_the_server(
     tmp_path: Path, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image, clip = tmp_path / "a.png", make_video(tmp_path / "a.mp4", [noise(n) for n in range(3)], sound="aac")

@@ -68,7 +68,7 @@ def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: 
 
 
 @pytest.mark.web
-def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path) -> None:
+def test_an_image_gives_the_same_depth_as_the_library(page: Any, image: Path, tmp_path: Path) -> None:
     page.get_by_role("tab", name="Depth").click()
     assert "was not trained" in page.inner_text("#depth-untrained")
     page.click("#depth-compute-image")

@@ -108,8 +108,8 @@ def test_the_page_begins_with_moving_parts_and_highlights_them(
     browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
-    found = explanation.parts()
-    assert found is not None
+    parts = explanation.parts()
+    assert parts is not None
     protoformer.save_explanation(tmp_path, explanation)
     tab = browser.new_page(viewport={"width": 1100, "height": 900})
     errors: list[str] = []
@@ -119,7 +119,7 @@ def test_the_page_begins_with_moving_parts_and_highlights_them(
     assert tab.locator("#families option:checked").inner_text() == "moving parts"
     assert tab.locator("#step").is_disabled()
     before = tab.evaluate("document.querySelector('canvas').toDataURL()")
-    for stage, labels in enumerate((found.labels, found.second)):
+    for stage, labels in enumerate((parts.labels, parts.second)):
         box = tab.locator(".stage").nth(stage).bounding_box()
         for row, column in ((36, 48), (20, 70), (5, 8)):
             tab.mouse.move(box["x"] + (column + 0.5) / 96 * box["width"], box["y"] + (row + 0.5) / 72 * box["height"])
@@ -127,7 +127,7 @@ def test_the_page_begins_with_moving_parts_and_highlights_them(
             if number < 0:
                 assert words == "Nothing of the first image arrives here."
                 continue
-            part = found.parts[number]
+            part = parts.parts[number]
             assert words.startswith(f"Part {number}: {part.pixels} pixels, {100 * part.share:.1f} % of the image")
             assert f"moves by ({part.mean[0]:.2f}, {part.mean[1]:.2f}) px" in words
             assert "\nPrototypes {} ({} pixels)".format(*part.prototypes[0]) in words

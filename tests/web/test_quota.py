@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def test_a_client_may_upload_so_many_bytes_in_a_time(tmp_path: Path) -> None:
+def test_the_bytes_per_client_are_limited(tmp_path: Path) -> None:
     clock = Clock()
     quota = UploadQuota(LIMITS, tmp_path, 1800, clock)
     for _ in range(10):
@@ -35,14 +35,14 @@ def test_a_client_may_upload_so_many_bytes_in_a_time(tmp_path: Path) -> None:
     assert quota.refusal("10.0.0.1", 10**6).startswith("The limit is 10 MB of uploads")
 
 
-def test_a_client_may_upload_so_many_files_in_a_time(tmp_path: Path) -> None:
+def test_the_files_per_client_are_limited(tmp_path: Path) -> None:
     quota = UploadQuota(LIMITS, tmp_path, 1800, Clock())
     for _ in range(LIMITS.client_files):
         assert quota.refusal("10.0.0.1", 1) == ""
     assert quota.refusal("10.0.0.1", 1).startswith(f"The limit is {LIMITS.client_files} uploads per client")
 
 
-def test_addresses_of_one_network_of_version_6_are_one_client(tmp_path: Path) -> None:
+def test_an_ipv6_network_is_one_client(tmp_path: Path) -> None:
     quota = UploadQuota(LIMITS, tmp_path, 1800, Clock())
     for number in range(10):
         assert quota.refusal(f"2001:db8:0:1::{number}", 10**6) == ""
@@ -123,7 +123,7 @@ def test_a_request_holds_few_files(quota: UploadQuota) -> None:
         )
 
 
-def test_uploads_that_are_on_their_way_count_towards_the_total(tmp_path: Path) -> None:
+def test_unfinished_uploads_count_towards_the_total(tmp_path: Path) -> None:
     quota = UploadQuota(LIMITS, tmp_path, 1800, Clock())
     length = 10**6
     for number in range(LIMITS.total_bytes // length):
