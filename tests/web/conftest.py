@@ -1,4 +1,4 @@
-"""A page that is served as people do it, by the command, and a real browser."""
+"""Fixtures: a page served by `protoformer serve`, and a browser."""
 
 import http.client
 import importlib.util
@@ -21,28 +21,28 @@ from PIL import Image
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 FLAGS += ["--disable-sync"]
-PATIENCE = 30_000
-"""Milliseconds that a test waits for the page."""
+TIMEOUT_MS = 30_000
+"""Timeout of the browser, milliseconds."""
 
 
-def missing() -> str | None:
-    """What a test of the page lacks here."""
+def missing_packages() -> str | None:
+    """Return why the browser tests cannot run, or None."""
     packages = [name for name in ("gradio", "playwright") if importlib.util.find_spec(name) is None]
-    lacking = packages + ([] if shutil.which("chromium") else ["chromium"])
-    return f"{' and '.join(lacking)} not installed; `make test-web` does so" if lacking else None
+    absent = packages + ([] if shutil.which("chromium") else ["chromium"])
+    return f"{' and '.join(absent)} not installed; `make test-web` does so" if absent else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here that is marked `web` needs what `missing` looks for."""
-    reason = missing()
+    """Skip the tests marked `web` if something is missing."""
+    reason = missing_packages()
     for item in items:
         if reason and item.get_closest_marker("web"):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The answer to a request."""
+class Response:
+    """Response to an HTTP request."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -51,7 +51,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A running page: its address, the folder that holds its own, and the process."""
+    """A running page.
+
+    Attributes:
+        address: URL.
+        temporary: Folder that contains the folder of the page.
+        process: The server.
+    """
 
     address: str
     temporary: Path
@@ -60,13 +66,13 @@ class Served:
     @property
     def folder(self) -> Path:
         """The page's own folder."""
-        (found,) = self.temporary.glob("protoformer-web-*")
-        return found
+        (folder,) = self.temporary.glob("protoformer-web-*")
+        return folder
 
-    def ask(
+    def request(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None, client: str = "127.0.0.1"
-    ) -> Answer:
-        """Send a request exactly as given; json for a body that is not bytes. client: the address to send it from."""
+    ) -> Response:
+        """Send a request from a client address; a body that is not bytes is sent as JSON."""
         address = self.address.removeprefix("http://")
         connection = http.client.HTTPConnection(address, timeout=60, source_address=(client, 0))
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
@@ -74,12 +80,12 @@ class Served:
         response = connection.getresponse()
         content = response.read()
         connection.close()
-        return Answer(response.status, response.headers, content)
+        return Response(response.status, response.headers, content)
 
     def config(self, cookie: str = "") -> dict[str, Any]:
-        """What the page consists of. cookie: of a login."""
-        found: dict[str, Any] = json.loads(self.ask("GET", "/config", headers={"Cookie": cookie}).body)
-        return found
+        """Return the components and events of the page; the cookie is that of a login."""
+        config: dict[str, Any] = json.loads(self.request("GET", "/config", headers={"Cookie": cookie}).body)
+        return config
 
 
 @contextmanager
@@ -111,7 +117,7 @@ def serving(temporary: Path, *options: str, **environment: str) -> Iterator[Serv
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The page as it is served by default; gradio's own settings in the environment change nothing."""
+    """The page with default options; environment variables of gradio have no effect."""
     with serving(tmp_path_factory.mktemp("served"), GRADIO_ALLOWED_PATHS="/", GRADIO_NUM_WORKERS="2") as page:
         yield page
 
@@ -138,22 +144,22 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, served: Served) -> Iterator[Any]:
-    """A fresh tab on the page; whatever it asks for, it asks of the page's own server."""
+    """A new browser tab; all of its requests must go to the server of the page."""
     context = browser.new_context(viewport={"width": 1280, "height": 1000})
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(TIMEOUT_MS)
     tab = context.new_page()
-    asked: list[str] = []
-    tab.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    tab.on("request", lambda request: urls.append(request.url))
     tab.goto(served.address)
     tab.wait_for_selector("#flow-compute-pair")
     yield tab
     context.close()
-    assert all(url.startswith((served.address, "data:", "blob:")) for url in asked)
+    assert all(url.startswith((served.address, "data:", "blob:")) for url in urls)
 
 
 @pytest.fixture
 def two_images(tmp_path: Path) -> tuple[Path, Path]:
-    """An image of 96x72 pixels, and itself moved by 3 pixels to the right."""
+    """A 96x72 image, and the same image shifted by 3 pixels to the right."""
     pixels = np.random.default_rng(0).integers(0, 256, (18, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
     paths = (tmp_path / "one.png", tmp_path / "two.png")
     for path, image in zip(paths, (pixels, np.roll(pixels, 3, axis=1)), strict=True):

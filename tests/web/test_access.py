@@ -1,4 +1,4 @@
-"""Who may use the page: hosts, origins, passwords and their options, without a browser and without gradio."""
+"""Access to the page: hosts, origins, passwords and their options, without a browser and gradio."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,9 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.web.access import (
+    AllowedHosts,
     Credentials,
     LoginThrottle,
-    TrustedHosts,
     choose_credentials,
     is_loopback,
     same_origin,
@@ -54,10 +54,10 @@ def test_options_that_would_open_the_page_by_mistake_are_refused(
 def test_a_password_is_read_from_the_first_line_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("ada:love:lace\nignored\n")
-    found = choose_credentials(None, path, False, "0.0.0.0")
-    assert found is not None and found.match("ada", "love:lace")
-    assert not found.match("ada", "love") and not found.match("", "") and not found.match("ada\0", "love:lace")
-    assert "lace" not in repr(found)
+    credentials = choose_credentials(None, path, False, "0.0.0.0")
+    assert credentials is not None and credentials.match("ada", "love:lace")
+    assert not any(credentials.match(*pair) for pair in (("ada", "love"), ("", ""), ("ada\0", "love:lace")))
+    assert "lace" not in repr(credentials)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot be read"):
         choose_credentials(None, path, False, "0.0.0.0")
@@ -73,11 +73,11 @@ def test_this_machine_alone_needs_no_password() -> None:
 
 
 def test_names_of_the_page() -> None:
-    local, open_to_all = TrustedHosts("127.0.0.1"), TrustedHosts("0.0.0.0", ("PF.example.org", "[fe80::1]"))
+    local, open_to_all = AllowedHosts("127.0.0.1"), AllowedHosts("0.0.0.0", ("PF.example.org", "[fe80::1]"))
     for host in ("localhost", "localhost:7860", "127.0.0.1:80", "[::1]:7860", "127.1.1.1"):
-        assert local.trusts(host) and open_to_all.trusts(host)
+        assert local.allows(host) and open_to_all.allows(host)
     for host in ("192.168.1.5:7860", "[2001:db8::1]", "pf.example.org:443", "PF.EXAMPLE.ORG", "[fe80::1]"):
-        assert open_to_all.trusts(host) and not local.trusts(host)
+        assert open_to_all.allows(host) and not local.allows(host)
     broken = (
         "",
         " localhost",
@@ -90,8 +90,8 @@ def test_names_of_the_page() -> None:
         "0x7f.1",
     )
     for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evil.example#localhost", *broken):
-        assert not open_to_all.trusts(host) and not local.trusts(host)
-    assert TrustedHosts("lab.example").trusts("lab.example:7860")
+        assert not open_to_all.allows(host) and not local.allows(host)
+    assert AllowedHosts("lab.example").allows("lab.example:7860")
 
 
 def test_origins_of_the_page() -> None:
@@ -127,7 +127,7 @@ def test_passwords_can_be_tried_ten_times_a_minute() -> None:
     for last in range(10):
         throttle.wait(f"2001:db8::{last}")
     assert throttle.wait("2001:db8::ffff") > 0.0 and throttle.wait("2001:db8:0:1::1") == 0.0
-    throttle.succeeded("2001:db8::1")
+    throttle.reset("2001:db8::1")
     assert throttle.wait("2001:db8::ffff") == 0.0
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protoformer.web.access import TrustedHosts
+from protoformer.web.access import AllowedHosts
 from protoformer.web.security import PageGuard, page_routes
 
 pytestmark = pytest.mark.web
@@ -41,25 +41,27 @@ def file_events(server: Any) -> Iterator[tuple[int, list[str], list[Any]]]:
 def completed(server: Any, number: int, data: list[Any]) -> dict[str, Any]:
     """Join the queue and wait for the end of the job."""
     session = uuid.uuid4().hex
-    joined = server.ask("POST", "/gradio_api/queue/join", {"data": data, "fn_index": number, "session_hash": session})
+    joined = server.request(
+        "POST", "/gradio_api/queue/join", {"data": data, "fn_index": number, "session_hash": session}
+    )
     assert joined.status == 200, joined.body
-    stream = server.ask("GET", f"/gradio_api/queue/data?session_hash={session}").body
+    stream = server.request("GET", f"/gradio_api/queue/data?session_hash={session}").body
     (ended,) = (json.loads(line[6:]) for line in stream.splitlines() if b'"process_completed"' in line)
-    found: dict[str, Any] = ended
-    return found
+    message: dict[str, Any] = ended
+    return message
 
 
 def uploaded(server: Any, path: Path) -> str:
     """Upload a file and return its path on the server."""
     head = f'--x\r\nContent-Disposition: form-data; name="files"; filename="{path.name}"\r\n\r\n'.encode()
-    answer = server.ask(
+    answer = server.request(
         "POST",
         "/gradio_api/upload",
         head + path.read_bytes() + b"\r\n--x--\r\n",
         {"Content-Type": "multipart/form-data; boundary=x"},
     )
-    (found,) = json.loads(answer.body)
-    return str(found)
+    (stored,) = json.loads(answer.body)
+    return str(stored)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def planted(served: Any) -> Iterator[Path]:
 
 @pytest.mark.parametrize("meta", [{}, UPLOAD], ids=["plain", "marked"])
 @pytest.mark.parametrize("way", ["absolute", "dots", "link", "linked folder", "pipe", "folder", "relative"])
-def test_a_path_that_is_no_upload_is_opened_by_no_tab(
+def test_no_tab_opens_a_path_that_is_not_an_upload(
     served: Any, secrets: dict[str, Path], planted: Path, way: str, meta: dict[str, Any]
 ) -> None:
     def forged(kind: str) -> str:
@@ -160,7 +162,7 @@ def test_states_of_the_page_cannot_be_sent(served: Any, secrets: dict[str, Path]
     page = served.config()
     (slide, *_) = (each for each in page["dependencies"] if not each["queue"])
     body = {"data": [1, str(victim)], "fn_index": slide["id"], "session_hash": uuid.uuid4().hex}
-    answer = served.ask("POST", "/gradio_api/run/predict", body)
+    answer = served.request("POST", "/gradio_api/run/predict", body)
     assert answer.status == 200 and str(victim) not in answer.body.decode()
 
 
@@ -176,7 +178,7 @@ def test_boxes_that_hold_a_file_are_refused(served: Any, secrets: dict[str, Path
     ("method", "path"),
     [
         *(("POST", f"/gradio_api/{name}") for name in ("process_recording", "component_server", "reset")),
-        *(("POST", f"/gradio_api/{name}") for name in ("run/pair_pressed", "api/predict", "call/pair_pressed")),
+        *(("POST", f"/gradio_api/{name}") for name in ("run/flow_pair", "api/predict", "call/flow_pair")),
         *(("POST", f"/gradio_api/{name}") for name in ("vibe-edit", "vibe-code", "undo-vibe-edit", "stream/x")),
         *(("POST", f"/gradio_api/{name}") for name in ("call/v2/slid", "run-history/connect", "mcp", "mcp/")),
         *(("GET", f"/gradio_api/{name}") for name in ("vibe-code", "deep_link?session_hash=a", "info", "openapi.json")),
@@ -205,7 +207,7 @@ def test_boxes_that_hold_a_file_are_refused(served: Any, secrets: dict[str, Path
     ],
 )
 def test_other_routes_of_gradio_are_not_served(served: Any, method: str, path: str) -> None:
-    answer = served.ask(method, path, None if method in ("GET", "HEAD", "TRACE") else b"{}")
+    answer = served.request(method, path, None if method in ("GET", "HEAD", "TRACE") else b"{}")
     assert answer.status == 404
     assert answer.body in (b"there is nothing here.", b"")
 
@@ -214,14 +216,14 @@ def test_a_playlist_is_not_run_through_ffmpeg(served: Any, secrets: dict[str, Pa
     playlist = f"#EXTM3U\n#EXTINF:1,\n{secrets['video']}\n#EXT-X-ENDLIST\n".encode()
     head = b'--x\r\nContent-Disposition: form-data; name="video"; filename="a.mp4"\r\n\r\n'
     form = {"Content-Type": "multipart/form-data; boundary=x"}
-    answer = served.ask("POST", "/gradio_api/process_recording", head + playlist + b"\r\n--x--\r\n", form)
+    answer = served.request("POST", "/gradio_api/process_recording", head + playlist + b"\r\n--x--\r\n", form)
     assert answer.status == 404
 
 
 def test_no_websocket_is_opened(served: Any) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     upgrade["Sec-WebSocket-Key"] = "AAAAAAAAAAAAAAAAAAAAAA=="
-    assert served.ask("GET", "/gradio_api/queue/join", headers=upgrade).status in (403, 404)
+    assert served.request("GET", "/gradio_api/queue/join", headers=upgrade).status in (403, 404)
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -233,7 +235,7 @@ def test_no_websocket_is_opened(served: Any) -> None:
     async def application(*_: Any) -> None:
         raise AssertionError("a websocket reached the application")
 
-    guard = PageGuard(application, page_routes(1, False), TrustedHosts("127.0.0.1"), Path("/nowhere"))
+    guard = PageGuard(application, page_routes(1, False), AllowedHosts("127.0.0.1"), Path("/nowhere"))
     asyncio.run(guard({"type": "websocket", "path": "/", "headers": []}, receive, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
@@ -244,15 +246,15 @@ def test_no_websocket_is_opened(served: Any) -> None:
 def test_the_page_has_no_other_name(served: Any, host: str) -> None:
     host = host.format(port=served.address.rsplit(":", 1)[1])
     for method, path in (("GET", "/"), ("GET", "/config"), ("POST", "/gradio_api/queue/join")):
-        answer = served.ask(method, path, b"{}" if method == "POST" else None, {"Host": host})
+        answer = served.request(method, path, b"{}" if method == "POST" else None, {"Host": host})
         assert answer.status == 421 and b"not served under that name" in answer.body
-    assert served.ask("GET", "/config", headers={"X-Forwarded-Host": host}).status == 421
+    assert served.request("GET", "/config", headers={"X-Forwarded-Host": host}).status == 421
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST:80", "127.0.0.1:1"])
-def test_this_machine_is_trusted_under_its_own_names(served: Any, host: str) -> None:
-    assert served.ask("GET", "/config", headers={"Host": host}).status == 200
-    assert served.ask("GET", "/config", headers={"Host": host, "Origin": f"http://{host.lower()}"}).status == 200
+def test_names_of_this_machine_are_allowed(served: Any, host: str) -> None:
+    assert served.request("GET", "/config", headers={"Host": host}).status == 200
+    assert served.request("GET", "/config", headers={"Host": host, "Origin": f"http://{host.lower()}"}).status == 200
 
 
 @pytest.mark.parametrize("headers", [
@@ -266,25 +268,25 @@ def test_this_machine_is_trusted_under_its_own_names(served: Any, host: str) -> 
 def test_other_sites_can_do_nothing(served: Any, headers: dict[str, str]) -> None:
     body = {"data": [], "fn_index": 0, "session_hash": "a"}
     for path in ("/gradio_api/queue/join", "/gradio_api/run/predict", "/gradio_api/upload"):
-        assert served.ask("POST", path, body, {**headers, "Content-Type": "text/plain"}).status == 403
+        assert served.request("POST", path, body, {**headers, "Content-Type": "text/plain"}).status == 403
     for path in ("/config", "/gradio_api/queue/data?session_hash=a", "/gradio_api/heartbeat/a"):
-        assert served.ask("GET", path, headers=headers).status == 403
+        assert served.request("GET", path, headers=headers).status == 403
 
 
 def test_a_link_leads_to_the_page_and_a_frame_does_not(served: Any) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
-    assert served.ask("GET", "/", headers={**link, "Sec-Fetch-Dest": "document"}).status == 200
-    assert served.ask("GET", "/", headers={**link, "Sec-Fetch-Dest": "iframe"}).status == 403
+    assert served.request("GET", "/", headers={**link, "Sec-Fetch-Dest": "document"}).status == 200
+    assert served.request("GET", "/", headers={**link, "Sec-Fetch-Dest": "iframe"}).status == 403
 
 
-def test_every_answer_tells_browsers_what_it_may_be_used_for(served: Any) -> None:
+def test_every_response_has_security_headers(served: Any) -> None:
     unknown = {"data": [], "fn_index": 10**6, "session_hash": "a"}
     answers = {
-        200: served.ask("GET", "/"),
-        403: served.ask("GET", "/", headers={"Origin": "http://evil.example"}),
-        404: served.ask("GET", "/nowhere"),
-        422: served.ask("POST", "/gradio_api/queue/join", b"no json"),
-        500: served.ask("POST", "/gradio_api/queue/join", unknown),
+        200: served.request("GET", "/"),
+        403: served.request("GET", "/", headers={"Origin": "http://evil.example"}),
+        404: served.request("GET", "/nowhere"),
+        422: served.request("POST", "/gradio_api/queue/join", b"no json"),
+        500: served.request("POST", "/gradio_api/queue/join", unknown),
     }
     for status, answer in answers.items():
         assert answer.status == status
@@ -298,10 +300,10 @@ def test_every_answer_tells_browsers_what_it_may_be_used_for(served: Any) -> Non
     assert answers[500].body == b"Internal Server Error"
 
 
-def test_the_page_names_no_file_of_this_machine(served: Any) -> None:
+def test_the_page_contains_no_path_of_the_server(served: Any) -> None:
     private = [str(served.folder), str(Path.cwd()), str(Path.home()), "site-packages", "/tmp"]
     for path in ("/", "/config"):
-        text = served.ask("GET", path).body.decode()
+        text = served.request("GET", path).body.decode()
         assert [each for each in private if f'"{each}' in text or f"/{each}/" in text] == []
     (number,) = (number for number, types, _ in file_events(served) if types == ["image", "number", "radio", "state"])
     for data in ([[], 0, "any", None], [{"path": None}, "x", "any", None], [None, 0, {}, None], []):
@@ -312,13 +314,15 @@ def test_the_page_names_no_file_of_this_machine(served: Any) -> None:
 def test_a_request_that_is_too_long_is_refused_before_it_is_read(served: Any) -> None:
     for path, length in (("/gradio_api/queue/join", 2 * 10**6), ("/gradio_api/upload", 10**9), ("/config", 1)):
         method = "GET" if path == "/config" else "POST"
-        answer = served.ask(method, path, headers={"Content-Length": str(length)})
+        answer = served.request(method, path, headers={"Content-Length": str(length)})
         assert answer.status == 413 and b"maximum" in answer.body
-    chunked = served.ask("POST", "/gradio_api/queue/join", b"2\r\n{}\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"})
+    chunked = served.request(
+        "POST", "/gradio_api/queue/join", b"2\r\n{}\r\n0\r\n\r\n", {"Transfer-Encoding": "chunked"}
+    )
     assert chunked.status in (400, 411)
     deep = b'{"data": [' + b"[" * 400_000 + b"]" * 400_000 + b'], "fn_index": 0, "session_hash": "a"}'
-    assert served.ask("POST", "/gradio_api/queue/join", deep).status in (400, 422, 500)
-    assert served.ask("GET", "/config").status == 200
+    assert served.request("POST", "/gradio_api/queue/join", deep).status in (400, 422, 500)
+    assert served.request("GET", "/config").status == 200
 
 
 def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) -> None:
@@ -326,15 +330,15 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     Image.fromarray(pixels).save(tmp_path / "large.png")
     path, session = uploaded(served, tmp_path / "large.png"), uuid.uuid4().hex
     (number,) = (number for number, types, _ in file_events(served) if types == ["image", "image", "radio", "state"])
-    body = {"data": [{"path": path}, {"path": path}, "motion", None], "fn_index": number, "session_hash": session}
+    body = {"data": [{"path": path}, {"path": path}, "flow", None], "fn_index": number, "session_hash": session}
     with ThreadPoolExecutor(40) as pool:
-        answers = list(pool.map(lambda _: served.ask("POST", "/gradio_api/queue/join", body), range(40)))
+        answers = list(pool.map(lambda _: served.request("POST", "/gradio_api/queue/join", body), range(40)))
     refused = [answer for answer in answers if answer.status != 200]
     assert refused and all(answer.status == 503 and b"Queue is full" in answer.body for answer in refused)
-    assert served.ask("GET", "/config").status == 200
+    assert served.request("GET", "/config").status == 200
     connection = http.client.HTTPConnection(served.address.removeprefix("http://"), timeout=60)
     connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
     assert connection.getresponse().readline().startswith(b"data: ")
-    connection.close()  # whoever closes the page gives up its places in the queue
-    empty = [None, None, "motion", None]
+    connection.close()  # a client that disconnects is removed from the queue
+    empty = [None, None, "flow", None]
     assert "Choose an image first." in json.dumps(completed(served, number, empty))

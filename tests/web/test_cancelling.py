@@ -1,4 +1,4 @@
-"""Computations that are cancelled, or whose client goes away, on a page that is served for real."""
+"""Computations that are canceled, or whose client disconnects, on a running page."""
 
 import http.client
 import json
@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.web
 
-PATIENCE = 30
-"""Seconds that a test waits for the page."""
+TIMEOUT = 30
+"""Timeout of requests, seconds."""
 
 
 class Client:
@@ -25,13 +25,13 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.session = uuid.uuid4().hex
-        with urllib.request.urlopen(f"{address}/config", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"{address}/config", timeout=TIMEOUT) as answer:
             calls = json.load(answer)["dependencies"]
         self.functions = {call["api_name"]: call["id"] for call in calls}
 
     def post(self, path: str, body: bytes, kind: str = "application/json") -> Any:
         request = urllib.request.Request(f"{self.address}/gradio_api/{path}", body, {"Content-Type": kind})
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             return json.load(answer)
 
     def upload(self, path: Path) -> dict[str, Any]:
@@ -42,28 +42,28 @@ class Client:
         return {"path": stored, "meta": {"_type": "gradio.FileData"}}
 
     def join(self, name: str, data: list[Any]) -> str:
-        asked = {"data": data, "fn_index": self.functions[name], "session_hash": self.session}
-        return str(self.post("queue/join", json.dumps(asked).encode())["event_id"])
+        body = {"data": data, "fn_index": self.functions[name], "session_hash": self.session}
+        return str(self.post("queue/join", json.dumps(body).encode())["event_id"])
 
     def cancel(self, name: str, event: str) -> None:
-        asked = {"session_hash": self.session, "fn_index": self.functions[name], "event_id": event}
-        self.post("cancel", json.dumps(asked).encode())
+        body = {"session_hash": self.session, "fn_index": self.functions[name], "event_id": event}
+        self.post("cancel", json.dumps(body).encode())
 
     def listen(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """The stream of what the page tells this session, to be closed by whoever listens."""
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=PATIENCE)
+        """Open the stream of messages to this session; the caller closes it."""
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.address).netloc, timeout=TIMEOUT)
         connection.request("GET", f"/gradio_api/queue/data?session_hash={self.session}")
         return connection, connection.getresponse()
 
 
-def told(stream: http.client.HTTPResponse, wanted: str) -> dict[str, Any]:
+def wait_for_message(stream: http.client.HTTPResponse, wanted: str) -> dict[str, Any]:
     """The first message of a kind."""
     for line in stream:
         if line.startswith(b"data: "):
             message: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
             if message["msg"] == wanted:
                 return message
-    raise AssertionError(f"the page never said {wanted}")
+    raise AssertionError(f"there was no message {wanted}")
 
 
 def results_of(served: Any) -> set[Path]:
@@ -72,7 +72,7 @@ def results_of(served: Any) -> set[Path]:
 
 
 def wait_for(fact: Callable[[], bool]) -> bool:
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not fact() and time.monotonic() < end:
         time.sleep(0.05)
     return fact()
@@ -85,30 +85,30 @@ def clip(make_video: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", ["disconnect", "cancel"])
-def test_a_cancelled_computation_leaves_nothing_and_the_next_one_runs(served: Any, clip: Path, way: str) -> None:
+def test_a_canceled_computation_leaves_nothing_and_the_next_one_runs(served: Any, clip: Path, way: str) -> None:
     before = results_of(served)
     client = Client(served.address)
-    event = client.join("clip_pressed", [client.upload(clip), None])
+    event = client.join("flow_clip", [client.upload(clip), None])
     connection, stream = client.listen()
-    told(stream, "process_starts")
+    wait_for_message(stream, "process_starts")
     assert wait_for(lambda: len(results_of(served) - before) == 1)
     if way == "cancel":
-        client.cancel("clip_pressed", event)
-        told(stream, "process_completed")
+        client.cancel("flow_clip", event)
+        wait_for_message(stream, "process_completed")
     stream.close()
     connection.close()
     assert wait_for(lambda: results_of(served) <= before)
     another = Client(served.address)
-    another.join("clip_pressed", [another.upload(clip), None])
+    another.join("flow_clip", [another.upload(clip), None])
     connection, stream = another.listen()
-    assert told(stream, "process_completed")["success"]
+    assert wait_for_message(stream, "process_completed")["success"]
     stream.close()
     connection.close()
-    assert len(results_of(served) - before) == 1  # that one is kept for whoever waited for it
+    assert len(results_of(served) - before) == 1  # the result of the second client is kept
 
 
 def test_an_upload_over_the_quota_is_refused_before_it_is_read(served: Any) -> None:
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(served.address).netloc, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(served.address).netloc, timeout=TIMEOUT)
     connection.putrequest("POST", "/gradio_api/upload")
     connection.putheader("Content-Type", "multipart/form-data; boundary=xyz")
     connection.putheader("Content-Length", str(10**12))

@@ -1,4 +1,4 @@
-"""Results and uploads go when they are old, and never while somebody computes or uses them."""
+"""Old results and uploads are deleted, but not while they are computed or used."""
 
 import os
 import threading
@@ -11,10 +11,10 @@ import pytest
 from protoformer.errors import InputError
 from protoformer.web import results as module
 from protoformer.web.limits import Deadline, Limits
-from protoformer.web.results import Results, Sweeper, folder_bytes
-from protoformer.web.site import KEEP_SECONDS, Site, load_view, save_view
+from protoformer.web.results import KEEP_SECONDS, Results, Sweeper, folder_bytes, load_view, save_view
+from protoformer.web.site import Site
 
-ROOM = Limits(megabytes=1, pixels=10_000, frames=5, seconds=60, jobs=1)
+LIMITS = Limits(max_megabytes=1, max_pixels=10_000, max_frames=5, max_seconds=60, max_jobs=1)
 
 
 class Clock:
@@ -34,7 +34,7 @@ def upload(folder: Path, name: str, size: int = 10) -> Path:
     return path
 
 
-def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
+def test_only_old_files_are_deleted(tmp_path: Path) -> None:
     clock = Clock()
     results = Results(tmp_path / "results", 1)
     sweeper = Sweeper(results, tmp_path / "served", 1800, 10**9, clock)
@@ -56,7 +56,7 @@ def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
     assert not young.exists() and not file.parent.exists()
 
 
-def test_what_is_being_computed_is_not_deleted(tmp_path: Path) -> None:
+def test_running_computations_are_not_deleted(tmp_path: Path) -> None:
     clock = Clock()
     clock.passed = 10**6
     results = Results(tmp_path / "results", 1)
@@ -70,7 +70,7 @@ def test_what_is_being_computed_is_not_deleted(tmp_path: Path) -> None:
     assert not result.exists()
 
 
-def test_a_result_that_somebody_looks_at_is_used(tmp_path: Path) -> None:
+def test_loading_a_view_marks_its_result_as_used(tmp_path: Path) -> None:
     result = tmp_path / "results" / "a"
     result.mkdir(parents=True)
     save_view(result, 0, {"image": ""})
@@ -88,11 +88,11 @@ def test_an_upload_that_is_decoded_is_used(tmp_path: Path) -> None:
     path.write_bytes(b"no image")
     os.utime(path, (0, 0))
     with pytest.raises(InputError, match="not an image"):
-        decode_image(ROOM, path, Deadline(60))
+        decode_image(LIMITS, path, Deadline(60))
     assert time.time() - path.stat().st_mtime < 60
 
 
-def test_where_room_is_short_the_oldest_goes_first_and_nothing_that_was_just_used(tmp_path: Path) -> None:
+def test_over_the_quota_the_oldest_files_are_deleted_but_no_recent_ones(tmp_path: Path) -> None:
     clock = Clock()
     results = Results(tmp_path / "results", 1)
     sweeper = Sweeper(results, tmp_path / "served", 1800, 2500, clock)
@@ -110,24 +110,23 @@ def test_where_room_is_short_the_oldest_goes_first_and_nothing_that_was_just_use
     assert [folder.exists() for folder in folders] == [False, False, False, True]
 
 
-def test_a_result_whose_client_is_gone_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_of_a_disconnected_client_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = False
-    monkeypatch.setattr(module, "abandonment", lambda: lambda: gone)
-    site = Site("tiny", tmp_path, ROOM)
-    kept, lost = site.new_result(), site.new_result()
-    site.finish(kept, None)
+    monkeypatch.setattr(module, "cancellation_check", lambda: lambda: gone)
+    site = Site("tiny", tmp_path, LIMITS)
+    kept, lost = site.results.begin(), site.results.begin()
+    site.results.finish(kept)
     gone = True
-    site.finish(lost, kept)
+    site.results.finish(lost)
+    site.results.delete(kept)
     assert not kept.exists() and not lost.exists()
 
 
-def test_a_computation_waits_for_one_that_was_cancelled_and_has_not_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_computation_waits_until_a_canceled_one_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[Callable[[], bool]] = [lambda: True, lambda: False]
-    monkeypatch.setattr(module, "abandonment", lambda: states.pop(0))
+    monkeypatch.setattr(module, "cancellation_check", lambda: states.pop(0))
     results = Results(tmp_path / "results", 1)
-    cancelled = results.begin()
+    canceled = results.begin()
     begun = threading.Event()
 
     def begin() -> None:
@@ -137,16 +136,16 @@ def test_a_computation_waits_for_one_that_was_cancelled_and_has_not_stopped(
     thread = threading.Thread(target=begin)
     thread.start()
     assert not begun.wait(0.3)
-    results.delete(cancelled)
+    results.delete(canceled)
     assert begun.wait(10)
     thread.join()
 
 
 def test_the_sweeper_runs_until_the_page_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SWEEP_SECONDS", 0.01)
-    site = Site("tiny", tmp_path, ROOM)
-    old = site.new_result()
-    site.finish(old, None)
+    site = Site("tiny", tmp_path, LIMITS)
+    old = site.results.begin()
+    site.results.finish(old)
     os.utime(old, (0, 0))
     with site.sweeper() as sweeper:
         end = time.monotonic() + 10
@@ -156,7 +155,7 @@ def test_the_sweeper_runs_until_the_page_ends(tmp_path: Path, monkeypatch: pytes
     assert KEEP_SECONDS == 1800
 
 
-def test_bytes_of_a_folder_are_those_of_its_files(tmp_path: Path) -> None:
+def test_folder_bytes_sums_its_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(bytes(100))
     assert 100 <= folder_bytes(tmp_path) < 100 + 2**16

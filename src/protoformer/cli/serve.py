@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from protoformer.cli.terminal import interruptible
-from protoformer.web.access import TrustedHosts, choose_credentials, is_loopback
+from protoformer.web.access import AllowedHosts, choose_credentials, is_loopback
 from protoformer.web.components import prepare_gradio
 from protoformer.web.limits import Limits
 from protoformer.web.site import Site
@@ -61,7 +61,7 @@ def serve(
     Example: `protoformer serve --port 7860`
     """
     names = tuple(allowed_host or ())
-    TrustedHosts(host, names)  # rejects invalid names before the models are loaded
+    AllowedHosts(host, names)  # rejects invalid names before the models are loaded
     credentials = choose_credentials(auth, auth_file, no_auth, host, names)
     limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
     with interruptible(_report_end), _temporary_folder() as folder:

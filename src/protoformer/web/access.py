@@ -1,4 +1,4 @@
-"""Who may use the page: the names it is reached by, the password, and the pace at which passwords may be tried."""
+"""Access to the web page: credentials, allowed host names and origins, and a limit on login attempts."""
 
 import hashlib
 import hmac
@@ -19,91 +19,79 @@ _LOCAL_NAME = "localhost"
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user and a password. Neither appears in `repr`, so that no log line or traceback holds them."""
+    """User and password. Neither appears in `repr`, so that no log line or traceback contains them."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
 
     def match(self, user: str, password: str) -> bool:
-        """Compare in a time that depends on neither of them."""
+        """Compare in constant time."""
         pairs = ((user, self.user), (password, self.password))
-        same = [hmac.compare_digest(_digest(given), _digest(own)) for given, own in pairs]
-        return all(same)
+        equal = [hmac.compare_digest(_digest(given), _digest(own)) for given, own in pairs]
+        return all(equal)
 
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def parse_credentials(text: str, source: str) -> Credentials:
-    """Split `user:password` at the first colon.
-
-    Args:
-        text: The pair.
-        source: Where it comes from, for the error message, which does not repeat it.
-
-    Raises:
-        InputError: A part is missing.
-    """
+def _parse_credentials(text: str, source: str) -> Credentials:
+    """Split `user:password` at the first colon; error messages name its source but do not contain it."""
     user, colon, password = text.partition(":")
     if not colon or not user.strip() or not password or any(ord(letter) < 32 for letter in text):
         raise InputError(f"{source} must be one line of user:password, and neither may be empty.")
     return Credentials(user.strip(), password)
 
 
-def read_credentials(path: Path) -> Credentials:
-    """Read `user:password` from the first line of a file.
-
-    Raises:
-        InputError: The file cannot be read, or holds something else.
-    """
+def _read_credentials(path: Path) -> Credentials:
+    """Read `user:password` from the first line of a file."""
     try:
         with path.open(encoding="utf-8") as file:
             line = file.readline(4096)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--auth-file {path} cannot be read: {error}.") from None
-    return parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
+    return _parse_credentials(line.rstrip("\r\n"), f"the first line of --auth-file {path}")
 
 
 def choose_credentials(
     auth: str | None, auth_file: Path | None, no_auth: bool, host: str, names: tuple[str, ...] = ()
 ) -> Credentials | None:
-    """Read the password from where it was given; an address that other machines reach needs one, or an explicit no.
+    """Return the credentials that the options of `protoformer serve` set.
+
+    A page that other machines can reach needs a password, or an explicit `--no-auth`.
 
     Args:
-        auth: The value of `--auth` or of its environment variable.
-        auth_file: The value of `--auth-file`.
-        no_auth: Whether `--no-auth` was given.
-        host: The address to listen at.
-        names: Further host names of the page: with one, other machines reach it through a proxy.
+        auth: Value of `--auth` or of its environment variable.
+        auth_file: Value of `--auth-file`.
+        no_auth: Whether `--no-auth` is given.
+        host: Address to listen at.
+        names: Further host names of the page; with one, other machines reach it through a proxy.
 
     Raises:
-        InputError: Options contradict each other, are malformed, or a password is missing.
+        InputError: If options contradict each other or are malformed, or if a password is missing.
     """
     if (auth is not None) + (auth_file is not None) + no_auth > 1:
         raise InputError(
             "--auth (or PROTOFORMER_AUTH), --auth-file and --no-auth exclude each other; give one of them."
         )
     if auth is not None:
-        return parse_credentials(auth, "--auth (or PROTOFORMER_AUTH)")
+        return _parse_credentials(auth, "--auth (or PROTOFORMER_AUTH)")
     if auth_file is not None:
-        return read_credentials(auth_file)
-    if not no_auth and not is_loopback(host):
+        return _read_credentials(auth_file)
+    if no_auth:
+        return None
+    options = [f"--host {host}"] if not is_loopback(host) else []
+    options += [f"--allowed-host {name}" for name in names if not is_loopback(name)]
+    if options:
         raise InputError(
-            f"--host {host} lets other machines use the page; add --auth-file FILE (user:password), "
-            "or --no-auth to let anyone in."
-        )
-    public = [name for name in names if not is_loopback(name)]
-    if public and not no_auth:
-        raise InputError(
-            f"--allowed-host {public[0]} lets other machines use the page; add --auth-file FILE (user:password), "
+            f"{options[0]} lets other machines use the page; add --auth-file FILE (user:password), "
             "or --no-auth to let anyone in."
         )
     return None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name to listen at is reached from this machine alone."""
+    """Return whether an address or host name can be reached from this machine only."""
     bare = bare_address(host)
     address = _address(bare)
     if address is not None:
@@ -116,34 +104,32 @@ def is_loopback(host: str) -> bool:
 
 
 def bare_address(host: str) -> str:
-    """An address without the brackets that IPv6 has in a URL."""
+    """Remove the brackets of an IPv6 address in a URL."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def url_host(host: str) -> str:
-    """A host as a URL writes it: IPv6 in brackets."""
+    """Write a host as in a URL: IPv6 in brackets."""
     bare = bare_address(host)
     return f"[{bare}]" if ":" in bare else bare
 
 
-class TrustedHosts:
-    """Decides which `Host` and `Origin` headers belong to this page, whatever port a tunnel gives it.
+class AllowedHosts:
+    """Host names of the page, at any port.
 
-    A page of another site can make a browser ask this server under a name of its own (DNS rebinding), but not under a
-    name or an address that is not its own. The names of this machine itself are always trusted; other addresses (not
-    names) where the page listens to other machines; and the names that were given.
+    With DNS rebinding, another site can make a browser send requests to this server, but only under a host name of that
+    site. Allowed are the names of this machine, the given names, and, if other machines can reach the page, all numeric
+    addresses.
+
+    Args:
+        host: Address or name that the page listens at.
+        names: Further names or addresses, without port.
+
+    Raises:
+        InputError: If a name is not a host name.
     """
 
     def __init__(self, host: str, names: tuple[str, ...] = ()) -> None:
-        """Trust a set of names.
-
-        Args:
-            host: The address or name that the page listens at.
-            names: Further names or addresses, without port.
-
-        Raises:
-            InputError: One of the names is no host name.
-        """
         self.any_address = not is_loopback(host)
         self.names = {_LOCAL_NAME, bare_address(host).lower()}
         for name in names:
@@ -154,8 +140,8 @@ class TrustedHosts:
                 )
             self.names.add(bare_address(name).lower())
 
-    def trusts(self, authority: str) -> bool:
-        """Whether a `Host` header, `name` or `name:port`, is one of this page."""
+    def allows(self, authority: str) -> bool:
+        """Return whether a `Host` header, `name` or `name:port`, names this page."""
         match = _AUTHORITY.fullmatch(authority.lower())
         if match is None:
             return False
@@ -167,7 +153,7 @@ class TrustedHosts:
 
 
 def same_origin(origin: str, authority: str) -> bool:
-    """Whether an `Origin` header is that of the page that was requested under a `Host` header."""
+    """Return whether an `Origin` header matches the `Host` header of the same request."""
     scheme, separator, rest = origin.lower().partition("://")
     port = {"http": ":80", "https": ":443"}.get(scheme)
     return bool(separator) and port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
@@ -181,39 +167,39 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class LoginThrottle:
-    """Limits how often a password may be tried from one address (of IPv6, from one /64 network)."""
+    """Limits the login attempts from one address (of IPv6, from one /64 network)."""
 
-    ATTEMPTS = 10
+    MAX_ATTEMPTS = 10
     SECONDS = 60.0
-    _MOST_CLIENTS = 4096
+    _MAX_CLIENTS = 4096
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._attempts: dict[str, deque[float]] = {}
 
     def wait(self, client: str) -> float:
-        """Count an attempt, and return the seconds to wait before it may be made: 0 for now.
+        """Count a login attempt and return the seconds to wait before it is allowed, 0 if it is allowed now.
 
-        It is counted before the password is compared, so that parallel attempts do not slip through.
+        The attempt is counted before the password is compared, so that parallel attempts are limited, too.
         """
         now, key = self._clock(), client_network(client)
-        if key not in self._attempts and len(self._attempts) >= self._MOST_CLIENTS:
+        if key not in self._attempts and len(self._attempts) >= self._MAX_CLIENTS:
             self._attempts = {k: v for k, v in self._attempts.items() if now - v[-1] < self.SECONDS}
-            if len(self._attempts) >= self._MOST_CLIENTS:
+            if len(self._attempts) >= self._MAX_CLIENTS:
                 return self.SECONDS
-        attempts = self._attempts.setdefault(key, deque(maxlen=self.ATTEMPTS))
-        if len(attempts) == self.ATTEMPTS and now - attempts[0] < self.SECONDS:
+        attempts = self._attempts.setdefault(key, deque(maxlen=self.MAX_ATTEMPTS))
+        if len(attempts) == self.MAX_ATTEMPTS and now - attempts[0] < self.SECONDS:
             return self.SECONDS - (now - attempts[0])
         attempts.append(now)
         return 0.0
 
-    def succeeded(self, client: str) -> None:
-        """Forget the attempts of a client that knew the password."""
+    def reset(self, client: str) -> None:
+        """Clear the attempts of a client that logged in."""
         self._attempts.pop(client_network(client), None)
 
 
 def client_network(client: str) -> str:
-    """Return what counts as one client: its address, or of IPv6 the /64 network that one customer has."""
+    """Return the key of a client: its IPv4 address, or its IPv6 /64 network, which one customer typically has."""
     address = _address(client.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:

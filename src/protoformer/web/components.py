@@ -1,83 +1,30 @@
-"""Parts of the page that several tabs have."""
+"""Gradio components shared by the tabs: upload boxes, example buttons, the pixel viewer and the result panel."""
 
 import os
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from protoformer.errors import InputError
-from protoformer.tracking.drawing import target_color
-from protoformer.web.site import GONE, notice
-
-VIEWER_STYLE = """
-.pictures { display: grid; grid-template-columns: 1fr 1fr 84px; gap: 14px; align-items: start }
-figure { margin: 0; min-width: 0 }
-.stage { position: relative; cursor: crosshair }
-.stage img { display: block; width: 100%; height: auto; max-height: none; border-radius: 4px; margin: 0 }
-.wheel img { display: block; width: 84px; height: 84px; border-radius: 50%; margin: 0 }
-figcaption { padding-top: 4px; font-size: .86rem; opacity: .75 }
-.wheel figcaption { text-align: center }
-.mark { position: absolute; width: 13px; height: 13px; margin: -7px 0 0 -7px; border: 2px solid #fff;
-  border-radius: 50%; box-shadow: 0 0 0 1.5px #000, inset 0 0 0 1px #000; pointer-events: none; display: none }
-.readout { margin: 10px 0 0; font-family: var(--font-mono); font-variant-numeric: tabular-nums; min-height: 1.5em;
-  white-space: pre-wrap }
-.empty { opacity: .75; border: 1px dashed var(--border-color-primary); border-radius: 6px;
-  padding: 2.2rem 1rem; text-align: center; margin: 0 }
-@media (max-width: 720px) { .pictures { grid-template-columns: 1fr } .wheel { width: 84px } }
-"""
-
-_SCRIPT = """
-let known = null;
-const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-const unpacked = UNPACKED;
-const describe = DESCRIBE;
-const read = () => {
-  const value = props.value;
-  known = value && value.image ? unpacked(value) : null;
-};
-const clear = () => {
-  element.querySelectorAll('.mark').forEach((mark) => { mark.style.display = 'none'; });
-  const line = element.querySelector('.readout');
-  if (line) line.textContent = props.hint;
-};
-const show = (event) => {
-  const stage = event.target.closest ? event.target.closest('.stage') : null;
-  if (!stage || !known) { clear(); return; }
-  const value = props.value, box = stage.getBoundingClientRect();
-  const across = (event.clientX - box.left) / box.width, down = (event.clientY - box.top) / box.height;
-  const place = (share, length, cells) =>
-    Math.min(cells - 1, Math.max(0, Math.floor(Math.floor(share * length) / value.step)));
-  const column = place(across, value.width, value.columns), row = place(down, value.height, value.rows);
-  const cell = row * value.columns + column;
-  element.querySelectorAll('.mark').forEach((mark) => {
-    mark.style.display = 'block';
-    mark.style.left = `${across * 100}%`;
-    mark.style.top = `${down * 100}%`;
-  });
-  element.querySelector('.readout').textContent =
-    `pixel (${column * value.step}, ${row * value.step})  ${describe(value, known, cell)}  ` +
-    `confidence ${(known.confidence[cell] / 255).toFixed(2)}`;
-};
-element.addEventListener('mousemove', show);
-element.addEventListener('mouseleave', clear);
-watch('value', read);
-read();
-"""
-
-
-def viewer_script(unpacked: str, describe: str) -> str:
-    """The script of a viewer whose value has image, width, height, step, columns and rows.
-
-    Args:
-        unpacked: JavaScript function from the value to decoded arrays, with `confidence` (bytes, 255 is 1) among them.
-        describe: JavaScript function from the value, those arrays and the index of a cell to a text about the cell.
-    """
-    return _SCRIPT.replace("UNPACKED", unpacked).replace("DESCRIBE", describe)
+from protoformer.models.encoder import STRIDES
+from protoformer.models.prototyping import Prototypes
+from protoformer.viz.html import png_data_uri
+from protoformer.viz.images import Pixels, draw_assignment
+from protoformer.web.job import DELETED, Job, JobOutput, error_message, message_html
+from protoformer.web.results import KEEP_SECONDS, load_view
+from protoformer.web.site import Example, Site
 
 
 def require_gradio() -> Any:
-    """The package `gradio`, or an `InputError` that says how to get it."""
+    """Import gradio.
+
+    Raises:
+        InputError: If it is not installed.
+    """
     try:
         return import_module("gradio")
     except ImportError:
@@ -87,13 +34,13 @@ def require_gradio() -> Any:
 
 
 def prepare_gradio(served: Path) -> Any:
-    """Import gradio with settings of this page alone.
+    """Import gradio with the settings of this page.
 
-    gradio reads its environment variables while it is imported and later. Some of them open further files, ports or
-    debugging aids, so none is taken over from the user's environment.
+    gradio reads environment variables during and after its import. Some of them open further files, ports or debugging
+    tools, so all of the user's are removed.
 
     Args:
-        served: The folder for uploads and downloads, which is made. gradio puts every other file of its own there, too.
+        served: Folder for uploads, downloads and all other files of gradio; created on demand.
     """
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
@@ -103,165 +50,214 @@ def prepare_gradio(served: Path) -> Any:
     return require_gradio()
 
 
-def image_box(label: str, elem_id: str) -> Any:
-    """Where an image is given."""
-    box = require_gradio().Image(
-        label=label, type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id=elem_id
-    )
-    box.preprocess = _path_of
-    return box
+def read_asset(name: str) -> str:
+    """Read a file of the folder `assets`: style sheets, scripts and templates of the page."""
+    return (files("protoformer.web") / "assets" / name).read_text(encoding="utf-8")
 
 
-def clip_box(elem_id: str) -> Any:
-    """Where a clip is given."""
-    box = require_gradio().Video(label="Clip", sources=["upload"], elem_id=elem_id, height=260)
-    box.preprocess = _path_of
-    return box
+def image_boxes(labels: dict[str, str], examples: Iterable[Example]) -> list[Any]:
+    """Create upload boxes for images, side by side, and example buttons; their values are a `Path` or None.
 
-
-def example_buttons(examples: Iterable[tuple[str, tuple[Path, ...]]], boxes: list[Any]) -> None:
-    """A button for each example, by its name, that puts its files into the boxes."""
+    Args:
+        labels: Label of each box, by element id.
+        examples: Examples with as many images as there are boxes.
+    """
     gr = require_gradio()
-    with gr.Row(elem_classes="pf-examples"):
+    with gr.Row():
+        boxes = [
+            gr.Image(label=text, type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id=name)
+            for name, text in labels.items()
+        ]
+    return _with_examples(boxes, examples)
+
+
+def clip_box(elem_id: str, example: Example) -> Any:
+    """Create an upload box for a clip and an example button; its value is a `Path` or None."""
+    box = require_gradio().Video(label="Clip", sources=["upload"], elem_id=elem_id, elem_classes="pf-clip", height=260)
+    return _with_examples([box], [example])[0]
+
+
+def _with_examples(boxes: list[Any], examples: Iterable[Example]) -> list[Any]:
+    """Create a button for each example that puts its files into upload boxes; return the boxes."""
+    gr = require_gradio()
+    for box in boxes:
+        # gradio would decode and re-encode an upload before any limit is checked.
+        box.preprocess = lambda payload: None if payload is None else Path(payload.path)
+    with gr.Row(elem_classes="pf-row"):
         gr.HTML("<span>Examples:</span>")
-        for name, paths in examples:
-            chosen = tuple(str(path) for path in paths) if len(paths) > 1 else str(paths[0])
-            button = gr.Button(name, size="sm", min_width=90)
-            button.click(lambda chosen=chosen: chosen, None, boxes, api_visibility="private")
+        for example in examples:
+            paths = [str(path) for path in example.paths]
+            button = gr.Button(example.name, size="sm", min_width=90)
+            value = paths if len(paths) > 1 else paths[0]
+            button.click(lambda value=value: value, None, boxes, api_visibility="private")
+    return boxes
 
 
-def download(path: Path | None) -> Any:
-    """What the button of a file becomes: hidden where there is none."""
-    return require_gradio().update(visible=path is not None, value=None if path is None else str(path))
+def prototype_figure(prototypes: Prototypes, image: Tensor, input_size: tuple[int, int] | None = None) -> str:
+    """Return the HTML of an image whose pixels are colored by their prototypes, of the finest encoder stage."""
+    figure = png_data_uri(draw_assignment(prototypes, image, STRIDES[0], input_size=input_size))
+    return f'<p>Each color is one prototype and the pixels assigned to it.</p><img alt="prototypes" src="{figure}">'
 
 
-def connect_slider(slider: Any, result: Any, shown: Any, message: Any, view: Callable[[Path, int], Any]) -> None:
-    """Let a slider choose what is shown of a result. view: from its folder and a number, from 0 on, to that."""
+class ResultPanel:
+    """Shows the latest result of a tab: message, video, viewer, frame slider, download buttons and prototypes.
 
-    def slid(number: int, folder: Path | None) -> tuple[Any, Any]:
+    Args:
+        site: The page.
+        name: Name of the tab, the prefix of element ids.
+        downloads: Labels of the download buttons, by file suffix.
+        viewer: Component that shows `JobOutput.view`; by default HTML.
+        video_label: Label of the video.
+    """
+
+    def __init__(
+        self, site: Site, name: str, downloads: dict[str, str], viewer: Any = None, video_label: str = "Result"
+    ) -> None:
+        gr = require_gradio()
+        self._site, self._suffixes = site, tuple(downloads)
+        self._result = gr.State(None, time_to_live=KEEP_SECONDS, delete_callback=site.results.delete)
+        self.message = gr.HTML("", elem_id=f"{name}-message")
+        video = gr.Video(label=video_label, visible=False, elem_id=f"{name}-video", interactive=False, buttons=[])
+        self._progress_on = self.message if viewer is None else viewer
+        if viewer is None:
+            viewer = gr.HTML("", elem_id=f"{name}-viewer")
+        else:
+            viewer.render()
+        slider = gr.Slider(1, 2, value=1, step=1, label="Frame", visible=False, elem_id=f"{name}-slider", buttons=[])
+        with gr.Row(elem_classes="pf-row"):
+            buttons = [
+                gr.DownloadButton(label, visible=False, elem_id=f"{name}-download-{suffix[1:]}", size="md")
+                for suffix, label in downloads.items()
+            ]
+        with gr.Accordion("Prototypes", open=False, visible=False) as accordion:
+            prototypes = gr.HTML("", elem_id=f"{name}-prototypes", elem_classes="pf-prototypes")
+        self._outputs = [self._result, self.message, video, viewer, slider, accordion, prototypes, *buttons]
+        slider.change(
+            self._select_view,
+            [slider, self._result],
+            [viewer, self.message],
+            queue=False,
+            show_progress="hidden",
+            trigger_mode="always_last",
+            api_visibility="private",
+        )
+
+    def connect(
+        self,
+        button: Any,
+        name: str,
+        compute: Callable[..., JobOutput],
+        inputs: list[Any],
+        missing: str,
+        num_uploads: int = 1,
+    ) -> None:
+        """Run a computation when a button is pressed.
+
+        Args:
+            button: The button.
+            name: Name of the event.
+            compute: Function of a `Job` and the values of the inputs.
+            inputs: Input components.
+            missing: Error message without enough uploads.
+            num_uploads: Minimum number of uploads.
+        """
+        gr = require_gradio()
+
+        def run(progress: Any = gr.Progress(), *values: Any) -> tuple[Any, ...]:  # noqa: B008
+            *given, previous = values
+            if sum(isinstance(value, Path) for value in given) < num_uploads:
+                return self._failed(previous, missing)
+            return self._run(compute, given, previous, lambda fraction, text: progress(fraction, desc=text))
+
+        button.click(
+            run,
+            [*inputs, self._result],
+            self._outputs,
+            api_name=name,
+            api_visibility="private",
+            concurrency_id="compute",
+            concurrency_limit=self._site.limits.max_jobs,
+            show_progress_on=self._progress_on,
+        )
+
+    def _run(
+        self,
+        compute: Callable[..., JobOutput],
+        values: list[Any],
+        previous: Path | None,
+        on_progress: Callable[[float, str], object],
+    ) -> tuple[Any, ...]:
+        """Return the new values of all components; after an error, only a message."""
+        results = self._site.results
+        folder = results.begin()
+        try:
+            output = compute(Job(self._site.limits, folder, on_progress), *values)
+        except Exception as error:
+            results.delete(folder)
+            uploads = [value for value in values if isinstance(value, Path)]
+            return self._failed(previous, error_message(error, uploads))
+        results.finish(folder)
+        results.delete(previous)
+        update = require_gradio().update
+        last = max(2, output.num_views)
+        return (
+            folder,
+            message_html(output.summary, "note"),
+            _file_update(output.video),
+            output.view,
+            update(visible=output.num_views > 1, minimum=1, maximum=last, value=1),
+            update(visible=bool(output.prototypes)),
+            output.prototypes,
+            *(_file_update(output.downloads.get(suffix)) for suffix in self._suffixes),
+        )
+
+    def _failed(self, previous: Path | None, message: str) -> tuple[Any, ...]:
+        return previous, message_html(message), *(require_gradio().skip() for _ in self._outputs[2:])
+
+    def _select_view(self, number: int, folder: Path | None) -> tuple[Any, Any]:
+        """Return the view of a frame, counted from 1, and a message."""
         skip = require_gradio().skip
         if folder is None:
             return skip(), skip()
         if not folder.exists():
-            return skip(), notice(GONE)
+            return skip(), message_html(DELETED)
         try:
-            return view(folder, int(number) - 1), skip()
-        except FileNotFoundError:  # images have no other frame
+            return load_view(folder, int(number) - 1), skip()
+        except FileNotFoundError:  # images have a single view
             return skip(), skip()
 
-    slider.change(
-        slid,
-        [slider, result],
-        [shown, message],
-        queue=False,
-        show_progress="hidden",
-        trigger_mode="always_last",
-        api_visibility="private",
-    )
+
+def _file_update(path: Path | None) -> Any:
+    """Show a file in a component; hide the component without a file."""
+    return require_gradio().update(visible=path is not None, value=None if path is None else str(path))
 
 
-def _path_of(payload: Any) -> str | None:
-    """An upload as it is: gradio would decode it before any limit is checked, and change what it holds."""
-    return None if payload is None else payload.path
+def pixel_viewer(
+    kind: str, legend: Pixels, *, image_caption: str, caption: str, legend_caption: str, unpack: str, describe: str
+) -> Any:
+    """Create a viewer that shows an image, its result in colors, and the values of the pixel under the mouse.
 
+    Its value is the dict of `flow_viewer_data` or `depth_viewer_data`.
 
-HINT = "Press the mouse on the picture, drag a box around what to follow, and let go. Draw more for more targets."
-
-TEMPLATE = """
-<div class="picker">${image ? `
-  <div class="stage"><img draggable="false" alt="the first frame of the clip" src="${image}"
-    ><div class="boxes"></div></div>
-  <p class="line"><span class="status">${hint}</span>
-    <button type="button" class="undo" hidden>Take the last box away</button></p>` : `
-  <p class="empty">Choose a clip or an example: its first frame appears here, to draw boxes on.</p>`}
-</div>
-"""
-
-PICKER_STYLE = """
-.stage { position: relative; cursor: crosshair; touch-action: none; user-select: none; max-width: 760px;
-  overflow: hidden }
-.stage img { display: block; width: 100%; height: auto; max-height: none; border-radius: 4px; margin: 0;
-  pointer-events: none }
-.boxes { position: absolute; inset: 0; pointer-events: none }
-.boxes span { position: absolute; box-sizing: border-box; border: 2px solid;
-  box-shadow: 0 0 0 1px #000c, inset 0 0 0 1px #000c }
-.boxes b { position: absolute; left: -2px; top: -2px; font: 600 12px/1.4 system-ui, sans-serif; padding: 0 5px;
-  color: #000; background: #fffd }
-.line { margin: 8px 0 0; display: flex; gap: 12px; align-items: center; flex-wrap: wrap; min-height: 2em }
-.status { opacity: .8 }
-.undo { border: 1px solid var(--border-color-primary); border-radius: 6px; padding: 2px 10px }
-.empty { opacity: .75; border: 1px dashed var(--border-color-primary); border-radius: 6px;
-  padding: 2.2rem 1rem; text-align: center; margin: 0 }
-"""
-
-SCRIPT = """
-let start = null;
-const boxes = () => Array.isArray(props.value) ? props.value : [];
-const place = (event) => {
-  const box = element.querySelector('.stage').getBoundingClientRect();
-  const share = (value, length) => Math.min(1, Math.max(0, value / length));
-  return [share(event.clientX - box.left, box.width) * props.width,
-          share(event.clientY - box.top, box.height) * props.height];
-};
-const between = ([a, b], [c, d]) => {
-  const x = Math.floor(Math.min(a, c)), y = Math.floor(Math.min(b, d));
-  return [x, y, Math.ceil(Math.max(a, c)) - x, Math.ceil(Math.max(b, d)) - y];
-};
-const draw = (extra) => {
-  const layer = element.querySelector('.boxes');
-  if (!layer) return;
-  const all = extra ? [...boxes(), extra] : boxes();
-  layer.innerHTML = all.map(([x, y, w, h], index) => {
-    const color = props.colors[index % props.colors.length];
-    const share = (value, length) => `${100 * value / length}%`;
-    return `<span style="border-color:${color};left:${share(x, props.width)};top:${share(y, props.height)};` +
-      `width:${share(w, props.width)};height:${share(h, props.height)}"><b>${index + 1}</b></span>`;
-  }).join('');
-  element.querySelector('.undo').hidden = boxes().length === 0;
-  const last = all[all.length - 1];
-  element.querySelector('.status').textContent = last ?
-    `${all.length} ${all.length === 1 ? 'box' : 'boxes'}; the last is ${last.join(',')} (x, y, width, height in pixels)`
-    : props.hint;
-};
-element.addEventListener('pointerdown', (event) => {
-  if (event.button !== 0 || !event.target.closest('.stage')) return;
-  start = place(event);
-  event.preventDefault();
-});
-window.addEventListener('pointermove', (event) => {
-  if (start && element.querySelector('.stage')) draw(between(start, place(event)));
-});
-window.addEventListener('pointerup', (event) => {
-  if (!start || !element.querySelector('.stage')) return;
-  const box = between(start, place(event));
-  start = null;
-  if (box[2] >= 4 && box[3] >= 4) props.value = [...boxes(), box];
-  draw();
-});
-window.addEventListener('pointercancel', () => { start = null; draw(); });
-element.addEventListener('click', (event) => {
-  if (event.target.closest('.undo')) { props.value = boxes().slice(0, -1); draw(); }
-});
-watch('value', () => draw());
-watch('image', () => { start = null; draw(); });
-draw();
-"""
-
-
-def box_picker(most: int) -> Any:
-    """The component, whose value is a list of boxes [x, y, w, h] in pixels of the clip. most: boxes there may be.
-
-    Its other properties, `image` (an address), `width` and `height`, are those of the frame.
+    Args:
+        kind: Key of the result image in the value; also its CSS class.
+        legend: Color legend, uint8 H x W x 3 or 4.
+        image_caption: Caption of the input image.
+        caption: Caption of the result image.
+        legend_caption: Text below the legend, a JavaScript template of `value`.
+        unpack: JavaScript function from the value to an object of typed arrays.
+        describe: JavaScript function from the value, these arrays and the index of a cell to a text.
     """
     return require_gradio().HTML(
-        value=[],
-        html_template=TEMPLATE,
-        css_template=PICKER_STYLE,
-        js_on_load=SCRIPT,
-        elem_id="track-picker",
-        image="",
-        width=1,
-        height=1,
-        hint=HINT,
-        colors=["#{:02x}{:02x}{:02x}".format(*target_color(index)) for index in range(most)],
+        value=None,
+        html_template=read_asset("pixel_viewer.html").replace("LEGEND_CAPTION", legend_caption),
+        css_template=read_asset("pixel_viewer.css"),
+        js_on_load=read_asset("pixel_viewer.js").replace("UNPACK", unpack).replace("DESCRIBE", describe),
+        elem_id=f"{kind}-viewer",
+        kind=kind,
+        legend=png_data_uri(legend),
+        image_caption=image_caption,
+        caption=caption,
+        hint="Move the mouse over an image to read the values of a pixel.",
+        render=False,
     )

@@ -1,13 +1,14 @@
-"""The program that decodes one upload of the page in a process of its own, within limits of memory and time.
+"""Program that decodes one upload in a process with limits on memory and time; see `decoding`, which starts it.
 
-`decoding` starts it. It writes pixels to its standard output, which is a file, and behind them a report: JSON, and the
-length of the JSON in 8 bytes. What is wrong with the upload is a sentence in the report. It imports no torch.
+It writes pixels to standard output, which is a file, followed by a JSON report and the length of the report in 8 bytes.
+Errors are part of the report. The program does not import torch.
 """
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -25,70 +26,69 @@ from protoformer.web.limits import Limits
 
 try:
     import resource
-except ImportError:  # not a POSIX system: only the deadline of the parent holds
+except ImportError:  # not POSIX: only the deadline of the parent process applies
     resource = None  # type: ignore[assignment]
 
-REPORT_BYTES = 2**24
-"""Bytes that a report may have."""
+MAX_REPORT_BYTES = 2**24
 SHARED_BYTES = 2**32
-"""Bytes of address space beside data: code, and what is mapped but not written."""
-CPUS = 4
-"""CPUs that a decoder may use: its memory grows with its threads."""
+"""Address space besides data: code, and memory that is mapped but not written."""
+MAX_CPUS = 4
+"""CPUs that the decoder may use; its memory grows with the number of threads."""
 END = b"end\n"
-"""What comes in place of the next frame when a clip is complete."""
+"""Marks the end of a clip in place of the next frame."""
 
 
 def main() -> None:
-    """Do what the JSON in the first argument says."""
+    """Process the request, JSON in the first argument."""
     request = json.loads(sys.argv[1])
-    spool = _take_stdout()
+    output = _redirect_stdout()
     limits, path = Limits(**request["limits"]), Path(request["path"])
     try:
-        _confine(request["memory"], request["file_bytes"], request["seconds"])
-        report = _WORK[request["work"]](limits, path, request, spool)
+        _set_limits(request["memory"], request["file_bytes"], request["seconds"])
+        report = _ACTIONS[request["action"]](limits, path, request, output)
     except PixelLimitError as error:
-        report = {"error": _pixel_sentence(error, limits, path)}
+        report = {"error": _pixel_limit_message(error, limits, path)}
     except InputError as error:
         report = {"error": str(error)}
     except MemoryError:
         report = {"error": f"{path} takes more memory to decode than this page allows; make it smaller."}
     except OSError as error:
         report = {"error": f"{path} could not be decoded ({error.strerror}); try again later."}
-    text = json.dumps(report).encode()
-    spool.write(text + len(text).to_bytes(8, "big"))
-    spool.flush()
+    text = json.dumps(report, default=str).encode()  # fractions and paths become strings
+    output.write(text + len(text).to_bytes(8, "big"))
+    output.flush()
 
 
-def _take_stdout() -> BinaryIO:
-    """Standard output for pixels alone: whatever a library prints goes nowhere."""
-    kept = os.dup(1)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-    return os.fdopen(kept, "wb")
+def _redirect_stdout() -> BinaryIO:
+    """Return standard output for pixels, and discard what libraries print."""
+    output = os.dup(1)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.close(devnull)
+    return os.fdopen(output, "wb")
 
 
-def _confine(memory: int, file_bytes: int, seconds: float) -> None:
-    """Set the limits of this process, which nothing in it can raise again."""
+def _set_limits(memory: int, file_bytes: int, seconds: float) -> None:
+    """Set resource limits that this process cannot raise again."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CPUS])
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:MAX_CPUS])
     if resource is None:
         return
-    wanted = {
+    limits = {
         resource.RLIMIT_DATA: memory,
         resource.RLIMIT_AS: memory + SHARED_BYTES,
         resource.RLIMIT_FSIZE: file_bytes,
-        resource.RLIMIT_CPU: CPUS * ceil(seconds) + 1,
+        resource.RLIMIT_CPU: MAX_CPUS * ceil(seconds) + 1,
         resource.RLIMIT_CORE: 0,
     }
-    for kind, value in wanted.items():
+    for kind, value in limits.items():
         _, hard = resource.getrlimit(kind)
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (most, most))
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
-def _pixel_sentence(error: PixelLimitError, limits: Limits, path: Path) -> str:
-    """The page's own words for too many pixels, where the size is known."""
+def _pixel_limit_message(error: PixelLimitError, limits: Limits, path: Path) -> str:
+    """Return the page's own message for too many pixels if the size is known."""
     if error.size is not None:
         try:
             limits.check_pixels(path, *error.size)
@@ -97,70 +97,55 @@ def _pixel_sentence(error: PixelLimitError, limits: Limits, path: Path) -> str:
     return str(error)
 
 
-def _decode_image(limits: Limits, path: Path, _: dict[str, Any], spool: BinaryIO) -> dict[str, Any]:
-    """Write the float32 samples of an image."""
+def _decode_image(limits: Limits, path: Path, _: dict[str, Any], output: BinaryIO) -> dict[str, Any]:
+    """Write the float32 pixels of an image."""
     limits.check_image(path)
-    image = load_image(path, limits.pixels)
-    spool.write(image.pixels.data)
+    image = load_image(path, limits.max_pixels)
+    output.write(image.pixels.data)
     return {"shape": image.pixels.shape, "focal_in_35mm": image.focal_in_35mm}
 
 
-def _decode_clip(limits: Limits, path: Path, request: dict[str, Any], spool: BinaryIO) -> dict[str, Any]:
-    """Write the uint8 frames of a clip, or the first one alone."""
-    video = _opened(limits, path)
-    numbers: list[int] = []
-    times: list[str] = []
+def _decode_clip(limits: Limits, path: Path, request: dict[str, Any], output: BinaryIO) -> dict[str, Any]:
+    """Write the uint8 frames of a clip, or only the first one."""
+    video = _open_clip(limits, path)
+    timestamps: list[tuple[int, Fraction]] = []
     for frame in video.frames():
-        limits.check_frames(len(numbers) + 1, path)
-        spool.write(frame.image.data)
-        numbers.append(frame.number)
-        times.append(str(frame.time))
+        limits.check_frames(len(timestamps) + 1, path)
+        output.write(frame.image.data)
+        timestamps.append((frame.number, frame.time))
         if request["first_only"]:
             break
-    info = video.info
-    return {
-        "size": info.size,
-        "fps": str(info.fps),
-        "time_base": str(info.time_base),
-        "start": str(info.start),
-        "num_frames": info.num_frames,
-        "duration": None if info.duration is None else str(info.duration),
-        "has_audio": info.has_audio,
-        "codec": info.codec,
-        "numbers": numbers,
-        "times": times,
-        "skipped": video.skipped,
-        "truncated": video.truncated,
-    }
+    state = {"timestamps": timestamps, "skipped": video.skipped, "truncated": video.truncated}
+    return asdict(video.info) | state
 
 
 def _write_clip(limits: Limits, path: Path, request: dict[str, Any], _: BinaryIO) -> dict[str, Any]:
-    """Write frames from standard input as a video with the sound of the upload."""
-    video = _opened(limits, path)
+    """Encode frames from standard input as a video with the audio of the upload."""
+    video = _open_clip(limits, path)
     with VideoWriter(request["output"], video, Fraction(request["fps"])) as writer:
-        for image, time in _received(sys.stdin.buffer):
+        for image, time in _receive_frames(sys.stdin.buffer):
             writer.write(image, time)
     return {"frames": writer.frames}
 
 
-def _opened(limits: Limits, path: Path) -> Video:
+def _open_clip(limits: Limits, path: Path) -> Video:
     limits.check_clip_file(path)
-    video = open_video(path, max_pixels=limits.pixels)
+    video = open_video(path, max_pixels=limits.max_pixels)
     limits.check_clip(video, path)
     return video
 
 
-def _received(stream: BinaryIO) -> Iterator[tuple["np.ndarray[Any, np.dtype[np.uint8]]", Fraction]]:
-    """Frames, each behind a line of its time, height and width, until `END`."""
+def _receive_frames(stream: BinaryIO) -> Iterator[tuple["np.ndarray[Any, np.dtype[np.uint8]]", Fraction]]:
+    """Yield frames, each preceded by a line with its time, height and width, until `END`."""
     while (line := stream.readline()) != END:
         time, height, width = line.decode().split()
         image = np.empty((int(height), int(width), 3), np.uint8)
         if stream.readinto(image.data.cast("B")) != image.nbytes:  # type: ignore[attr-defined]
-            raise InputError("the frames of a clip ended too early; try again.")
+            raise InputError("the frames of the clip are incomplete; try again.")
         yield image, Fraction(time)
 
 
-_WORK: dict[str, Callable[[Limits, Path, dict[str, Any], BinaryIO], dict[str, Any]]] = {
+_ACTIONS: dict[str, Callable[[Limits, Path, dict[str, Any], BinaryIO], dict[str, Any]]] = {
     "image": _decode_image,
     "clip": _decode_clip,
     "write": _write_clip,

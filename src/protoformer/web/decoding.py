@@ -1,8 +1,8 @@
-"""Uploads decoded in a process of their own, which is stopped at its limits of memory and time.
+"""Decoding of uploads in a separate process with limits on memory and time.
 
-An upload may be made to crash a decoder, or to make it work or allocate without end. So the server itself never decodes
-one: `decode_child` does, hands over pixels in a file without a name, and is killed at the deadline. A crash, too much
-memory or too much time is one sentence for the client.
+An upload may be crafted to crash a decoder, or to make it compute or allocate without end. Therefore the server never
+decodes an upload itself: `decode_child` does, passes the pixels on in an anonymous file, and is killed at the deadline.
+A crash, excessive memory and excessive time each give the client one error message.
 """
 
 import json
@@ -19,7 +19,7 @@ from fractions import Fraction
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self, cast
+from typing import IO, Any, Self, cast
 
 import numpy as np
 
@@ -27,118 +27,84 @@ from protoformer.errors import InputError
 from protoformer.io.image import DecodedImage
 from protoformer.video.types import ImageArray, Video, VideoFrame, VideoInfo
 from protoformer.video.writer import VideoWriter
-from protoformer.web.decode_child import END, REPORT_BYTES
+from protoformer.web.decode_child import END, MAX_REPORT_BYTES
 from protoformer.web.limits import Deadline, Limits
 
-DECODING_BYTES, DECODING_BYTES_A_PIXEL = 3 * 2**28, 256
-"""Memory of a process that decodes: what all need, and what each pixel of the limit adds."""
-WRITING_BYTES, WRITING_BYTES_A_PIXEL = 2**31, 1024
-"""The same of one that writes a clip: an encoder holds some dozen frames."""
-STEP = 0.05
-"""Seconds between two looks at the deadline."""
-_CHUNK = 2**16
+DECODING_BYTES, DECODING_BYTES_PER_PIXEL = 3 * 2**28, 256
+"""Memory of a decoding process: a fixed part, and a part for each pixel of `Limits.max_pixels`."""
+WRITING_BYTES, WRITING_BYTES_PER_PIXEL = 2**31, 1024
+"""Memory of a process that writes a clip; an encoder buffers dozens of frames."""
+POLL_SECONDS = 0.05
+"""Interval between two checks of the deadline."""
+_CHUNK_BYTES = 2**16
+
+Report = dict[str, Any]
+"""JSON report of the child process; its numbers are checked where they are used."""
 
 
 class DecodedClip(Video):
-    """A clip whose frames lie decoded in a file without a name, which goes when this is closed.
+    """A clip whose decoded frames are in an anonymous file.
+
+    Args:
+        info: Properties of the upload.
+        timestamps: Number and time, in seconds, of each frame.
+        spool: The file: uint8 HxWx3 frames one after another.
+        report: Report of the decoding process.
 
     Attributes:
-        has_audio: Whether the upload has sound. `info.has_audio` is False: nothing may open the upload to read it here.
+        has_audio: Whether the upload has audio. `info.has_audio` is False, so that nothing opens the upload to read it
+            in this process.
     """
 
-    def __init__(self, info: VideoInfo, places: list[tuple[int, Fraction]], spool: BinaryIO, report: "_Report") -> None:
-        """Take over the file.
-
-        Args:
-            info: Of the upload.
-            places: Number and time of each frame.
-            spool: The file, uint8 HxWx3 frames one after another.
-            report: Of the process that wrote it.
-        """
+    def __init__(
+        self, info: VideoInfo, timestamps: list[tuple[int, Fraction]], spool: IO[bytes], report: Report
+    ) -> None:
         super().__init__(replace(info, has_audio=False))
         self.has_audio = info.has_audio
-        self._places, self._spool, self._report = places, spool, report
+        self._timestamps, self._spool, self._report = timestamps, spool, report
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many frames there are."""
-        return len(self._places)
+        """Return the number of frames."""
+        return len(self._timestamps)
 
     def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
-        self.skipped, self.truncated = self._report.skipped, self._report.truncated
-        inside = [index for index, (_, time) in enumerate(self._places) if start <= float(time) < end]
+        self.skipped, self.truncated = int(self._report["skipped"]), bool(self._report["truncated"])
+        inside = [index for index, (_, time) in enumerate(self._timestamps) if start <= float(time) < end]
         for index in inside[::frame_step]:
-            yield VideoFrame(self._image(index), *self._places[index])
+            yield VideoFrame(self._image(index), *self._timestamps[index])
 
     def _image(self, index: int) -> ImageArray:
         image = np.empty((*self.info.size, 3), np.uint8)
         with self._lock:
             self._spool.seek(index * image.nbytes)
-            _fill(self._spool, image)
+            _read_array(self._spool, image)
         return image
-
-
-class _Report:
-    """What a child says of its work; the numbers are checked where they are used."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.values = values
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-    @property
-    def skipped(self) -> int:
-        return int(self.values["skipped"])
-
-    @property
-    def truncated(self) -> bool:
-        return bool(self.values["truncated"])
-
-    def fraction(self, name: str) -> Fraction:
-        return Fraction(str(self.values[name]))
-
-
-class ClipWriter(Protocol):
-    """What writes a clip: `VideoWriter`, or `SoundWriter` where there is sound to be kept."""
-
-    frames: int
-
-    def __enter__(self) -> Self:
-        """Begin."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish the file, or leave nothing of it behind an error."""
-
-    def write(self, image: ImageArray, time: float | Fraction | None = None) -> None:
-        """Add a frame."""
 
 
 def decode_image(limits: Limits, path: Path, deadline: Deadline) -> DecodedImage:
     """Decode an uploaded image.
 
     Args:
-        limits: Of its bytes and pixels.
+        limits: Limits on its size.
         path: The upload.
-        deadline: When to give up.
+        deadline: Time at which the decoder is killed.
 
     Returns:
         The image as `load_image` reads it.
 
     Raises:
-        InputError: It is no image, is over a limit, or makes its decoder crash.
+        InputError: If it is not an image, exceeds a limit, or crashes the decoder.
     """
     limits.check_file(path)
-    with _spool() as spool:
+    with tempfile.TemporaryFile() as spool:
         report = _run(_request("image", limits, path, deadline, 12), spool, path, deadline)
         height, width, channels = (int(side) for side in report["shape"])
-        if channels != 3 or not 0 < height * width <= limits.pixels:
-            raise _crashed(path)
+        if channels != 3 or not 0 < height * width <= limits.max_pixels:
+            raise _crash_error(path)
         pixels = np.empty((height, width, channels), np.float32)
         spool.seek(0)
-        _fill(spool, pixels)
+        _read_array(spool, pixels)
     focal = report["focal_in_35mm"]
     return DecodedImage(str(path), pixels, None if focal is None else float(focal))
 
@@ -151,63 +117,69 @@ def decode_first_frame(limits: Limits, path: Path, deadline: Deadline) -> ImageA
 
 @contextmanager
 def decode_clip(limits: Limits, path: Path, deadline: Deadline, first_only: bool = False) -> Iterator[DecodedClip]:
-    """Decode an uploaded clip; its frames can be read within the `with`.
+    """Decode an uploaded clip, whose frames can be read inside the `with` block.
 
     Args:
-        limits: Of its bytes, frames and pixels. The frames need up to 3 bytes a pixel of the temporary folder's disk.
+        limits: Limits on its size. The frames need up to 3 bytes per pixel on the disk of the temporary folder.
         path: The upload.
-        deadline: When to give up.
-        first_only: Decode the first frame alone.
+        deadline: Time at which the decoder is killed.
+        first_only: Whether to decode only the first frame.
 
     Yields:
-        A video with the frames and times that `open_video` gives.
+        A video with the same frames and times as from `open_video`.
 
     Raises:
-        InputError: It is no clip, is over a limit, or makes its decoder crash.
+        InputError: If it is not a clip, exceeds a limit, or crashes the decoder.
     """
     limits.check_clip_file(path)
-    with _spool() as spool:
-        request = _request("clip", limits, path, deadline, 3 * (1 if first_only else limits.frames))
+    with tempfile.TemporaryFile() as spool:
+        request = _request("clip", limits, path, deadline, 3 * (1 if first_only else limits.max_frames))
         report = _run(request | {"first_only": first_only}, spool, path, deadline)
-        yield _clip(limits, path, spool, report)
+        yield _make_clip(limits, path, spool, report)
 
 
-def clip_writer(output: Path, clip: DecodedClip, limits: Limits, deadline: Deadline) -> ClipWriter:
-    """A writer of a clip made from another: at its times and its rate, and with its sound.
+def clip_writer(output: Path, clip: DecodedClip, limits: Limits, deadline: Deadline) -> "VideoWriter | AudioClipWriter":
+    """Return a writer for a video with the frame times, frame rate and audio of a clip.
 
     Args:
-        output: The video to write.
-        clip: What it is made from.
-        limits: Those within which `clip` was decoded.
-        deadline: When to give up.
+        output: Video to write.
+        clip: The decoded clip.
+        limits: Limits within which the clip was decoded.
+        deadline: Time at which the encoder is killed.
     """
     if not clip.has_audio:
         return VideoWriter(output, clip, clip.info.fps)
-    return SoundWriter(output, clip, limits, deadline)
+    return AudioClipWriter(output, clip, limits, deadline)
 
 
-class SoundWriter:
-    """Writes a clip with the sound of an upload, in a process of its own, because the sound must be decoded too."""
+class AudioClipWriter:
+    """Writes a clip with the audio of an upload in a separate process, because the audio must be decoded, too.
+
+    Arguments as in `clip_writer`.
+
+    Attributes:
+        frames: Number of frames written so far.
+    """
 
     def __init__(self, output: Path, clip: DecodedClip, limits: Limits, deadline: Deadline) -> None:
-        """Arguments as in `clip_writer`."""
         self.frames = 0
         self._path, self._limits, self._deadline = clip.info.paths[0], limits, deadline
-        self._more = {"output": str(output), "fps": str(clip.info.fps)}
+        self._options = {"output": str(output), "fps": str(clip.info.fps)}
 
     def __enter__(self) -> Self:
-        request = _request("write", self._limits, self._path, self._deadline, 0) | self._more
-        request["memory"] = WRITING_BYTES + WRITING_BYTES_A_PIXEL * self._limits.pixels
-        # No encoder makes frames larger than they are, and two of them may lie side by side.
-        request["file_bytes"] += 6 * self._limits.frames * self._limits.pixels + int(1e6 * self._limits.megabytes)
+        limits = self._limits
+        request = _request("write", limits, self._path, self._deadline, 0) | self._options
+        request["memory"] = WRITING_BYTES + WRITING_BYTES_PER_PIXEL * limits.max_pixels
+        # Encoded frames are not larger than raw ones, and two of them may be side by side.
+        request["file_bytes"] += 6 * limits.max_frames * limits.max_pixels + limits.file_bytes
         self._spool = tempfile.TemporaryFile()
         self._child = _start(request, self._spool, subprocess.PIPE)
         return self
 
     def write(self, image: ImageArray, time: float | Fraction | None = None) -> None:
-        """Add a frame, uint8 HxWx3, shown at `time` seconds."""
+        """Add a frame, uint8 HxWx3, displayed at a time in seconds."""
         if time is None:
-            raise ValueError("a frame of a clip with sound needs its time")
+            raise ValueError("a frame of a clip with audio needs its time")
         height, width = image.shape[:2]
         self._send(f"{Fraction(time)} {height} {width}\n".encode())
         self._send(np.ascontiguousarray(image).data.cast("B"))
@@ -222,57 +194,50 @@ class SoundWriter:
                     self._send(END)
                     _finish(self._child, self._spool, self._path, self._deadline)
             finally:
-                _stop(self._child)
+                _kill(self._child)
 
     def _send(self, data: bytes | memoryview) -> None:
-        """Hand bytes over, watching the deadline while the child does not take them."""
-        pipe = cast(BinaryIO, self._child.stdin)
+        """Send bytes to the child, checking the deadline while it does not accept them."""
+        pipe = cast(IO[bytes], self._child.stdin)
         os.set_blocking(pipe.fileno(), False)
-        left = memoryview(data)
+        remaining = memoryview(data)
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_WRITE)
-            while left:
+            while remaining:
                 self._deadline.check()
-                if selector.select(STEP):
+                if selector.select(POLL_SECONDS):
                     try:
-                        left = left[os.write(pipe.fileno(), left[:_CHUNK]) :]
-                    except BrokenPipeError:  # it has ended, and says why
+                        remaining = remaining[os.write(pipe.fileno(), remaining[:_CHUNK_BYTES]) :]
+                    except BrokenPipeError:  # the child has ended; its report contains the reason
                         _finish(self._child, self._spool, self._path, self._deadline)
-                        raise _crashed(self._path) from None
+                        raise _crash_error(self._path) from None
 
 
-def _request(work: str, limits: Limits, path: Path, deadline: Deadline, bytes_a_pixel: int) -> dict[str, Any]:
+def _request(action: str, limits: Limits, path: Path, deadline: Deadline, bytes_per_pixel: int) -> dict[str, Any]:
     return {
-        "work": work,
+        "action": action,
         "path": str(path),
         "limits": asdict(limits),
         "seconds": deadline.remaining,
-        "memory": DECODING_BYTES + DECODING_BYTES_A_PIXEL * limits.pixels,
-        "file_bytes": bytes_a_pixel * limits.pixels + REPORT_BYTES,
+        "memory": DECODING_BYTES + DECODING_BYTES_PER_PIXEL * limits.max_pixels,
+        "file_bytes": bytes_per_pixel * limits.max_pixels + MAX_REPORT_BYTES,
     }
 
 
-@contextmanager
-def _spool() -> Iterator[BinaryIO]:
-    """A file that has no name, so that nothing of it stays whatever happens."""
-    with tempfile.TemporaryFile() as file:
-        yield cast(BinaryIO, file)
-
-
-def _run(request: dict[str, Any], spool: BinaryIO, path: Path, deadline: Deadline) -> _Report:
+def _run(request: dict[str, Any], spool: IO[bytes], path: Path, deadline: Deadline) -> Report:
     """Run a child to its end."""
     deadline.check()
     with suppress(OSError):
-        os.utime(path)  # in use: whoever deletes old uploads leaves it alone
+        os.utime(path)  # in use, so that the sweeper does not delete it
     child = _start(request, spool, subprocess.DEVNULL)
     try:
         return _finish(child, spool, path, deadline)
     finally:
-        _stop(child)
+        _kill(child)
 
 
-def _start(request: dict[str, Any], spool: BinaryIO, stdin: int) -> "subprocess.Popen[bytes]":
-    # It imports modules from where this process did, and numpy needs one thread only.
+def _start(request: dict[str, Any], spool: IO[bytes], stdin: int) -> "subprocess.Popen[bytes]":
+    # The child imports modules from the same paths as this process, and numpy needs only one thread.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     environment = {name: value for name, value in os.environ.items() if name != "PROTOFORMER_AUTH"}
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
@@ -282,29 +247,29 @@ def _start(request: dict[str, Any], spool: BinaryIO, stdin: int) -> "subprocess.
         stdout=spool,
         stderr=subprocess.DEVNULL,
         env={**environment, **threads, "PYTHONPATH": paths},
-        start_new_session=True,  # Ctrl-C is for the server, which then stops this
+        start_new_session=True,  # Ctrl-C goes to the server only, which then stops the child
     )
 
 
-def _finish(child: "subprocess.Popen[bytes]", spool: BinaryIO, path: Path, deadline: Deadline) -> _Report:
-    """Wait for a child and read its report; `InputError` where it says so, crashes or takes too long."""
+def _finish(child: "subprocess.Popen[bytes]", spool: IO[bytes], path: Path, deadline: Deadline) -> Report:
+    """Wait for a child and return its report; raise `InputError` if it reports an error, crashes or takes too long."""
     while True:
         try:
-            code = child.wait(STEP)
+            code = child.wait(POLL_SECONDS)
             break
         except subprocess.TimeoutExpired:
             deadline.check()
     report = _read_report(spool) if code == 0 else None
     if report is None:
         deadline.check()
-        raise _crashed(path)
+        raise _crash_error(path)
     if "error" in report:
         raise InputError(str(report["error"]))
-    return _Report(report)
+    return report
 
 
-def _stop(child: "subprocess.Popen[bytes]") -> None:
-    """End a child at once, if it has not ended, and what connects it."""
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    """Kill a child that is still running, and close its pipe."""
     if child.poll() is None:
         child.kill()
     child.wait()
@@ -313,14 +278,14 @@ def _stop(child: "subprocess.Popen[bytes]") -> None:
             child.stdin.close()
 
 
-def _read_report(spool: BinaryIO) -> dict[str, Any] | None:
-    """The JSON at the end of a file; None where there is none."""
+def _read_report(spool: IO[bytes]) -> Report | None:
+    """Read the JSON at the end of a file, if there is one."""
     length = spool.seek(0, os.SEEK_END)
     if length < 8:
         return None
     spool.seek(length - 8)
     count = int.from_bytes(spool.read(8), "big")
-    if count > min(REPORT_BYTES, length - 8):
+    if count > min(MAX_REPORT_BYTES, length - 8):
         return None
     spool.seek(length - 8 - count)
     try:
@@ -330,38 +295,36 @@ def _read_report(spool: BinaryIO) -> dict[str, Any] | None:
     return report if isinstance(report, dict) else None
 
 
-def _clip(limits: Limits, path: Path, spool: BinaryIO, report: _Report) -> DecodedClip:
+def _make_clip(limits: Limits, path: Path, spool: IO[bytes], report: Report) -> DecodedClip:
     height, width = (int(side) for side in report["size"])
-    places = [
-        (int(number), Fraction(str(time))) for number, time in zip(report["numbers"], report["times"], strict=True)
-    ]
-    bytes_needed = prod((len(places), height, width, 3))
-    if not 0 < height * width <= limits.pixels or len(places) > limits.frames or not places:
-        raise _crashed(path)
-    if spool.seek(0, os.SEEK_END) < bytes_needed:
-        raise _crashed(path)
+    timestamps = [(int(number), Fraction(str(time))) for number, time in report["timestamps"]]
+    num_bytes = prod((len(timestamps), height, width, 3))
+    if not 0 < height * width <= limits.max_pixels or not 0 < len(timestamps) <= limits.max_frames:
+        raise _crash_error(path)
+    if spool.seek(0, os.SEEK_END) < num_bytes:
+        raise _crash_error(path)
     info = VideoInfo(
         paths=(path,),
         size=(height, width),
-        fps=report.fraction("fps"),
-        time_base=report.fraction("time_base"),
-        start=report.fraction("start"),
+        fps=Fraction(str(report["fps"])),
+        time_base=Fraction(str(report["time_base"])),
+        start=Fraction(str(report["start"])),
         num_frames=report["num_frames"],
-        duration=None if report["duration"] is None else report.fraction("duration"),
+        duration=None if report["duration"] is None else Fraction(str(report["duration"])),
         has_audio=bool(report["has_audio"]),
         codec=str(report["codec"]),
     )
-    return DecodedClip(info, places, spool, report)
+    return DecodedClip(info, timestamps, spool, report)
 
 
-def _fill(file: BinaryIO, array: "np.ndarray[Any, Any]") -> None:
-    """Read an array from where a file stands."""
+def _read_array(file: IO[bytes], array: "np.ndarray[Any, Any]") -> None:
+    """Fill an array from the current position of a file."""
     view = array.reshape(-1).view(np.uint8).data
     if file.readinto(view) != array.nbytes:  # type: ignore[attr-defined]
         raise InputError("the decoded pixels of an upload are gone; try again.")
 
 
-def _crashed(path: Path) -> InputError:
+def _crash_error(path: Path) -> InputError:
     return InputError(
         f"{path} could not be decoded: its decoder crashed or ran out of memory; save or convert it again, or make it "
         "smaller."

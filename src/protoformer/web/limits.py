@@ -1,11 +1,11 @@
-"""Limits on uploads and computations of the web page."""
+"""Limits of the web page: upload sizes, upload quota per client, image and clip sizes, computation time."""
 
 import asyncio
 import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,119 +16,122 @@ from protoformer.io.files import check_input
 from protoformer.io.image import image_size
 from protoformer.video.types import Video
 from protoformer.web.access import client_network
-from protoformer.web.results import abandonment, folder_bytes
+from protoformer.web.results import cancellation_check, folder_bytes
 
-_HEADS = (
+_VIDEO_SIGNATURES = (
     *((4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, mov
     *((0, b"\x1aE\xdf\xa3"), (0, b"RIFF"), (0, b"GIF8"), (0, b"FLV"), (0, b"OggS")),  # mkv and webm, avi, gif, flv, ogv
     *((0, b"\x00\x00\x01\xba"), (0, b"\x00\x00\x01\xb3"), (0, b"G"), (4, b"G")),  # mpg, ts, m2ts
     (0, b"\x30\x26\xb2\x75"),  # wmv
 )
-"""What a video begins with, and where. A playlist, which could name other files of this machine, begins with text."""
-
-ProgressCallback = Callable[[float, str], None]
-"""Called with the share that is done, 0 to 1, and what is being done."""
+"""Offset and first bytes of the accepted video formats. Playlists, which could name other files, begin with text."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one upload or computation: megabytes of a file, pixels of an image, frames of a clip, seconds of computing.
+    """Limits on one upload or computation.
 
-    jobs: computations at a time; the others wait in a queue.
+    Attributes:
+        max_megabytes: Size of a file.
+        max_pixels: Pixels of an image or frame.
+        max_frames: Frames of a clip.
+        max_seconds: Duration of a computation.
+        max_jobs: Simultaneous computations; others wait in a queue.
     """
 
-    megabytes: float
-    pixels: int
-    frames: int
-    seconds: float
-    jobs: int
+    max_megabytes: float
+    max_pixels: int
+    max_frames: int
+    max_seconds: float
+    max_jobs: int
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of one file."""
-        return int(1e6 * self.megabytes)
+        """Maximum size of a file, bytes."""
+        return int(1e6 * self.max_megabytes)
 
     @property
     def client_bytes(self) -> int:
-        """Bytes that one client may upload in the time that uploads are kept."""
+        """Maximum total size of the uploads of one client within `KEEP_SECONDS`, bytes."""
         return 10 * self.file_bytes
 
     @property
     def client_files(self) -> int:
-        """Uploads that one client may make in the time that they are kept."""
+        """Maximum number of uploads of one client within `KEEP_SECONDS`."""
         return 200
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all uploads and results of the page together."""
+        """Maximum total size of all uploads and results, bytes."""
         return 2 * 10**9 + 20 * self.file_bytes
 
     def check_file(self, path: Path) -> None:
-        """Refuse a file that is too long."""
+        """Refuse a file that is too large."""
         size = check_input(path).stat().st_size / 1e6
-        if size > self.megabytes:
-            raise InputError(f"{path} has {size:.1f} MB and the limit is {self.megabytes:g} MB; make it smaller.")
+        if size > self.max_megabytes:
+            raise InputError(f"{path} has {size:.1f} MB and the limit is {self.max_megabytes:g} MB; make it smaller.")
 
     def check_image(self, path: Path) -> None:
-        """Refuse an image that is too large, before any of its pixels is decoded."""
+        """Refuse an image that is too large, before any pixel is decoded."""
         self.check_file(path)
         self.check_pixels(path, *image_size(path))
 
     def check_clip_file(self, path: Path) -> None:
-        """Refuse a file that is too long, or that is no video in itself."""
+        """Refuse a file that is too large or has no accepted video format."""
         self.check_file(path)
         with path.open("rb") as file:
             head = file.read(8)
-        if not any(head[place : place + len(mark)] == mark for place, mark in _HEADS):
+        if not any(head.startswith(mark, offset) for offset, mark in _VIDEO_SIGNATURES):
             raise InputError(f"{path} is not a video of a known kind; give an mp4, mov, mkv, webm, avi or gif file.")
 
     def check_clip(self, video: Video, path: Path) -> None:
-        """Refuse a clip whose frames are too large, or too many by what its head says."""
+        """Refuse a clip whose header declares too large or too many frames."""
         self.check_pixels(path, *video.info.size)
         if video.info.num_frames is not None:
             self.check_frames(video.info.num_frames, path)
 
     def check_frames(self, count: int, path: Path) -> None:
-        """Refuse a clip of too many frames."""
-        if count > self.frames:
-            raise InputError(f"{path} has more than {self.frames} frames, the limit of this page; cut it shorter.")
+        """Refuse a clip with too many frames."""
+        if count > self.max_frames:
+            raise InputError(f"{path} has more than {self.max_frames} frames, the limit of this page; cut it shorter.")
 
     def check_pixels(self, path: Path, height: int, width: int) -> None:
-        """Refuse an image, or frames, of too many pixels."""
-        if height * width > self.pixels:
+        """Refuse an image or a frame with too many pixels."""
+        if height * width > self.max_pixels:
             raise InputError(
-                f"{path} is {width}x{height}, {height * width} pixels, and the limit is {self.pixels}; scale it down."
+                f"{path} is {width}x{height}, {height * width} pixels, and the limit is {self.max_pixels}; "
+                "scale it down."
             )
 
     def describe(self) -> str:
-        """All of them in a sentence."""
+        """Return all limits in one sentence."""
         return (
-            f"A file may have {self.megabytes:g} MB, an image {self.pixels / 1e6:.2g} million pixels, a clip "
-            f"{self.frames} frames, and a computation may take {self.seconds:g} seconds."
+            f"Limits: {self.max_megabytes:g} MB per file, {self.max_pixels / 1e6:.2g} million pixels per image or "
+            f"frame, {self.max_frames} frames per clip, {self.max_seconds:g} seconds per computation."
         )
 
 
 class Deadline:
-    """The end of a computation, counted from now; `check` it between two steps, as often as there are any."""
+    """End of a computation that starts now. `check` must be called between its steps."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
-        self._is_abandoned = abandonment()
+        self._is_canceled = cancellation_check()
 
     @property
     def remaining(self) -> float:
-        """Seconds until the end, 0 or more."""
+        """Seconds until the deadline, 0 or more."""
         return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
-        """Stop what takes too long, and what was cancelled or lost its client.
+        """Stop a computation that takes too long, was canceled, or whose client disconnected.
 
         Raises:
-            InputError: The time is over, or nobody waits for the result any more.
+            InputError: If the computation must stop.
         """
-        if self._is_abandoned():
-            raise InputError("the computation was cancelled; start it again.")
+        if self._is_canceled():
+            raise InputError("the computation was canceled; start it again.")
         if time.monotonic() > self._end:
             raise InputError(
                 f"the computation was stopped after {self._seconds:g} seconds, the limit of this page; "
@@ -136,75 +139,72 @@ class Deadline:
             )
 
 
-_UPLOAD = re.compile(r"/upload/?$")
-"""The path of the request that uploads files."""
-_FORM_BYTES = 2**16
-"""Bytes of a request beside the file in it."""
-_PARTS = 4
-"""Parts that a request may have; the page sends one file at a time."""
+_UPLOAD_PATH = re.compile(r"/upload/?$")
+FORM_BYTES = 2**16
+"""Maximum size of an upload request besides its file, bytes."""
+_MAX_PARTS = 4
+"""Maximum number of parts of a form; the page sends one file per request."""
 _BOUNDARY = re.compile(rb'(?:^|;)\s*boundary="?([^";,\s]+)', re.IGNORECASE)
 
 
 class UploadQuota:
-    """Counts the bytes and files of every client over a time.
+    """Counts the bytes and files that each client uploads within a period.
 
-    A client is an address: a session is whatever a client says it is. Of an address of version 6 its network of 64 bits
-    counts, which is what one customer has. Clients behind one proxy that does not tell them apart share a quota.
+    A client is an IP address (of IPv6, a /64 network), because a client can choose its session freely. Clients behind a
+    proxy that does not forward their addresses share one quota.
+
+    Args:
+        limits: Limits per client and in total.
+        folder: Folder of all uploads and results.
+        keep_seconds: Period after which an upload no longer counts.
+        clock: Returns seconds since any fixed time.
     """
 
     def __init__(
         self, limits: Limits, folder: Path, keep_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Nothing is counted yet.
-
-        Args:
-            limits: Of one client and of all.
-            folder: What all clients fill together.
-            keep_seconds: After which an upload does not count any more.
-            clock: Seconds since any time.
-        """
         self._limits, self._folder, self._keep_seconds, self._clock = limits, folder, keep_seconds, clock
         self._uploads: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
         self._in_flight = 0
         self._lock = threading.Lock()
 
     def refusal(self, address: str, length: int) -> str:
-        """Count an upload of a client, or say in a sentence why it cannot be taken.
+        """Count an upload, or return why it is refused.
 
         Args:
-            address: Of the client.
-            length: Bytes of the upload.
+            address: Address of the client.
+            length: Size of the request, bytes.
 
         Returns:
-            The sentence, or "" where the upload is taken.
+            An error message, or "" if the upload is accepted; `finish` must follow.
         """
-        if length > self._limits.file_bytes + _FORM_BYTES:
-            return f"The file is too large: the limit is {self._limits.megabytes:g} MB; make it smaller."
+        limits = self._limits
+        if length > limits.file_bytes + FORM_BYTES:
+            return f"The file is too large: the limit is {limits.max_megabytes:g} MB; make it smaller."
         client, now = client_network(address), self._clock()
         with self._lock:
-            if folder_bytes(self._folder) + self._in_flight + length > self._limits.total_bytes:
-                return "This page holds as many files as it may; try again in half an hour."
-            self._forget(now)
-            taken = self._uploads[client]
-            if len(taken) >= self._limits.client_files:
-                return f"You uploaded {len(taken)} files, the limit of this page; try again in half an hour."
-            if sum(size for _, size in taken) + length > self._limits.client_bytes:
+            if folder_bytes(self._folder) + self._in_flight + length > limits.total_bytes:
+                return "The storage of this page is full; try again in half an hour."
+            self._drop_old_uploads(now)
+            uploads = self._uploads[client]
+            if len(uploads) >= limits.client_files:
+                return f"The limit is {limits.client_files} uploads per client; try again in half an hour."
+            if sum(size for _, size in uploads) + length > limits.client_bytes:
                 return (
-                    f"You uploaded as much as this page takes from one client, {self._limits.client_bytes / 1e6:g} MB; "
-                    "try again in half an hour."
+                    f"The limit is {limits.client_bytes / 1e6:g} MB of uploads per client; try again in half an hour."
                 )
-            taken.append((now, length))
+            uploads.append((now, length))
             self._in_flight += length
         return ""
 
     def finish(self, length: int) -> None:
-        """End an upload that was counted: from now on its file is in the folder, or it failed."""
+        """End an accepted upload, whose file is now in the folder, or which failed."""
         with self._lock:
             self._in_flight -= length
 
-    def _forget(self, now: float) -> None:
+    def _drop_old_uploads(self, now: float) -> None:
         for client in list(self._uploads):
-            recent = [(at, size) for at, size in self._uploads[client] if now - at < self._keep_seconds]
+            recent = [(start, size) for start, size in self._uploads[client] if now - start < self._keep_seconds]
             if recent:
                 self._uploads[client] = recent
             else:
@@ -212,84 +212,85 @@ class UploadQuota:
 
 
 class UploadLimit:
-    """ASGI middleware: 413 and a sentence for uploads over a quota, 411 for those that do not say how long they are."""
+    """ASGI middleware: refuses uploads over the quota (413), without a length (411) or with an ambiguous form (400)."""
 
     def __init__(self, app: Any, quota: UploadQuota) -> None:
         self.app, self.quota = app, quota
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request, or hand it on."""
-        if scope["type"] != "http" or scope["method"] != "POST" or not _UPLOAD.search(scope["path"]):
+        """Refuse a request or pass it on."""
+        if scope["type"] != "http" or scope["method"] != "POST" or not _UPLOAD_PATH.search(scope["path"]):
             await self.app(scope, receive, send)
             return
-        length = _length(scope["headers"])
+        length, boundary = _content_length(scope["headers"]), _form_boundary(scope["headers"])
         if length is None:
-            await _answer(411, "An upload has to say how long it is; send a Content-Length.", send)
+            await send_text(send, 411, "An upload needs a Content-Length header.")
             return
-        mark = _boundary(scope["headers"])
-        if mark is None:
-            await _answer(400, "An upload has to be a form with one boundary.", send)
+        if boundary is None:
+            await send_text(send, 400, "An upload must be a form with exactly one boundary.")
             return
         client = scope.get("client")
         refusal = await asyncio.to_thread(self.quota.refusal, client[0] if client else "", length)
         if refusal:
-            await _answer(413, refusal, send)
+            await send_text(send, 413, refusal)
             return
         try:
-            await self.app(scope, _counting(mark, receive), send)
-        except _TooManyPartsError:  # while the request is read, so that no answer has begun
-            await _answer(413, "Too many files at once; upload one at a time.", send)
+            await self.app(scope, _count_parts(boundary, receive), send)
+        except _TooManyPartsError:  # raised while the request is read, so that no response has begun
+            await send_text(send, 413, "Too many files at once; upload one at a time.")
         finally:
             self.quota.finish(length)
 
 
 class _TooManyPartsError(Exception):
-    """A request holds more files than it may."""
-
-
-def _boundary(headers: Any) -> bytes | None:
-    """Return what separates the parts of a form; None unless exactly one is declared."""
-    values = [value for name, value in headers if name.lower() == b"content-type"]
-    marks = [mark for value in values for mark in _BOUNDARY.findall(value)]
-    return b"--" + marks[0] if len(values) == len(marks) == 1 else None
-
-
-def _counting(mark: bytes, receive: Any) -> Any:
-    """Wrap a receiver so that it fails if the request has too many parts."""
-    parts, tail = 0, b""
-
-    async def received() -> Any:
-        nonlocal parts, tail
-        message = await receive()
-        if message["type"] == "http.request":
-            # A mark may be cut in two where one message ends.
-            body = tail + message.get("body", b"")
-            parts += body.count(mark)
-            tail = body[-len(mark) + 1 :]
-            if parts > _PARTS + 1:  # one more ends the request
-                raise _TooManyPartsError
-        return message
-
-    return received
+    """A form has too many parts."""
 
 
 def upload_limit(limits: Limits, folder: Path, keep_seconds: float) -> Any:
-    """The middleware for gradio's app; arguments as in `UploadQuota`."""
+    """Return the middleware for gradio's application; arguments as in `UploadQuota`."""
     quota = UploadQuota(limits, folder, keep_seconds)
     return import_module("starlette.middleware").Middleware(UploadLimit, quota=quota)  # starlette comes with gradio
 
 
-def _length(headers: Any) -> int | None:
-    """The length that a request declares; None where it declares none."""
+def _content_length(headers: Any) -> int | None:
+    """Return the declared length of a request, if any."""
     for name, value in headers:
         if name.lower() == b"content-length" and value.isdigit() and len(value) < 20:
             return int(value)
     return None
 
 
-async def _answer(code: int, text: str, send: Any) -> None:
+def _form_boundary(headers: Any) -> bytes | None:
+    """Return the boundary of a form; None unless exactly one is declared."""
+    values = [value for name, value in headers if name.lower() == b"content-type"]
+    boundaries = [boundary for value in values for boundary in _BOUNDARY.findall(value)]
+    return b"--" + boundaries[0] if len(values) == len(boundaries) == 1 else None
+
+
+def _count_parts(boundary: bytes, receive: Any) -> Any:
+    """Wrap a receiver so that it fails if the form has too many parts."""
+    num_boundaries, tail = 0, b""
+
+    async def counting_receive() -> Any:
+        nonlocal num_boundaries, tail
+        message = await receive()
+        if message["type"] == "http.request":
+            body = tail + message.get("body", b"")  # a boundary may be split between two messages
+            num_boundaries += body.count(boundary)
+            tail = body[-len(boundary) + 1 :]
+            if num_boundaries > _MAX_PARTS + 1:  # the last boundary ends the form
+                raise _TooManyPartsError
+        return message
+
+    return counting_receive
+
+
+async def send_text(send: Callable[[Any], Awaitable[None]], status: int, text: str, **headers: str) -> None:
+    """Answer a request with plain text."""
     body = text.encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    # What is still being sent is not read: it may be endless.
-    await send({"type": "http.response.start", "status": code, "headers": [*headers, (b"connection", b"close")]})
+    named = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **headers}
+    if status in (400, 411, 413):
+        named["connection"] = "close"  # the rest of the request is not read: it may be endless
+    raw = [(name.encode(), value.encode()) for name, value in named.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})

@@ -1,72 +1,49 @@
-"""The gradio page: tabs, style and server."""
+"""The web page: its tabs, style and server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from protoformer.errors import InputError
-from protoformer.web.access import Credentials, TrustedHosts, url_host
-from protoformer.web.components import prepare_gradio, require_gradio
-from protoformer.web.depth import DepthTab
-from protoformer.web.explain import ExplainTab
-from protoformer.web.flow import FlowTab
+from protoformer.web.access import AllowedHosts, Credentials, url_host
+from protoformer.web.components import prepare_gradio, read_asset, require_gradio
+from protoformer.web.depth import build_depth_tab
+from protoformer.web.explain import build_explain_tab
+from protoformer.web.flow import build_flow_tab
 from protoformer.web.limits import upload_limit
+from protoformer.web.results import KEEP_SECONDS
 from protoformer.web.security import PageGuard, check_inputs, guard_lifespan, page_routes
-from protoformer.web.site import KEEP_SECONDS, Site
-from protoformer.web.stabilize import StabilizeTab
-from protoformer.web.track import TrackTab
+from protoformer.web.site import Site
+from protoformer.web.stabilize import build_stabilize_tab
+from protoformer.web.track import build_track_tab
 
-
-class Tab(Protocol):
-    """Made before the page, which takes the time that models and examples need; then built inside it."""
-
-    def build(self) -> None:
-        """Make the components and say what they do; gradio is collecting them."""
-
-
-TABS: dict[str, Callable[[Site], Tab]] = {
-    "Flow": FlowTab,
-    "Depth": DepthTab,
-    "Tracking": TrackTab,
-    "Stabilize": StabilizeTab,
-    "Explain": ExplainTab,
+TABS: dict[str, Callable[[Site], None]] = {
+    "Flow": build_flow_tab,
+    "Depth": build_depth_tab,
+    "Track": build_track_tab,
+    "Stabilize": build_stabilize_tab,
+    "Explain": build_explain_tab,
 }
-"""What each is called on the page, and what makes it."""
+"""Label of each tab, and the function that creates its gradio components in the current context."""
 
-
-SWEEP_SECONDS = 300
-"""Between two looks for files that were kept long enough."""
-WAITING = 20
-"""Computations that may wait for their turn; more are refused."""
-SESSIONS = 500
-"""Open pages whose state is kept, of about 0.2 MB each; the longest unused one gives way."""
-STYLE = """
-.gradio-container { max-width: 1120px !important; margin: 0 auto !important }
-.pf-head h1 { margin: 0; font-size: 1.5rem } .pf-head p { margin: .2rem 0 0; opacity: .75 }
-.pf-error, .pf-warning, .pf-note { margin: 0; padding: .6rem .9rem; border-left: 4px solid; border-radius: 3px }
-.pf-error { border-color: #c0392b; background: #c0392b1c }
-.pf-warning { border-color: #c98a00; background: #c98a001f }
-.pf-note { border-color: #3a7d44; background: #3a7d4417 }
-.pf-examples { align-items: center; flex-wrap: wrap; gap: 10px }
-.pf-examples > * { flex: 0 0 auto !important; width: auto !important; min-width: 0 !important }
-#flow-prototypes img, #depth-prototypes img { width: 100%; max-width: 560px; border-radius: 4px; margin-top: .4rem }
-#flow-clip button[aria-label^="Trim video"], #depth-clip button[aria-label^="Trim video"],
-#track-clip button[aria-label^="Trim video"], #explain-clip button[aria-label^="Trim video"],
-#stabilize-clip button[aria-label^="Trim video"] { display: none }
-#flow-download { max-width: 260px }
-#track-frame img { width: 100%; max-width: 760px; border-radius: 4px; margin: 0 }
-#track-video, #explain-video, #stabilize-video { max-width: 760px }
-#stabilize-path svg { width: 100%; max-width: 520px }
-#track-frame pre { margin: .5rem 0 0; font-family: var(--font-mono); white-space: pre-wrap }
-"""
+CLEANUP_SECONDS = 300
+"""Interval at which gradio deletes its old files."""
+MAX_QUEUE = 20
+"""Waiting computations; more are refused."""
+MAX_SESSIONS = 500
+"""Sessions whose state is kept, of about 0.2 MB each; beyond that the least recently used one is dropped."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is served, and to whom.
+    """Address and access of the page.
 
-    host, port: to listen at. names: further host names that the page is reached by. credentials: None for no password.
+    Attributes:
+        host: Address to listen at.
+        port: Port to listen at.
+        names: Further host names of the page.
+        credentials: User and password; None without login.
     """
 
     host: str
@@ -76,18 +53,17 @@ class Address:
 
 
 def serve_page(site: Site, address: Address) -> tuple[Any, str]:
-    """Start the server in threads of its own; return the page, to `close`, and its address."""
+    """Start the server in background threads; return the `gradio.Blocks`, which must be closed, and the URL."""
     gr = prepare_gradio(site.served)
-    _refuse_downloads()
-    page = _made(site)
+    _disable_fetching()
+    page = _build_page(site)
     check_inputs(page, site.served)
-    page.queue(max_size=WAITING, default_concurrency_limit=site.limits.jobs, api_open=False)
+    page.queue(max_size=MAX_QUEUE, default_concurrency_limit=site.limits.max_jobs, api_open=False)
     uploads = upload_limit(site.limits, site.folder, KEEP_SECONDS)
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
-    most = int(site.limits.megabytes * 1e6)
-    login = address.credentials
-    hosts = TrustedHosts(address.host, address.names)
-    lifespan = guard_lifespan(page_routes(most, login is not None), hosts, site.served, login is not None)
+    max_bytes, login = site.limits.file_bytes, address.credentials
+    hosts = AllowedHosts(address.host, address.names)
+    lifespan = guard_lifespan(page_routes(max_bytes, login is not None), hosts, site.served, login is not None)
     try:
         _, url, _ = page.launch(
             server_name=url_host(address.host),
@@ -96,12 +72,12 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
             inbrowser=False,
             quiet=True,
             debug=False,
-            show_error=False,  # messages of unforeseen errors may name files of this machine
+            show_error=False,  # messages of unexpected errors may name files of the server
             prevent_thread_lock=True,
-            allowed_paths=[],  # beside uploads and downloads, which lie in `served`
-            max_file_size=most,
-            state_session_capacity=SESSIONS,
-            num_workers=0,  # further processes would listen at ports without the guard
+            allowed_paths=[],  # besides `served`
+            max_file_size=max_bytes,
+            state_session_capacity=MAX_SESSIONS,
+            num_workers=0,  # further processes would listen at unguarded ports
             auth=None if login is None else login.match,
             app_kwargs={
                 "lifespan": lifespan,
@@ -117,38 +93,37 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
             ssr_mode=False,
             pwa=False,
             theme=gr.themes.Default(**fonts),
-            css=STYLE,
+            css=read_asset("page.css"),
         )
     except OSError:
         raise InputError(
-            f"nothing can be served at {address.host}:{address.port}; give another --port, or stop what is there."
+            f"the page cannot listen at {address.host}:{address.port}; give another --port, or stop the program there."
         ) from None
     if not isinstance(page.app.middleware_stack, PageGuard):
         page.close(verbose=False)
-        raise RuntimeError("this version of gradio does not let its requests be guarded")
+        raise RuntimeError("PageGuard is not effective with this version of gradio")
     return page, str(url)
 
 
-def _made(site: Site) -> Any:
+def _build_page(site: Site) -> Any:
     gr = require_gradio()
-    tabs = {name: make(site) for name, make in TABS.items()}
-    with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(SWEEP_SECONDS, KEEP_SECONDS)) as page:
+    with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(CLEANUP_SECONDS, KEEP_SECONDS)) as page:
         gr.HTML(
-            "<h1>protoformer</h1><p>Motion and depth in images and video, things followed, shaky clips made steady. "
+            "<h1>protoformer</h1><p>Optical flow, depth, tracking, stabilization and prototypes of images and clips. "
             f"{site.limits.describe()} Uploads and results are deleted after {KEEP_SECONDS // 60} minutes.</p>",
             elem_classes="pf-head",
         )
-        for name, tab in tabs.items():
-            with gr.Tab(name):
-                tab.build()
+        for label, build in TABS.items():
+            with gr.Tab(label):
+                build(site)
     return page
 
 
-def _refuse_downloads() -> None:
-    """Let gradio fetch nothing from elsewhere: a request may name an address in place of an upload."""
+def _disable_fetching() -> None:
+    """Prevent gradio from fetching a URL that a request contains in place of an upload."""
 
-    async def refused(url: str, *_: Any) -> Any:
-        raise ValueError("this page takes uploads, not addresses")
+    async def refuse(url: str, *_: Any) -> Any:
+        raise ValueError("this page accepts uploads, not URLs")
 
-    fetching: Any = import_module("gradio.processing_utils")
-    fetching.async_ssrf_protected_get = refused
+    processing: Any = import_module("gradio.processing_utils")
+    processing.async_ssrf_protected_get = refuse

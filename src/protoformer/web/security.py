@@ -1,9 +1,7 @@
-"""The gate in front of gradio: it answers only what the page's own script asks for, and tells browsers to do the same.
+"""Request filter in front of gradio: allowed routes, hosts, origins, body sizes, login and file paths.
 
-gradio serves some eighty routes, among them ones that run ffmpeg on uploads, fetch other servers' files or edit the
-program. `PageGuard` wraps the whole application, so a request passes these checks before any code of gradio sees it:
-method and path are on the list, the host is one of this page, no other site sent it, its body is no longer than needed,
-and whoever sent it has logged in where a password is set.
+gradio serves about eighty routes; some run ffmpeg on uploads, fetch files from other servers or edit the program.
+`PageGuard` wraps the whole application, so that every request is checked before any code of gradio handles it.
 """
 
 import math
@@ -16,24 +14,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from protoformer.web.access import LoginThrottle, TrustedHosts, same_origin
+from protoformer.web.access import AllowedHosts, LoginThrottle, same_origin
 from protoformer.web.components import require_gradio
+from protoformer.web.limits import FORM_BYTES, send_text
 
-_CACHED = re.compile("[0-9a-f]{64}")
-"""The name of the folder in which gradio keeps one upload or download: a digest, salted, of what the file holds."""
-REFUSED = "A file is not among the uploads of this page, or was deleted in the meantime; choose it again."
+_FILE_FOLDER = re.compile("[0-9a-f]{64}")
+"""Name of gradio's folder of one upload or download: a salted digest of the file."""
+_NO_SUCH_FILE = "A file is not among the uploads of this page, or was deleted in the meantime; choose it again."
 
 
 def served_file(path: object, root: Path) -> Path | None:
-    """Check that a path from a client names a file that the page serves.
+    """Check that a path from a client names a file that the page may send or open.
 
     Args:
-        path: What the client sent.
-        root: The folder of uploads and downloads, absolute and without symbolic links.
+        path: Value sent by the client.
+        root: Folder of uploads and downloads, absolute and without symbolic links.
 
     Returns:
-        The path, or None unless it is the absolute path of a regular file in a folder of gradio's below `root`, with no
-        symbolic link and no `..` on the way. Files that are still being uploaded lie in `root` itself: not served.
+        The path if it is absolute, without `..` and symbolic links, and names a regular file in one of gradio's folders
+        below `root`; else None. Incomplete uploads lie directly in `root` and are refused.
     """
     if not isinstance(path, str) or "\0" in path:
         return None
@@ -42,49 +41,44 @@ def served_file(path: object, root: Path) -> Path | None:
         if str(file) != path or str(file.resolve(strict=True)) != path:
             return None
         regular = stat.S_ISREG(file.lstat().st_mode)
-    except (OSError, ValueError, RuntimeError):  # also names that no file can have, and links in a circle
+    except (OSError, ValueError, RuntimeError):  # also for invalid names and circular links
         return None
-    return file if regular and file.parent.parent == root and _CACHED.fullmatch(file.parent.name) else None
+    return file if regular and file.parent.parent == root and _FILE_FOLDER.fullmatch(file.parent.name) else None
 
 
 def check_files(value: object, root: Path) -> None:
-    """Refuse a value from a client that names any other file, however deep in it.
+    """Refuse a value from a client that contains, at any depth, the path of a file that is not served.
 
     Raises:
-        gradio.Error: The sentence that the client gets, the same whether or not such a file exists.
+        gradio.Error: With the same message whether or not such a file exists.
     """
     for path in _paths_in(value):
         if path is not None and served_file(path, root) is None:
-            raise require_gradio().Error(REFUSED, print_exception=False)
+            raise require_gradio().Error(_NO_SUCH_FILE, print_exception=False)
 
 
 def check_inputs(page: Any, root: Path) -> None:
-    """Let a gradio page check the values of every request before it handles them.
-
-    Args:
-        page: The `gradio.Blocks`.
-        root: The folder of uploads and downloads.
-    """
-    handle = page.preprocess_data
+    """Make a `gradio.Blocks` check the input values of every request; root is the folder of uploads and downloads."""
+    original = page.preprocess_data
 
     async def preprocess_data(block_fn: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
         check_files(inputs, root)
-        return await handle(block_fn, inputs, *rest, **named)
+        return await original(block_fn, inputs, *rest, **named)
 
     page.preprocess_data = preprocess_data
 
 
 def _paths_in(value: object) -> Iterator[object]:
-    """Every `path` of an object in decoded JSON. A stack, because a client may nest deeper than Python recurses."""
-    waiting = [value]
-    while waiting:
-        current = waiting.pop()
+    """Yield every `path` entry of decoded JSON, iteratively: a client may nest deeper than the recursion limit."""
+    stack = [value]
+    while stack:
+        current = stack.pop()
         if isinstance(current, dict):
             if "path" in current:
                 yield current["path"]
-            waiting.extend(current.values())
+            stack.extend(current.values())
         elif isinstance(current, list | tuple):
-            waiting.extend(current)
+            stack.extend(current)
 
 
 Message = MutableMapping[str, Any]
@@ -92,49 +86,46 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-POLICY = (
+_POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; "
     "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
-"""What a browser may load: gradio's own scripts are written into the page and compile templates, and no other's."""
+"""Content security policy: only resources of this server. gradio's inline scripts compile templates at run time."""
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": _POLICY,
     "x-frame-options": "DENY",
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""Sent with every answer."""
+"""Headers of every response."""
 
 FILE_ROUTE = "/gradio_api/file="
 LOGIN_ROUTE = "/login"
 JSON_BYTES = 2**20
-"""Length of a request that names files and settings; the page's own have some hundred bytes."""
-MULTIPART_BYTES = 2**16
-"""What a form adds to the file within it."""
+"""Maximum size of a JSON request; those of the page have some hundred bytes."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """A path that may be requested.
+    """An allowed route.
 
-    methods: as in HTTP. pattern: of the whole path. body: bytes of it at most. public: whether it needs no login.
+    Attributes:
+        methods: HTTP methods.
+        pattern: Regular expression of the whole path.
+        max_bytes: Maximum size of the body.
+        public: Whether the route is served without login.
     """
 
     methods: frozenset[str]
     pattern: re.Pattern[str]
-    body: int = 0
+    max_bytes: int = 0
     public: bool = False
 
 
 def page_routes(upload_bytes: int, with_login: bool) -> tuple[Route, ...]:
-    """List what the page's script requests, recorded in a browser on every tab.
-
-    Args:
-        upload_bytes: The length of an upload at most.
-        with_login: Whether there is a password to enter.
-    """
+    """Return the routes that the page's script requests, as recorded in a browser on every tab."""
     name, session = r"(?:[\w@+-][\w.@+-]*/)*[\w@+-][\w.@+-]*", r"[\w-]{1,64}"
     login = [_route("POST", LOGIN_ROUTE, 2**13, public=True)] if with_login else []
     return (
@@ -147,17 +138,17 @@ def page_routes(upload_bytes: int, with_login: bool) -> tuple[Route, ...]:
         _route("GET", rf"/gradio_api/heartbeat/{session}"),
         _route("GET", "/gradio_api/queue/data|/gradio_api/upload_progress"),
         _route("GET HEAD", rf"{FILE_ROUTE}.+"),
-        _route("POST", "/gradio_api/upload", upload_bytes + MULTIPART_BYTES),
+        _route("POST", "/gradio_api/upload", upload_bytes + FORM_BYTES),
         _route("POST", "/gradio_api/(?:queue/join|run/predict|cancel)", JSON_BYTES),
     )
 
 
-def _route(methods: str, pattern: str, body: int = 0, public: bool = False) -> Route:
-    return Route(frozenset(methods.split()), re.compile(pattern, re.ASCII | re.DOTALL), body, public)
+def _route(methods: str, pattern: str, max_bytes: int = 0, public: bool = False) -> Route:
+    return Route(frozenset(methods.split()), re.compile(pattern, re.ASCII | re.DOTALL), max_bytes, public)
 
 
 class RefusedError(Exception):
-    """An answer in place of gradio's: a status and a sentence."""
+    """A refused request, with the status, text and headers of the response."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
@@ -165,62 +156,60 @@ class RefusedError(Exception):
 
 
 class PageGuard:
-    """ASGI middleware that refuses whatever the page itself would not send."""
+    """ASGI middleware that refuses every request that the page itself would not send.
+
+    Args:
+        app: Wrapped application.
+        routes: Allowed routes.
+        hosts: Allowed host names.
+        root: Folder of uploads and downloads; no other file is sent.
+        tokens: Returns the names of the login cookies and the valid tokens; None without a password.
+    """
 
     def __init__(
         self,
         app: App,
         routes: Iterable[Route],
-        hosts: TrustedHosts,
+        hosts: AllowedHosts,
         root: Path,
         tokens: Callable[[], tuple[Container[str], Container[str]]] | None = None,
     ) -> None:
-        """Wrap an application.
-
-        Args:
-            app: What answers the requests that pass.
-            routes: The paths that may be requested.
-            hosts: The names of this page.
-            root: The folder of uploads and downloads; no other file is sent.
-            tokens: Gives the names of the login cookies and the tokens that are valid; None where there is no password.
-        """
         self.app, self.routes, self.hosts, self.root = app, tuple(routes), hosts, root
         self.tokens, self.throttle = tokens, LoginThrottle()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one request, or pass it on."""
+        """Refuse a request or pass it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            await receive()  # the request to connect
+            await receive()  # the connection request
             await send({"type": "websocket.close", "code": 1008})
             return
 
         async def guarded_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._finish(scope, message)
+                self._set_headers(scope, message)
             await send(message)
 
         try:
             self._check(scope)
         except RefusedError as refusal:
-            await _answer(refusal, guarded_send)
+            await send_text(guarded_send, refusal.status, refusal.text, **refusal.headers)
             return
         await self.app(scope, receive, guarded_send)
 
     def _check(self, scope: Message) -> None:
-        """Raise a `RefusedError` for a request that must not reach gradio."""
+        """Raise `RefusedError` for a request that must not reach gradio."""
         headers = _Headers(scope["headers"])
         authority = headers.only("host")
         forwarded = headers.get("x-forwarded-host")
-        if authority is None or not self.hosts.trusts(authority):
+        public_host = forwarded.split(",")[0].strip() if forwarded is not None else authority
+        if authority is None or public_host is None or not all(map(self.hosts.allows, (authority, public_host))):
             raise RefusedError(421, "this page is not served under that name; see --allowed-host.")
-        if forwarded is not None and not self.hosts.trusts(forwarded.split(",")[0].strip()):
-            raise RefusedError(421, "this page is not served under that name; see --allowed-host.")
-        self._check_site(scope, headers, forwarded.split(",")[0].strip() if forwarded else authority)
+        self._check_site(scope, headers, public_host)
         route = self._route(scope)
-        self._check_body(scope, headers, route.body)
+        self._check_body(scope, headers, route.max_bytes)
         if not route.public and self.tokens is not None and not self._logged_in(headers):
             raise RefusedError(401, "log in first.")
         path = scope["path"]
@@ -233,7 +222,7 @@ class PageGuard:
 
     @staticmethod
     def _check_site(scope: Message, headers: "_Headers", authority: str) -> None:
-        """Refuse what another site's page made a browser send."""
+        """Refuse requests that another site made a browser send."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if origin is not None and not same_origin(origin, authority):
             raise RefusedError(403, "requests of other sites are refused.")
@@ -252,12 +241,12 @@ class PageGuard:
         return route
 
     @staticmethod
-    def _check_body(scope: Message, headers: "_Headers", most: int) -> None:
-        """Refuse a body that is longer than its route needs, or that does not say how long it is."""
+    def _check_body(scope: Message, headers: "_Headers", max_bytes: int) -> None:
+        """Refuse a body that is larger than its route allows, or has no declared length."""
         length = headers.get("content-length")
         if headers.get("transfer-encoding") is not None or (scope["method"] == "POST" and length is None):
             raise RefusedError(411, "the length of the request must be given.")
-        if length is not None and (not re.fullmatch("[0-9]{1,15}", length) or int(length) > most):
+        if length is not None and (not re.fullmatch("[0-9]{1,15}", length) or int(length) > max_bytes):
             raise RefusedError(413, "the request is larger than the maximum allowed size.")
 
     def _logged_in(self, headers: "_Headers") -> bool:
@@ -266,8 +255,8 @@ class PageGuard:
         cookies = (part.strip().partition("=") for part in (headers.get("cookie") or "").split(";"))
         return any(name in names and value in tokens for name, _, value in cookies)
 
-    def _finish(self, scope: Message, message: Message) -> None:
-        """Put the headers of the page in place of those that gradio or another part set."""
+    def _set_headers(self, scope: Message, message: Message) -> None:
+        """Replace the security headers that gradio set by those of the page."""
         kept = [
             (name, value.replace(b"SameSite=none", b"SameSite=lax") if name.lower() == b"set-cookie" else value)
             for name, value in message.get("headers", [])
@@ -275,11 +264,11 @@ class PageGuard:
         ]
         message["headers"] = [*kept, *((name.encode(), value.encode()) for name, value in HEADERS.items())]
         if scope["path"] == LOGIN_ROUTE and message["status"] == 200:
-            self.throttle.succeeded(_client(scope))
+            self.throttle.reset(_client(scope))
 
 
 class _Headers:
-    """Headers of a request by name."""
+    """Request headers by lowercase name."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self.values: dict[str, list[str]] = {}
@@ -287,11 +276,11 @@ class _Headers:
             self.values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
 
     def get(self, name: str) -> str | None:
-        """All values of a name, joined as HTTP says; None where there is none."""
+        """Return all values of a header, joined by commas; None if it is missing."""
         return ", ".join(self.values[name]) if name in self.values else None
 
     def only(self, name: str) -> str | None:
-        """The value of a name that was given exactly once."""
+        """Return the value of a header that occurs exactly once; else None."""
         values = self.values.get(name, [])
         return values[0] if len(values) == 1 else None
 
@@ -300,27 +289,11 @@ def _client(scope: Message) -> str:
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
-async def _answer(refusal: RefusedError, send: Send) -> None:
-    body = refusal.text.encode()
-    headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), **refusal.headers}
-    if refusal.status in (411, 413):
-        headers["connection"] = "close"  # the body was not read
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+def guard_lifespan(routes: Iterable[Route], hosts: AllowedHosts, root: Path, with_login: bool) -> Any:
+    """Return a lifespan handler that wraps gradio's application before it accepts connections.
 
-
-def guard_lifespan(routes: Iterable[Route], hosts: TrustedHosts, root: Path, with_login: bool) -> Any:
-    """Make a lifespan handler that wraps gradio's application before it accepts the first connection.
-
-    Middleware that is given to gradio lies within its own, which answers some requests by itself; this one lies outside
-    all of them. The handler runs before the server listens.
-
-    Args:
-        routes: The paths that may be requested.
-        hosts: The names of this page.
-        root: The folder of uploads and downloads.
-        with_login: Whether there is a password.
+    Middleware passed to gradio runs inside gradio's own, which answers some requests itself; this wrapper is outermost.
+    Arguments as for `PageGuard`.
     """
 
     @asynccontextmanager

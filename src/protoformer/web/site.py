@@ -1,42 +1,59 @@
-"""What every tab of the page is given: where files go, what is allowed, and the sentence for what went wrong."""
+"""State of one running web page: models, limits, example inputs and result folders."""
 
-import json
-import os
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import Any
 
 from protoformer.depth.predictor import DepthPredictor
-from protoformer.errors import InputError, UntrainedWarning
+from protoformer.errors import UntrainedWarning
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.io.memory import is_out_of_memory
-from protoformer.loading import load
-from protoformer.web.examples import Examples, render_examples
+from protoformer.io.image import write_image
+from protoformer.loading import NamedMethod, load, load_method, load_stabilizer
+from protoformer.stabilization.predictor import StabilizationPredictor
+from protoformer.synthetic.generator import SyntheticScenes
+from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.video.writer import VideoWriter
+from protoformer.viz.images import Pixels, to_uint8
 from protoformer.web.limits import Limits
-from protoformer.web.results import RECENT_SECONDS, Results, Sweeper
+from protoformer.web.results import KEEP_SECONDS, RECENT_SECONDS, Results, Sweeper
 
-KEEP_SECONDS = 1800
-"""How long uploads and results are kept at most, while the page runs; all go when it ends."""
-NO_MEMORY = "The memory of this machine ran out; give smaller images."
-GONE = "This result was deleted in the meantime; compute it again."
+OBJECTS_SCENE = ("Flying objects", "objects", 3)
+"""Label, scene family and scene number of an example of several tabs."""
+EXAMPLE_SIZE = (240, 320)
+TEXTURE_SIZE, NUM_TEXTURES = 128, 2
+"""Size of a texture, pixels, and textures of each kind: small numbers, so that the page starts quickly."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """Rendered images, or one clip, offered as example input.
+
+    Attributes:
+        name: Label of the button.
+        paths: Files, one for each upload box.
+    """
+
+    name: str
+    paths: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
 class Site:
-    """One running page.
+    """One running web page.
 
-    model: the name of the flow model, as given. folder: the only one it writes to. limits: of what people may ask for.
-    depth_model: the name of the depth model, as given.
-    track_model: the name of the model that follows boxes, as given.
-    stabilize_model: the name of the stabilizing model, as given.
+    Attributes:
+        flow_model: Name of the flow model, as for `load`.
+        folder: The only folder that the page writes to.
+        limits: Limits on uploads and computations.
+        depth_model: Name of the depth model.
+        track_model: Name of the tracking model.
+        stabilize_model: Name of the stabilization model.
     """
 
-    model: str
+    flow_model: str
     folder: Path
     limits: Limits
     depth_model: str = "depth"
@@ -45,97 +62,79 @@ class Site:
 
     @property
     def served(self) -> Path:
-        """The one folder from which files go out: uploads and downloads."""
+        """Folder of uploads and downloads, the only one whose files are sent to clients."""
         return self.folder / "served"
 
     @cached_property
     def flow(self) -> FlowPredictor:
-        """The flow model, loaded once for all tabs."""
-        model: FlowPredictor = _loaded(self.model, "flow")
-        return model
+        """Flow predictor, shared by all tabs."""
+        with _no_untrained_warning():
+            return load(self.flow_model, task="flow")
 
     @cached_property
     def depth(self) -> DepthPredictor:
-        """The depth model, loaded once for all tabs."""
-        model: DepthPredictor = _loaded(self.depth_model, "depth")
-        return model
+        """Depth predictor, shared by all tabs."""
+        with _no_untrained_warning():
+            return load(self.depth_model, task="depth")
 
     @cached_property
-    def examples(self) -> Examples:
-        """Scenes for tabs of motion, rendered once."""
-        return render_examples(self.folder / "examples")
+    def tracker(self) -> NamedMethod:
+        """Tracking method."""
+        with _no_untrained_warning():
+            return load_method("model", self.track_model)
+
+    @cached_property
+    def stabilizer(self) -> StabilizationPredictor:
+        """Stabilization predictor."""
+        with _no_untrained_warning():
+            return load_stabilizer(self.stabilize_model)
 
     @cached_property
     def results(self) -> Results:
-        """The folders of results."""
-        return Results(self.folder / "results", self.limits.jobs)
+        """Result folders."""
+        return Results(self.folder / "results", self.limits.max_jobs)
 
     def sweeper(self) -> Sweeper:
-        """What deletes old results and uploads while the page runs."""
-        keep = max(KEEP_SECONDS, self.limits.seconds + RECENT_SECONDS)  # a computation may need its upload to the end
+        """Return the thread that deletes old results and uploads while the page runs."""
+        keep = max(KEEP_SECONDS, self.limits.max_seconds + RECENT_SECONDS)  # a job needs its upload until it ends
         return Sweeper(self.results, self.served, keep, self.limits.total_bytes)
 
-    def new_result(self) -> Path:
-        """An empty folder for a result that is computed from now on; `finish` or `forget` ends that."""
-        return self.results.begin()
+    def example_images(self, name: str, family: str, index: int, count: int = 2) -> Example:
+        """Render the first frames of a synthetic scene as images, unless they exist."""
+        paths = tuple(self._examples / f"{family}-{number}.png" for number in range(1, count + 1))
+        if not all(path.exists() for path in paths):
+            for path, image in zip(paths, _render_frames(family, index, count)[1], strict=True):
+                write_image(path, image)
+        return Example(name, paths)
 
-    def finish(self, result: Path, replaced: Path | None) -> None:
-        """Keep a result that is computed, and delete the one that it replaces; both go if its client is gone."""
-        self.results.finish(result)
-        self.results.delete(replaced)
+    def example_clip(self, name: str, family: str, index: int, num_frames: int = 8) -> Example:
+        """Render a synthetic scene as a clip, unless it exists."""
+        path = self._examples / f"{family}-{num_frames}.mp4"
+        if not path.exists():
+            fps, images = _render_frames(family, index, num_frames)
+            with VideoWriter(path, fps=fps) as writer:
+                for image in images:
+                    writer.write(image)
+        return Example(name, (path,))
 
-    def forget(self, result: Path | None) -> None:
-        """Delete a result's folder; it may be gone already."""
-        self.results.delete(result)
+    @property
+    def _examples(self) -> Path:
+        folder = self.folder / "examples"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
-def _loaded(name: str, task: str) -> Any:
+def _render_frames(family: str, index: int, count: int) -> tuple[float, Iterator[Pixels]]:
+    """Return the frame rate of a synthetic scene and an iterator over its first frames."""
+    bank = procedural_bank(TEXTURE_SIZE, NUM_TEXTURES)
+    renderer = SyntheticScenes(family, size=EXAMPLE_SIZE, bank=bank).renderer([index])
+    fps = float(renderer.scenes.fps)
+    return fps, (to_uint8(renderer.clean(renderer.view(frame / fps))[0]) for frame in range(count))
+
+
+@contextmanager
+def _no_untrained_warning() -> Iterator[None]:
+    """Suppress the warning about random weights, which the page shows itself."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UntrainedWarning)  # the page itself says so
-        return load(name, task=task)
-
-
-def user_message(error: InputError, paths: Sequence[Path] = ()) -> str:
-    """What an error says, by the names that people gave their files: where they lie here is nobody's business."""
-    text = str(error)
-    if not text.startswith(tuple(str(path) for path in paths)):
-        text = text[:1].upper() + text[1:]
-    for path in paths:
-        text = text.replace(str(path), path.name)
-    return text
-
-
-def error_message(error: Exception, paths: Sequence[Path] = ()) -> str:
-    """The sentence for what people can do something about; any other error is raised again."""
-    if isinstance(error, InputError):
-        return user_message(error, paths)
-    if is_out_of_memory(error):
-        return NO_MEMORY
-    raise error
-
-
-def notice(text: str, kind: str = "error") -> str:
-    """A sentence as html; nothing for none. kind: error, or note."""
-    role = "alert" if kind == "error" else "status"
-    return f'<p class="pf-{kind}" role="{role}">{escape(text)}</p>' if text else ""
-
-
-CLIP_CELLS = 2**18
-"""Numbers of each frame of a clip that the viewer gets; see `flow_view` and `depth_view`."""
-
-
-def save_view(folder: Path, place: int, view: dict[str, Any]) -> None:
-    """Keep a view under its number, from 0."""
-    _file(folder, place).write_text(json.dumps(view))
-
-
-def load_view(folder: Path, place: int) -> dict[str, Any]:
-    """The view of a number; FileNotFoundError where there is none. The folder counts as used now."""
-    view: dict[str, Any] = json.loads(_file(folder, place).read_text())
-    with suppress(OSError):
-        os.utime(folder)
-    return view
-
-
-def _file(folder: Path, place: int) -> Path:
-    return folder / f"{place:06d}.json"
+        warnings.simplefilter("ignore", UntrainedWarning)
+        yield

@@ -1,4 +1,4 @@
-"""The tab for depth, without a browser and in one."""
+"""Depth tab: its computation, and its page in a browser."""
 
 import re
 from collections.abc import Callable
@@ -13,12 +13,13 @@ import protoformer
 from protoformer.errors import InputError
 from protoformer.io.kitti import read_mm_depth
 from protoformer.video.reader import open_video
-from protoformer.web.depth import DepthRequest, depth_clip, depth_image
+from protoformer.web.depth import depth_clip, depth_image
+from protoformer.web.job import Job
 from protoformer.web.limits import Limits
-from protoformer.web.site import load_view
+from protoformer.web.results import load_view
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
-ROOM = Limits(megabytes=10, pixels=10_000, frames=5, seconds=60, jobs=1)
+LIMITS = Limits(max_megabytes=10, max_pixels=10_000, max_frames=5, max_seconds=60, max_jobs=1)
 READOUT = re.compile(r"pixel \((\d+), (\d+)\)\s+depth = ([\d.]+) m\s+confidence ([\d.]+)")
 
 
@@ -35,39 +36,39 @@ def model() -> protoformer.DepthPredictor:
     return protoformer.load("tiny", "cpu", task="depth")
 
 
-def test_the_files_of_an_image_hold_what_the_model_says(
+def test_the_files_of_an_image_contain_the_prediction(
     image: Path, tmp_path: Path, model: protoformer.DepthPredictor
 ) -> None:
-    told: list[float] = []
-    asked = DepthRequest(fov=70.0, range="indoor")
-    answer = depth_image(model, ROOM, image, tmp_path, asked, lambda share, _: told.append(share))
+    fractions: list[float] = []
+    job = Job(LIMITS, tmp_path, lambda fraction, _: fractions.append(fraction))
+    output = depth_image(model, job, image, 70.0, "indoor")
     expected = model.depth(image, fov=70.0, range="indoor")
-    assert np.array_equal(np.load(answer.downloads[".npy"]), expected.numpy())
-    np.testing.assert_allclose(read_mm_depth(answer.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
-    assert answer.downloads[".ply"].read_bytes().startswith(b"ply")
-    assert answer.frames == 1 and told[-1] == 1 and answer.prototypes.startswith("data:image/png;base64,")
-    assert "(given)" in answer.summary and (answer.view["width"], answer.view["height"]) == (96, 72)
+    assert np.array_equal(np.load(output.downloads[".npy"]), expected.numpy())
+    np.testing.assert_allclose(read_mm_depth(output.downloads[".png"]).values, expected.numpy(), atol=5.1e-4)
+    assert output.downloads[".ply"].read_bytes().startswith(b"ply")
+    assert output.num_views == 0 and fractions[-1] == 1 and 'src="data:image/png;base64,' in output.prototypes
+    assert "(given)" in output.summary and (output.view["width"], output.view["height"]) == (96, 72)
 
 
-def test_every_frame_of_a_clip_is_kept_for_the_slider(
+def test_a_view_of_every_frame_is_saved_for_the_slider(
     tmp_path: Path, model: protoformer.DepthPredictor, make_video: Callable[..., Path]
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(4)])
-    answer = depth_clip(model, ROOM, clip, tmp_path, DepthRequest())
-    assert answer.frames == 4 and answer.view == load_view(tmp_path, 0) and load_view(tmp_path, 3)
-    video = open_video(answer.downloads[".mp4"])
+    output = depth_clip(model, Job(LIMITS, tmp_path), clip)
+    assert output.num_views == 4 and output.view == load_view(tmp_path, 0) and load_view(tmp_path, 3)
+    video = open_video(output.downloads[".mp4"])
     assert (video.info.size, len(list(video.frames()))) == ((64, 144), 4)
     with pytest.raises(InputError, match="more than 3 frames"):
-        depth_clip(model, Limits(10, 10_000, 3, 60, 1), clip, tmp_path, DepthRequest())
+        depth_clip(model, Job(Limits(10, 10_000, 3, 60, 1), tmp_path), clip)
 
 
 def test_a_computation_ends_at_its_deadline(image: Path, tmp_path: Path, model: protoformer.DepthPredictor) -> None:
     with pytest.raises(InputError, match="stopped after 0 seconds"):
-        depth_image(model, Limits(10, 10_000, 5, 0.0, 1), image, tmp_path, DepthRequest())
+        depth_image(model, Job(Limits(10, 10_000, 5, 0.0, 1), tmp_path), image)
 
 
 @pytest.mark.web
-def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path) -> None:
+def test_an_image_gives_the_same_depth_as_the_library(page: Any, image: Path, tmp_path: Path) -> None:
     page.get_by_role("tab", name="Depth").click()
     assert "was not trained" in page.inner_text("#depth-untrained")
     page.click("#depth-compute-image")
@@ -85,15 +86,15 @@ def test_an_image_gives_what_python_gives(page: Any, image: Path, tmp_path: Path
     np.testing.assert_allclose(np.load(tmp_path / "depth.npy"), expected.numpy(), rtol=1e-3)
     box = page.locator("#depth-viewer img.depth").bounding_box()
     page.mouse.move(box["x"] + 0.26 * box["width"], box["y"] + 0.51 * box["height"])
-    found = READOUT.search(page.inner_text("#depth-viewer .readout"))
-    assert found, page.inner_text("#depth-viewer .readout")
-    x, y, meters, sure = (float(part) for part in found.groups())
+    match = READOUT.search(page.inner_text("#depth-viewer .readout"))
+    assert match, page.inner_text("#depth-viewer .readout")
+    x, y, meters, confidence = (float(part) for part in match.groups())
     assert (x, y) == (24, 36)
     assert meters == pytest.approx(float(expected.depth[0, 36, 24]), rel=2e-3)
-    assert sure == pytest.approx(float(expected.confidence[0, 36, 24]), abs=0.008)
+    assert confidence == pytest.approx(float(expected.confidence[0, 36, 24]), abs=0.008)
     assert page.is_visible("#depth-download-png") and page.is_visible("#depth-download-ply")
     assert not page.is_visible("#depth-download-mp4")
-    page.get_by_text("Prototypes of the image").click()
+    page.get_by_text("Prototypes", exact=True).click()
     page.wait_for_selector("#depth-prototypes img")
 
 
@@ -102,7 +103,7 @@ def test_a_clip_has_a_slider_and_a_video(page: Any, make_video: Callable[..., Pa
     noise = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8).repeat(4, axis=0).repeat(4, axis=1)
     clip = make_video(tmp_path / "clip.mp4", [np.roll(noise, 2 * n, axis=1) for n in range(3)])
     page.get_by_role("tab", name="Depth").click()
-    page.get_by_role("tab", name="A clip").locator("visible=true").click()
+    page.get_by_role("tab", name="Clip").locator("visible=true").click()
     page.set_input_files("#depth-clip input[type=file]", str(clip))
     page.wait_for_selector("#depth-clip video")
     page.click("#depth-compute-clip")

@@ -1,7 +1,8 @@
-"""Groups that light up under the mouse: the page by itself, the tab without a browser, and the tab in one."""
+"""Explain tab: its computation, the interactive page that it embeds, and the tab in a browser."""
 
 import json
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +12,13 @@ import pytest
 import protoformer
 from protoformer.errors import InputError
 from protoformer.video.reader import open_video
-from protoformer.web import examples, limits
-from protoformer.web.explain import ExplainTab, explain_clip, explain_images
-from protoformer.web.flow import FlowTab
+from protoformer.web import limits
+from protoformer.web.explain import explain_clip, explain_images
+from protoformer.web.job import Job
 from protoformer.web.limits import Limits
-from protoformer.web.site import Site
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
-ROOM = Limits(megabytes=10, pixels=20_000, frames=5, seconds=60, jobs=1)
+LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=5, max_seconds=60, max_jobs=1)
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +29,14 @@ def model() -> protoformer.FlowPredictor:
 def test_images_give_a_page_and_files(
     model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    told: list[float] = []
-    answer = explain_images(model, ROOM, list(two_images), tmp_path, lambda share, _: told.append(share))
-    assert answer.page == answer.downloads[".html"].read_text() and told == sorted(told)
-    assert "96x72 pixels; " in answer.summary and "matched in the second image" in answer.summary
-    assert [share for share in told if share > 0.5] == [0.625, 0.75, 0.875, 1.0]  # two layers, numbers and pictures
+    fractions: list[float] = []
+    job = Job(LIMITS, tmp_path, lambda fraction, _: fractions.append(fraction))
+    output = explain_images(model, job, list(two_images))
+    assert escape(output.downloads[".html"].read_text()) in output.view and fractions == sorted(fractions)
+    assert "96x72 pixels; " in output.summary and "matched in the second image" in output.summary
+    assert [each for each in fractions if each > 0.5] == [0.625, 0.75, 0.875, 1.0]  # numbers and pictures of two layers
     with pytest.raises(InputError, match="the limit is 100"):
-        explain_images(model, Limits(10, 100, 5, 60, 1), list(two_images), tmp_path)
+        explain_images(model, Job(Limits(10, 100, 5, 60, 1), tmp_path), list(two_images))
 
 
 def test_drawing_ends_at_the_deadline(
@@ -44,21 +45,12 @@ def test_drawing_ends_at_the_deadline(
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
 
-    def late(share: float, what: str) -> None:
-        clock.now = 61.0 if what == "drawing" else 0.0
+    def pass_deadline(_: float, text: str) -> None:
+        clock.now = 61.0 if text.startswith("drawing") else 0.0
 
     with pytest.raises(InputError, match="stopped after 60 seconds"):
-        explain_images(model, ROOM, list(two_images), tmp_path / "out", late)
+        explain_images(model, Job(LIMITS, tmp_path / "out", pass_deadline), list(two_images))
     assert list((tmp_path / "out").iterdir()) == []
-
-
-def test_the_tabs_share_models_and_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SIZE": (48, 64), "SIDE": 32, "TEXTURES": 1}.items():
-        monkeypatch.setattr(examples, name, value)
-    site = Site("tiny", tmp_path, ROOM, depth_model="tiny")
-    flow, tab = FlowTab(site), ExplainTab(site)
-    assert tab.models["motion"] is flow.model and tab.models["depth"] is site.depth
-    assert tab.pair is flow.examples.pairs[0] and tab.pair.first.exists() and tab.clip.path.exists()
 
 
 def test_a_clip_gives_a_video(
@@ -68,27 +60,27 @@ def test_a_clip_gives_a_video(
     tmp_path: Path,
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
-    answer = explain_clip(model, ROOM, clip, tmp_path)
+    output = explain_clip(model, Job(LIMITS, tmp_path), clip)
     steps = list(model.explain_video(clip))
     kept = sum(step.kept for step in steps[1:]) / 2
-    assert f"; {kept:.0%} of a frame's pixels belong to one of the previous frame." in answer.summary
-    assert len(list(open_video(answer.downloads[".mp4"]).frames())) == 3 and answer.page == ""
+    assert f"; {kept:.0%} of a frame's pixels belong to one of the previous frame." in output.summary
+    assert len(list(open_video(output.downloads[".mp4"]).frames())) == 3 and output.view == ""
     with pytest.raises(InputError, match="more than 2 frames"):
-        explain_clip(model, Limits(10, 20_000, 2, 60, 1), clip, tmp_path)
+        explain_clip(model, Job(Limits(10, 20_000, 2, 60, 1), tmp_path), clip)
 
 
 @pytest.mark.web
-def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
+def test_the_page_highlights_prototypes_without_script_errors(
     browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
     protoformer.save_explanation(tmp_path, explanation)
     tab = browser.new_page(viewport={"width": 1100, "height": 900})
-    complaints: list[str] = []
-    asked: list[str] = []
-    tab.on("console", lambda message: complaints.append(message.text))
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
-    tab.on("request", lambda request: asked.append(request.url))
+    errors: list[str] = []
+    urls: list[str] = []
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: urls.append(request.url))
     tab.goto((tmp_path / "index.html").as_uri())
     box = tab.locator(".stage").first.bounding_box()
     tab.select_option("#families", label="12 families of similar prototypes")
@@ -107,27 +99,27 @@ def test_the_page_lights_groups_up_and_has_nothing_to_complain_of(
     tab.mouse.move(box["x"] + 10, box["y"] + 10)
     tab.mouse.move(box["x"] + 0.5 / 96 * box["width"], box["y"] + 0.5 / 72 * box["height"])
     assert tab.inner_text("#words").startswith(f"Prototype {int(explanation.first.layer('1.1').labels(0)[0, 0])}:")
-    assert complaints == [] and all(url.startswith(("file:", "data:")) for url in asked)
+    assert errors == [] and all(url.startswith(("file:", "data:")) for url in urls)
     tab.close()
 
 
 @pytest.mark.web
-def test_the_page_begins_with_moving_parts_and_lights_them_up(
+def test_the_page_begins_with_moving_parts_and_highlights_them(
     browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
-    found = explanation.parts()
-    assert found is not None
+    parts = explanation.parts()
+    assert parts is not None
     protoformer.save_explanation(tmp_path, explanation)
     tab = browser.new_page(viewport={"width": 1100, "height": 900})
-    complaints: list[str] = []
-    tab.on("console", lambda message: complaints.append(message.text))
-    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    errors: list[str] = []
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto((tmp_path / "index.html").as_uri())
     assert tab.locator("#families option:checked").inner_text() == "moving parts"
     assert tab.locator("#step").is_disabled()
     before = tab.evaluate("document.querySelector('canvas').toDataURL()")
-    for stage, labels in enumerate((found.labels, found.second)):
+    for stage, labels in enumerate((parts.labels, parts.second)):
         box = tab.locator(".stage").nth(stage).bounding_box()
         for row, column in ((36, 48), (20, 70), (5, 8)):
             tab.mouse.move(box["x"] + (column + 0.5) / 96 * box["width"], box["y"] + (row + 0.5) / 72 * box["height"])
@@ -135,14 +127,14 @@ def test_the_page_begins_with_moving_parts_and_lights_them_up(
             if number < 0:
                 assert words == "No pixel of the first image moves here."
                 continue
-            part = found.parts[number]
+            part = parts.parts[number]
             assert words.startswith(f"Part {number}: {part.pixels} pixels, {100 * part.share:.1f} % of the image")
             assert f"mean motion ({part.mean[0]:.2f}, {part.mean[1]:.2f}) px" in words
             assert "\nPrototypes {} ({} pixels)".format(*part.prototypes[0]) in words
             assert tab.evaluate("document.querySelector('canvas').toDataURL()") != before
     tab.select_option("#families", label="every prototype")
     assert tab.inner_text("#words").startswith("Move the mouse") and not tab.locator("#step").is_disabled()
-    assert complaints == []
+    assert errors == []
     tab.close()
 
 
@@ -159,7 +151,7 @@ def test_a_page_of_one_image_begins_with_families(
 
 
 @pytest.mark.web
-def test_the_tab_shows_the_page_and_gives_its_files(page: Any, two_images: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_tab_shows_the_page_and_its_files(page: Any, two_images: tuple[Path, Path], tmp_path: Path) -> None:
     page.get_by_role("tab", name="Explain").click()
     page.click("#explain-compute-images")
     page.get_by_text("Choose an image first.").wait_for()
@@ -168,10 +160,23 @@ def test_the_tab_shows_the_page_and_gives_its_files(page: Any, two_images: tuple
         page.wait_for_selector(f"#explain-{box} img")
     page.click("#explain-compute-images")
     page.wait_for_selector("#explain-message .pf-note")
-    inner = page.frame_locator("#explain-page iframe")
+    inner = page.frame_locator("#explain-viewer iframe")
     inner.locator(".stage").first.hover(position={"x": 20, "y": 20})
     assert inner.locator("#words").inner_text().startswith("Part ")
     with page.expect_download() as downloading:
         page.click("#explain-download-json")
     downloading.value.save_as(tmp_path / "explanation.json")
     assert json.loads((tmp_path / "explanation.json").read_text())["width"] == 96
+
+
+@pytest.mark.web
+def test_the_tab_plays_the_video_of_a_clip(
+    page: Any, make_video: Callable[..., Path], moving_pattern: Callable[..., Any], tmp_path: Path
+) -> None:
+    clip = make_video(tmp_path / "clip.mp4", moving_pattern(3))
+    page.get_by_role("tab", name="Explain").click()
+    page.get_by_role("tab", name="Clip").click()
+    page.set_input_files("#explain-clip input[type=file]", str(clip))
+    page.wait_for_selector("#explain-clip video")
+    page.click("#explain-compute-clip")
+    page.wait_for_selector("#explain-video video")
