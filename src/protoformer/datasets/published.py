@@ -100,16 +100,11 @@ PUBLISHED_STABILITY = tuple(
 def peer_results(
     root: Path, task: str = "flow", fields: tuple[str, ...] = ("epe", "fl")
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Read per-sample scores of other methods from `peers.json` in the folder of a dataset or its parent.
+    """Read scores of other methods, method -> sample -> metric -> value, from `peers.json`; empty without it.
 
-    Args:
-        root: Folder of the dataset.
-        task: Key of the task in the file.
-        fields: Metrics to read: "epe" and "fl" for flow, "success" and "precision" for tracking.
-
-    Returns:
-        Method -> sample -> metric -> value. Samples are named "<folder of the dataset>/<sample>" (for tracking
-        "<sample>"). Empty if there is no such file.
+    The file lies in the folder of a dataset or its parent. `fields` are the metrics to read of the task: "epe" and "fl"
+    for flow, "success" and "precision" for tracking. Samples are named "<folder of the dataset>/<sample>" (for tracking
+    "<sample>").
     """
     for path in (root / "peers.json", root.parent / "peers.json"):
         if path.is_file():

@@ -260,16 +260,10 @@ class WorstDepths(WorstSamples):
 
 
 def draw_depth_comparison(sample: DepthSample, depth: Tensor) -> Pixels:
-    """Draw image and truth above prediction and error, with the color scale of the truth.
+    """Draw image and truth above prediction (1 x H x W, meters) and error, with the color scale of the truth.
 
     Pixels without ground truth are gray in the truth and black in the error, which is white at half of the true depth.
-
-    Args:
-        sample: one sample with ground truth.
-        depth: predicted depth, 1 x H x W, meters.
-
-    Returns:
-        uint8 2H x 2W x 3.
+    uint8 2H x 2W x 3.
     """
     truth, valid = sample.depth[0, 0].cpu(), sample.valid[0, 0].cpu()
     colors = default_depth_range(truth[valid].numpy())

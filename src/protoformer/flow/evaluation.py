@@ -284,16 +284,9 @@ class WorstFlows(WorstSamples):
 
 
 def draw_flow_comparison(sample: FlowSample, flow: Tensor) -> Pixels:
-    """Draw first image and truth above prediction and error, with a common color scale.
+    """Draw first image and truth above prediction (2 x H x W, pixels) and error: uint8 2H x 2W x 3.
 
-    Pixels without ground truth are black. An error of 10 px or more is white.
-
-    Args:
-        sample: one sample with ground truth.
-        flow: predicted flow, 2 x H x W, pixels.
-
-    Returns:
-        uint8 2H x 2W x 3.
+    The color scale is common. Pixels without ground truth are black. An error of 10 px or more is white.
     """
     valid = sample.valid[0, 0]
     truth = sample.flow[0]
