@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.published import PublishedResult
+from protoformer.datasets.published import PublishedDepth
 from protoformer.depth.drawing import depth_viewer_data, draw_depth_frame
 from protoformer.depth.evaluation import (
     OWN_TABLE_COLUMNS,
@@ -36,7 +36,7 @@ def sample(name: str, meters: float = 2.0) -> DepthSample:
 def test_every_way_of_scoring_has_its_row_and_others_are_metric() -> None:
     ways = [DepthScores(*(first + step for step in range(7)), math.nan) for first in (0.5, 10.5, 20.5)]
     table = DepthTable(*ways, samples=3)
-    other = PublishedResult("theirs", "all", {"rmse": 0.25})
+    other = PublishedDepth("theirs", "all", rmse=0.25)
     result = DepthEvaluation("nyuv2", "ours", DepthRules(), table, (), (other,), without_truth=0)
     columns, alone = (
         {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.published import PublishedResult, peer_results
+from protoformer.datasets.published import PublishedFlow, peer_results
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.flow.evaluation import (
@@ -219,11 +219,11 @@ def test_peers_stand_with_their_mean_over_the_samples_that_are_ours_too(root: Pa
     others = evaluated(data, (3, 4), (0, 1), dataset="sintel", root=root).others
     assert list(others) == ["clean", "final"]
     assert others["clean"][:3] == (
-        PublishedResult("ours", "2 of these", {"epe_per_image": 3.0, "fl_per_image": 50.0}),
-        PublishedResult("A", "2 of these", {"epe_per_image": 1.75, "fl_per_image": 15.0}),
-        PublishedResult("B", "1 of these", {"epe_per_image": 0.5, "fl_per_image": 0.0}),
+        PublishedFlow("ours", "2 of these", epe_per_image=3.0, fl_per_image=50.0),
+        PublishedFlow("A", "2 of these", epe_per_image=1.75, fl_per_image=15.0),
+        PublishedFlow("B", "1 of these", epe_per_image=0.5, fl_per_image=0.0),
     )
-    assert others["final"][0] == PublishedResult("A", "1 of these", {"epe_per_image": 4.0, "fl_per_image": 40.0})
+    assert others["final"][0] == PublishedFlow("A", "1 of these", epe_per_image=4.0, fl_per_image=40.0)
     assert {row.measured_on for row in (*others["clean"][3:], *others["final"][1:])} == {"whole set"}
 
 
@@ -237,7 +237,7 @@ def test_the_folder_may_be_named_from_inside(root: Path, monkeypatch: pytest.Mon
     (root.parent / "peers.json").write_text(json.dumps({"flow": PEERS}))
     monkeypatch.chdir(root)
     rows = evaluated(InMemory([sample("clean/y")]), (0, 0), root=Path()).others
-    assert [(row.label, row.scores["epe_per_image"]) for row in rows["all"]] == [("A", 2.5), ("B", 0.5)]
+    assert [(row.label, row.epe_per_image) for row in rows["all"]] == [("A", 2.5), ("B", 0.5)]
 
 
 def test_others_stand_aside_where_they_were_measured_on_another_truth(root: Path) -> None:
@@ -282,22 +282,22 @@ def test_a_table_of_peers_of_another_shape_is_refused(root: Path, flow: object) 
 def test_published_rows_stand_with_their_own_dataset_and_pass_only(root: Path) -> None:
     both = InMemory([sample("clean/x"), sample("final/x", 1)])
     others = evaluated(both, (0, 0), dataset="sintel", root=root).others
-    assert [row.scores["epe"] for row in others["clean"]] == [1.04, 0.48, 1.01, 1.43]
-    assert [row.scores["epe"] for row in others["final"]] == [2.43, 0.69, 2.40, 2.71]
+    assert [row.epe for row in others["clean"]] == [1.04, 0.48, 1.01, 1.43]
+    assert [row.epe for row in others["final"]] == [2.43, 0.69, 2.40, 2.71]
     final = evaluated(InMemory([sample("final/x")]), (0, 0), dataset="sintel", root=root).others
     assert final == {"final": others["final"]}
-    assert final["final"][0] == PublishedResult("ProtoFormer, published (C+T)", "whole set", {"epe": 2.43})
+    assert final["final"][0] == PublishedFlow("ProtoFormer, published (C+T)", "whole set", epe=2.43)
 
 
 def test_kitti_publishes_outliers_over_all_pixels_and_errors_per_image(root: Path) -> None:
     others = evaluated(InMemory([sample("000000")]), (0, 0), dataset="kitti-2015", root=root).others
-    assert [(row.label, row.scores["epe_per_image"], row.scores["fl"]) for row in others["all"]] == [
+    assert [(row.label, row.epe_per_image, row.fl) for row in others["all"]] == [
         ("ProtoFormer, published (C+T)", 4.08, 14.6),
         ("ProtoFormer, published (mix, trained on these)", 0.50, 1.09),
         ("FlowFormer, published (C+T)", 4.09, 14.7),
         ("RAFT, published (C+T)", 5.04, 17.4),
     ]
-    assert all(set(row.scores) == {"epe_per_image", "fl"} for row in others["all"])
+    assert {(row.epe, row.fl_per_image) for row in others["all"]} == {(None, None)}
 
 
 @pytest.mark.parametrize("dataset", ["kitti-2012", "middlebury", "flyingchairs"])

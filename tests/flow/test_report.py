@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from protoformer.datasets.published import PublishedResult
+from protoformer.datasets.published import PublishedFlow
 from protoformer.flow.evaluation import (
     OWN_TABLE_COLUMNS,
     TABLE_COLUMNS,
@@ -35,7 +35,7 @@ def scores(first: float, samples: int = 2) -> FlowScores:
 
 
 def evaluation(
-    clean: tuple[PublishedResult, ...] = (), final: tuple[PublishedResult, ...] = (), method: str = "ours"
+    clean: tuple[PublishedFlow, ...] = (), final: tuple[PublishedFlow, ...] = (), method: str = "ours"
 ) -> FlowEvaluation:
     groups = {"clean": scores(0.25), "final": scores(100.125, samples=3)}
     return FlowEvaluation("sintel", method, groups, (), {"clean": clean, "final": final}, without_truth=0)
@@ -88,11 +88,11 @@ def test_others_stand_below_their_group_in_the_columns_of_their_mean() -> None:
     rows = rows_of(
         evaluation(
             clean=(
-                PublishedResult("DIS", "4 of these", {"epe_per_image": 5.754, "fl_per_image": 14.936}),
-                PublishedResult("RAFT", "whole set", {"epe": 1.43}),
-                PublishedResult("FlowFormer", "whole set", {"epe_per_image": 4.09, "fl": 14.7}),
+                PublishedFlow("DIS", "4 of these", epe_per_image=5.754, fl_per_image=14.936),
+                PublishedFlow("RAFT", "whole set", epe=1.43),
+                PublishedFlow("FlowFormer", "whole set", epe_per_image=4.09, fl=14.7),
             ),
-            final=(PublishedResult("RAFT", "whole set", {"epe": 2.71}),),
+            final=(PublishedFlow("RAFT", "whole set", epe=2.71),),
         )
     )
     assert [row.get("group", "") for row in rows] == ["clean", "", "", "", "final", ""]
@@ -110,7 +110,7 @@ def printed(result: FlowEvaluation) -> list[str]:
 
 
 def test_the_tables_fit_on_100_characters_with_every_number_on_one_line() -> None:
-    lines = printed(evaluation((PublishedResult("DIS", "4 of these", {"epe_per_image": 5.75, "fl_per_image": 14.94}),)))
+    lines = printed(evaluation((PublishedFlow("DIS", "4 of these", epe_per_image=5.75, fl_per_image=14.94),)))
     assert lines[0].strip() == "ours on sintel" and max(map(len, lines)) <= 100
     squeezed = [" ".join(line.split()) for line in lines]
     assert squeezed[1] == f"group method measured on {' '.join(TABLE_COLUMNS)}"
@@ -124,7 +124,7 @@ def test_the_tables_fit_on_100_characters_with_every_number_on_one_line() -> Non
 
 def test_a_long_name_goes_on_in_the_next_line_and_takes_no_number_with_it() -> None:
     lines = printed(
-        evaluation((PublishedResult("a name that " * 8, "whole set", {"epe": 1.0}),), method="runs/" + "long/" * 12)
+        evaluation((PublishedFlow("a name that " * 8, "whole set", epe=1.0),), method="runs/" + "long/" * 12)
     )
     assert max(map(len, lines)) <= 100
     assert any(line.split()[-4:] == ["0.25", "1.25", "2.25", "3.25"] for line in lines)
@@ -132,7 +132,7 @@ def test_a_long_name_goes_on_in_the_next_line_and_takes_no_number_with_it() -> N
 
 @pytest.mark.parametrize("name", ["weights[a].safetensors", "[/b]"])
 def test_brackets_in_a_name_are_printed(name: str) -> None:
-    lines = printed(evaluation((PublishedResult(name, "whole set", {"epe": 1.0}),), method=name))
+    lines = printed(evaluation((PublishedFlow(name, "whole set", epe=1.0),), method=name))
     assert lines[0].strip() == f"{name} on sintel"
     assert f" {name} " in lines[2] and f" {name} " in lines[3]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
@@ -97,7 +97,7 @@ def test_every_method_is_scored_on_every_sequence(otb: Path) -> None:
     assert output.sequences[0].scores.success == pytest.approx(20 / 21)
     assert output.sequences[1].scores == off and off.success < 20 / 21
     assert output.methods["still"].scores.success == pytest.approx((off.success + 20 / 21) / 2)
-    assert output.methods["right"].scores.frames == 2 * FRAMES and output.methods["right"].fps > 0
+    assert output.methods["right"].scores.frames == 2 * FRAMES and output.methods["right"].frames_a_second > 0
     assert (output.others, output.without_truth) == ((), 0)
     assert calls == [(n + 1, 4 * FRAMES) for n in range(4 * FRAMES)]
 
@@ -131,13 +131,13 @@ def test_peers_stand_beside_with_ours_over_what_they_know(otb: Path) -> None:
     (otb.parent / "peers.json").write_text(json.dumps({"tracking": peers}))
     output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="otb", root=otb)
     own, peer = output.others
-    assert (own.label, own.measured_on, own.scores["success"]) == ("right", "1 of these", pytest.approx(20 / 21))
-    assert peer == PublishedResult("Peer", "1 of these", {"success": 0.5, "precision": 0.75})
+    assert (own.label, own.measured_on, own.success) == ("right", "1 of these", pytest.approx(20 / 21))
+    assert peer == PublishedTracking("Peer", "1 of these", success=0.5, precision=0.75)
 
 
 def test_the_paper_s_rows_are_those_of_the_paper(otb: Path) -> None:
-    assert [PUBLISHED_TRACKING[name][0].scores["success"] for name in ("lasot", "trackingnet")] == [0.648, 0.8]
-    assert [PUBLISHED_TRACKING[name][0].scores["precision"] for name in ("lasot", "trackingnet")] == [0.674, 0.772]
+    assert [PUBLISHED_TRACKING[name][0].success for name in ("lasot", "trackingnet")] == [0.648, 0.8]
+    assert [PUBLISHED_TRACKING[name][0].precision for name in ("lasot", "trackingnet")] == [0.674, 0.772]
     output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb)
     assert output.others == PUBLISHED_TRACKING["lasot"]
     output = evaluate_track(open_dataset("otb", otb), {"right": PERFECT}, name="lasot", root=otb, compare=False)

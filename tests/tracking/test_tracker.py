@@ -94,7 +94,7 @@ def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, 
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("result", "expected"),
     [
         ((-10.0, -5.0, 30.0, 30.0), (0, 0, 20, 25)),
         ((310.0, 230.0, 30.0, 30.0), (310, 230, 10, 10)),

@@ -70,9 +70,7 @@ def test_with_little_memory_a_pair_is_not_enlarged_and_still_has_prototypes(
 
 def test_large_images_give_the_browser_every_second_vector() -> None:
     flow = torch.arange(2 * 10 * 12, dtype=torch.float32).view(2, 10, 12) / 7
-    view = flow_viewer_data(
-        FlowResult(flow, torch.ones(1, 10, 12)), np.zeros((10, 12, 3), np.uint8), 5.0, max_cells=30
-    )
+    view = flow_viewer_data(FlowResult(flow, torch.ones(1, 10, 12)), np.zeros((10, 12, 3), np.uint8), 5.0, max_cells=30)
     assert (view["step"], view["rows"], view["columns"]) == (2, 5, 6)
     vectors = np.frombuffer(base64.b64decode(view["vectors"]), "<i2").reshape(2, 5, 6) * view["unit"]
     np.testing.assert_allclose(vectors, flow[:, ::2, ::2], atol=view["unit"])

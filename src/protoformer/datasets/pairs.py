@@ -162,12 +162,7 @@ def depth_record(
 ) -> DepthSample:
     """Build a depth sample. Depth is valid where it is finite, positive and below `farthest`, and 0 elsewhere.
 
-    Args:
-        name: Name of the sample.
-        image: H x W x 3 in [0, 1].
-        depth: H x W, in meters.
-        intrinsics: 3 x 3, in pixels, or None.
-        farthest: Depths from this value on are invalid, in meters.
+    `image` is H x W x 3 in [0, 1]; `depth` is H x W, in meters; `intrinsics` are 3 x 3, in pixels, or None.
     """
     if image.shape[:2] != depth.shape:
         raise InputError(

@@ -116,7 +116,7 @@ DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
 class CheckReport:
     """Result of `check_dataset`: numbers of samples, and (name, error message) of each broken one."""
 
-    total: int
+    found: int
     read: int
     broken: tuple[tuple[str, str], ...]
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_DEPTH, PublishedResult
+from protoformer.datasets.published import PUBLISHED_DEPTH, PublishedDepth
 from protoformer.datasets.tree import Dataset
 from protoformer.depth.metrics import (
     COLUMNS,
@@ -64,23 +64,23 @@ class DepthRules:
 
     Attributes:
         crop: evaluated image region; None for the whole image.
-        min_depth: lower bound of the true depth, meters, exclusive.
-        max_depth: upper bound of the true depth, meters, exclusive.
+        nearest: lower bound of the true depth, meters, exclusive.
+        farthest: upper bound of the true depth, meters, exclusive.
     """
 
     crop: Crop | None = None
-    min_depth: float = 1e-3
-    max_depth: float = 80.0
+    nearest: float = 1e-3
+    farthest: float = 80.0
 
     def __str__(self) -> str:
         region = {None: "whole image", "garg": "Garg's crop", "eigen": "Eigen's crop"}[self.crop]
-        return f"{region}, true depth from {self.min_depth:g} to {self.max_depth:g} m"
+        return f"{region}, true depth from {self.nearest:g} to {self.farthest:g} m"
 
 
 RULES: dict[str, DepthRules] = {
     "kitti-eigen": DepthRules("garg"),
-    "nyuv2": DepthRules("eigen", max_depth=10.0),
-    "rgbd": DepthRules(max_depth=10.0),
+    "nyuv2": DepthRules("eigen", farthest=10.0),
+    "rgbd": DepthRules(farthest=10.0),
 }
 """Rules of the benchmarks; other datasets are evaluated over the whole image, up to 80 m."""
 
@@ -109,7 +109,7 @@ class DepthEvaluation:
     rules: DepthRules
     table: DepthTable
     samples: tuple[DepthSampleScore, ...]
-    others: tuple[PublishedResult, ...]
+    others: tuple[PublishedDepth, ...]
     without_truth: int
 
 
@@ -139,7 +139,7 @@ def constant_method(
     means = []
     for index in range(len(dataset)):
         sample = dataset[index]
-        mask = sample.valid & (sample.depth > rules.min_depth) & (sample.depth < rules.max_depth)
+        mask = sample.valid & (sample.depth > rules.nearest) & (sample.depth < rules.farthest)
         if mask.any():
             means.append(float(sample.depth[mask].double().mean()))
         if progress:
@@ -173,7 +173,7 @@ def evaluate_depth(
     """
     rules = RULES.get(names[0], DepthRules()) if rules is None else rules
 
-    metric = DepthMetric(minimum=rules.min_depth, maximum=rules.max_depth, crop=rules.crop)
+    metric = DepthMetric(minimum=rules.nearest, maximum=rules.farthest, crop=rules.crop)
     scored: list[DepthSampleScore] = []
     for index in range(len(dataset)):
         sample = dataset[index]
@@ -246,8 +246,8 @@ def depth_tables(evaluation: DepthEvaluation) -> tuple[Table, Table]:
         comparison.add_row(label, Text(evaluation.method), f"{evaluation.table.samples} images", *own, style="bold")
         details.add_row(label, *(format_score(getattr(scores, field), 3) for field in OWN_TABLE_COLUMNS.values()))
     for other in evaluation.others:
-        cells = (format_score(other.scores.get(field), 3) for field in TABLE_COLUMNS.values())
-        comparison.add_row(other.alignment, Text(other.label), other.measured_on, *cells, style="dim")
+        cells = (format_score(getattr(other, field, None), 3) for field in TABLE_COLUMNS.values())
+        comparison.add_row(other.row, Text(other.label), other.measured_on, *cells, style="dim")
     return comparison, details
 
 
@@ -260,16 +260,10 @@ class WorstDepths(WorstSamples):
 
 
 def draw_depth_comparison(sample: DepthSample, depth: Tensor) -> Pixels:
-    """Draw image and truth above prediction and error, with the color scale of the truth.
+    """Draw image and truth above prediction (1 x H x W, meters) and error, with the color scale of the truth.
 
     Pixels without ground truth are gray in the truth and black in the error, which is white at half of the true depth.
-
-    Args:
-        sample: one sample with ground truth.
-        depth: predicted depth, 1 x H x W, meters.
-
-    Returns:
-        uint8 2H x 2W x 3.
+    uint8 2H x 2W x 3.
     """
     truth, valid = sample.depth[0, 0].cpu(), sample.valid[0, 0].cpu()
     colors = default_depth_range(truth[valid].numpy())

@@ -121,14 +121,10 @@ class PointCloud:
 def unproject_depth(
     depth: Tensor, intrinsics: Tensor, image: Tensor | None = None, jump: float | None = None
 ) -> PointCloud:
-    """Convert a depth map to a point cloud.
+    """Convert a depth map, 1 x H x W, meters, to a point cloud with the colors of an image, 3 x H x W in [0, 1].
 
-    Args:
-        depth: 1 x H x W, meters.
-        intrinsics: camera matrix, 3 x 3, pixels.
-        image: colors, 3 x H x W in [0, 1].
-        jump: drop pixels whose depth differs from one of their four neighbors by more than this fraction, because such
-            depths lie between a surface and the one behind it; None keeps all pixels.
+    `intrinsics` are 3 x 3, pixels. Pixels whose depth differs from one of their four neighbors by more than the
+    fraction `jump` are dropped, because such depths lie between a surface and the one behind it; None keeps all.
     """
     _, height, width = depth.shape
     x, y = pixel_grid(height, width)

@@ -167,16 +167,9 @@ def check_num_updates(num_updates: int | None) -> None:
 
 @torch.no_grad()
 def propagate_flow(flow: Tensor, working: tuple[int, int], device: torch.device, back: bool = False) -> Tensor:
-    """Forward-warp a flow to the next frame pair, to initialize its estimate.
+    """Forward-warp a flow, 2 x H x W, pixels, to the next frame pair at a working size, to initialize its estimate.
 
-    Args:
-        flow: flow of the previous pair, 2 x H x W, pixels.
-        working: working size (h, w) of the network.
-        device: device to compute on.
-        back: also return the initial backward flow, as a second batch element.
-
-    Returns:
-        1 x 2 x h x w, or 2 x 2 x h x w with `back`, pixels at the working size.
+    1 x 2 x h x w, or with `back` 2 x 2 x h x w: also the initial backward flow.
     """
     flow = resize_flow(flow[None].to(device), working)
     # The network refines flow at 1/8 of the image size; warping there takes 64 times fewer vectors.

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED, PublishedResult, peer_rows
+from protoformer.datasets.published import PUBLISHED, PublishedFlow, peer_rows
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.flow.metrics import COLUMNS, FlowScores, flow_scores, flow_tally, mean_flow_scores
@@ -76,7 +76,7 @@ class FlowEvaluation:
     method: str
     groups: dict[str, FlowScores]
     samples: tuple[SampleScore, ...]
-    others: dict[str, tuple[PublishedResult, ...]]
+    others: dict[str, tuple[PublishedFlow, ...]]
     without_truth: int
 
 
@@ -174,7 +174,7 @@ def _score_sample(metric: FlowMetric, flow: Tensor, sample: FlowSample) -> FlowS
 
 def published_rows(
     names: tuple[str, str], group: str, root: Path, scored: list[SampleScore]
-) -> tuple[PublishedResult, ...]:
+) -> tuple[PublishedFlow, ...]:
     """Return comparison rows for a group: means of the peers' results, as in `peer_rows`, then published results.
 
     `names` are those of the dataset and of the method.
@@ -184,7 +184,7 @@ def published_rows(
         for score in scored
         if score.group == group
     }
-    peers = peer_rows(root, "flow", {names[1]: own}, {"epe": "epe_per_image", "fl": "fl_per_image"})
+    peers = peer_rows(PublishedFlow, root, "flow", {names[1]: own}, {"epe": "epe_per_image", "fl": "fl_per_image"})
     return (*peers, *PUBLISHED.get((names[0], group), ()))
 
 
@@ -269,7 +269,7 @@ def flow_tables(evaluation: FlowEvaluation) -> tuple[Table, Table]:
         own = (format_score(getattr(scores, field), 2) for field in TABLE_COLUMNS.values())
         comparison.add_row(group, Text(evaluation.method), f"{scores.samples} samples", *own, style="bold")
         for row in evaluation.others[group]:
-            cells = (format_score(row.scores.get(field), 2) for field in TABLE_COLUMNS.values())
+            cells = (format_score(getattr(row, field, None), 2) for field in TABLE_COLUMNS.values())
             comparison.add_row("", Text(row.label), row.measured_on, *cells, style="dim")
         details.add_row(group, *(format_score(getattr(scores, field), 2) for field in OWN_TABLE_COLUMNS.values()))
     return comparison, details
@@ -284,16 +284,9 @@ class WorstFlows(WorstSamples):
 
 
 def draw_flow_comparison(sample: FlowSample, flow: Tensor) -> Pixels:
-    """Draw first image and truth above prediction and error, with a common color scale.
+    """Draw first image and truth above prediction (2 x H x W, pixels) and error: uint8 2H x 2W x 3.
 
-    Pixels without ground truth are black. An error of 10 px or more is white.
-
-    Args:
-        sample: one sample with ground truth.
-        flow: predicted flow, 2 x H x W, pixels.
-
-    Returns:
-        uint8 2H x 2W x 3.
+    The color scale is common. Pixels without ground truth are black. An error of 10 px or more is white.
     """
     valid = sample.valid[0, 0]
     truth = sample.flow[0]

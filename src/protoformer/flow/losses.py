@@ -145,16 +145,9 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
 
 
 def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum the errors of one update over the masked pixels, with a Triton kernel where possible.
+    """Sum L1 error, its NLL and end-point error (without gradient) over masked pixels, by a kernel where possible.
 
-    Args:
-        estimate: predicted flow, N x 2 x H x W, pixels.
-        log_scale: logarithm of the predicted Laplace scale, N x 1 x H x W.
-        flow: true flow, N x 2 x H x W, pixels.
-        mask: pixels to sum over, N x 1 x H x W, bool.
-
-    Returns:
-        Scalars: sum of the L1 error, of its NLL, and of the end-point error (without gradient).
+    Flows are N x 2 x H x W, pixels; `log_scale`, N x 1 x H x W, is the logarithm of the predicted Laplace scale.
     """
     has_row_layout = estimate.stride(3) == log_scale.stride(3) == 1 and flow.is_contiguous() and mask.is_contiguous()
     is_float32 = estimate.dtype == log_scale.dtype == flow.dtype == torch.float32

@@ -36,14 +36,9 @@ def clip_boxes(boxes: Tensor, width: float, height: float) -> Tensor:
 
 
 def box_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the intersection over union of pairs of boxes.
+    """Compute the intersection over union of pairs of boxes, ... x 4 each, in [0, 1]; 0 for boxes without area.
 
-    Args:
-        first: ... x 4. Negative sizes count as 0.
-        second: ... x 4, one box for each of `first`.
-
-    Returns:
-        IoU in [0, 1], shape ...; 0 for two boxes without area.
+    Negative sizes count as 0.
     """
     size, other_size = first[..., 2:].clamp_min(0), second[..., 2:].clamp_min(0)
     start = torch.maximum(first[..., :2], second[..., :2])
@@ -55,17 +50,10 @@ def box_iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def generalized_iou(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the generalized IoU of pairs of boxes (Rezatofighi et al., 2019).
+    """Compute the generalized IoU of pairs of boxes, ... x 4 each (Rezatofighi et al., 2019), in [-1, 1].
 
     This is the IoU minus the fraction of the smallest enclosing box that neither box covers, so that it increases as
-    disjoint boxes approach each other.
-
-    Args:
-        first: ... x 4. Negative sizes count as 0.
-        second: ... x 4, one box for each of `first`.
-
-    Returns:
-        GIoU in [-1, 1], shape ...; -1 for two boxes whose enclosing box has no area.
+    disjoint boxes approach each other; -1 for two boxes whose enclosing box has no area. Negative sizes count as 0.
     """
     size, other_size = first[..., 2:].clamp_min(0), second[..., 2:].clamp_min(0)
     end, other_end = first[..., :2] + size, second[..., :2] + other_size
@@ -101,13 +89,7 @@ class Crops:
 
     @classmethod
     def around(cls, boxes: Tensor, factor: float | Tensor, size: int) -> "Crops":
-        """Create crops centered on boxes, with side factor * sqrt(w h).
-
-        Args:
-            boxes: N x 4, (x, y, w, h) in pixels of the image.
-            factor: One factor, or N.
-            size: Side length after resampling.
-        """
+        """Create crops centered on boxes, N x 4 in pixels, with side factor * sqrt(w h), one factor or N."""
         sides = factor * boxes[:, 2:].clamp_min(0).prod(dim=1).sqrt().clamp_min(1)
         return cls(box_centers(boxes) - sides[:, None] / 2, sides, size)
 
@@ -117,17 +99,10 @@ class Crops:
         return self.size / self.sides
 
     def cut(self, images: Tensor, fill: Tensor) -> Tensor:
-        """Crop and resample images.
+        """Crop and resample images, N x C x H x W: N x C x size x size; `fill`, N x C, holds the values outside.
 
         Each output pixel averages the area that it covers, at least one pixel of the image: this is bilinear for
         magnification and antialiased for reduction.
-
-        Args:
-            images: N x C x H x W.
-            fill: N x C, values outside the images.
-
-        Returns:
-            The crops, N x C x size x size.
         """
         across = self._weights(self.corners[:, 0], images.shape[3])
         down = self._weights(self.corners[:, 1], images.shape[2])

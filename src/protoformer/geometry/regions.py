@@ -15,15 +15,9 @@ VOTES = 3
 
 
 def connected_components(labels: Tensor, values: Tensor | None = None, jump: float = torch.inf) -> Tensor:
-    """Split labels into 4-connected components.
+    """Split labels, H x W, into 4-connected components, numbered from 0 in raster order of the first pixels.
 
-    Args:
-        labels: H x W, int64.
-        values: C x H x W; None: only labels count.
-        jump: Neighbors of one label are connected if the distance of their values is less than this.
-
-    Returns:
-        H x W, int64, numbered from 0 in raster order of the first pixels.
+    With values, C x H x W, neighbors of one label are connected if the distance of their values is less than `jump`.
     """
     height, width = labels.shape
     index = torch.arange(height * width).view(height, width)
@@ -38,15 +32,7 @@ def connected_components(labels: Tensor, values: Tensor | None = None, jump: flo
 
 
 def merge_linked_labels(count: int, links: Tensor) -> Tensor:
-    """Find the lowest label that each label is linked with, directly or through others.
-
-    Args:
-        count: Number of labels, 0 .. count - 1.
-        links: 2 x n, int64, pairs of linked labels.
-
-    Returns:
-        count, int64.
-    """
+    """Find the lowest label that each of `count` labels is linked with, directly or through others; links: 2 x n."""
     lowest = torch.arange(count)
     while True:
         ends = lowest[links]

@@ -42,16 +42,10 @@ MULTIPLE_TOLERANCE = 0.05
 
 
 def enlarged_size(size: tuple[int, int], pixels: int, multiple: int = 1) -> tuple[int, int]:
-    """Return the size of an image enlarged to a number of pixels, at most twice per side; it is never reduced.
+    """Return the (height, width) of an image enlarged to about a number of pixels, at most twice per side.
 
-    Args:
-        size: (height, width).
-        pixels: Approximate number of pixels to reach.
-        multiple: Each side is rounded to a multiple of this, to avoid padding, if one lies within 5 % of the exact side
-            and within twice the original; else it is rounded to a pixel.
-
-    Returns:
-        (height, width).
+    It is never reduced. Each side is rounded to a multiple of `multiple`, to avoid padding, if one lies within 5 % of
+    the exact side and within twice the original; else it is rounded to a pixel.
     """
     scale = min(MAX_ENLARGEMENT, math.sqrt(pixels / (size[0] * size[1])))
     if scale < MIN_ENLARGEMENT:
@@ -75,14 +69,9 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def resize_flow(flow: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize a flow and scale its vectors.
+    """Resize a flow, N x C x H x W, to (height, width) and scale its vectors.
 
-    Args:
-        flow: N x C x H x W; the first two channels are (u, v) in pixels, further channels are only resized.
-        size: (height, width).
-
-    Returns:
-        N x C x height x width, with (u, v) in pixels of the new size.
+    The first two channels are (u, v) in pixels; further channels are only resized.
     """
     height, width = flow.shape[2:]
     if (height, width) == size:
@@ -96,17 +85,10 @@ def resize_flow(flow: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def convex_upsample(field: Tensor, weights: Tensor, factor: int = 8) -> Tensor:
-    """Upsample a field by convex combinations of the 3x3 coarse neighbors of each fine pixel (as in RAFT).
+    """Upsample N x C x H x W by convex combinations of the 3x3 coarse neighbors of each fine pixel (as in RAFT).
 
-    At the border the outermost value is repeated, so that a constant field stays constant.
-
-    Args:
-        field: N x C x H x W.
-        weights: N x (9 factor^2) x H x W, logits.
-        factor: Upsampling factor.
-
-    Returns:
-        N x C x (factor H) x (factor W).
+    `weights` are logits, N x (9 factor^2) x H x W. At the border the outermost value is repeated, so that a constant
+    field stays constant.
     """
     batch, channels, height, width = field.shape
     probabilities = weights.view(batch, 1, 9, factor, factor, height, width).float().softmax(dim=2)

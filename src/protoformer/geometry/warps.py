@@ -74,15 +74,9 @@ def inside_image(positions: Tensor, height: int, width: int) -> Tensor:
 def occlusion_by_consistency(forward: Tensor, backward: Tensor) -> Tensor:
     """Estimate occlusion by the forward-backward consistency check of Sundaram, Brox and Keutzer (2010).
 
-    A pixel is visible if |f(p) + b(p + f(p))|^2 <= 0.01 (|f|^2 + |b|^2) + 0.5. Pixels that leave the image count as
-    occluded.
-
-    Args:
-        forward: N x 2 x H x W, pixels, from the first image to the second.
-        backward: N x 2 x H x W, pixels, from the second image to the first.
-
-    Returns:
-        Occlusion of the first image, N x 1 x H x W, bool.
+    The flows, N x 2 x H x W, are those from the first image to the second and back. A pixel of the first image is
+    visible if |f(p) + b(p + f(p))|^2 <= 0.01 (|f|^2 + |b|^2) + 0.5. Pixels that leave the image count as occluded. N x
+    1 x H x W, bool.
     """
     height, width = forward.shape[-2:]
     target = pixel_grid(height, width, forward.device) + forward
@@ -93,16 +87,10 @@ def occlusion_by_consistency(forward: Tensor, backward: Tensor) -> Tensor:
 
 
 def carry_forward(flow: Tensor) -> Tensor:
-    """Predict the flow of the next pair by constant motion, to initialize its estimation (warm start).
+    """Predict the flow of the next pair by constant motion, to initialize its estimation: N x 2 x H x W, pixels.
 
     Each vector is splatted along itself to the nearest pixel. If several meet, the longest wins, because near objects
     move most. Holes are filled with the mean of their neighbors, ring by ring.
-
-    Args:
-        flow: N x 2 x H x W, pixels.
-
-    Returns:
-        N x 2 x H x W, pixels.
     """
     batch, _, height, width = flow.shape
     target = (pixel_grid(height, width, flow.device) + flow).round()

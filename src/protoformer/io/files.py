@@ -365,17 +365,10 @@ MAX_NAME_BYTES = 200
 
 
 def short_name(name: str, limit: int = MAX_NAME_BYTES) -> str:
-    """Shorten a file name to at most `limit` bytes.
+    """Shorten a file name, one component of a path without its suffix, to at most `limit` bytes, over 9.
 
     The end of a long name is replaced by a hash of the whole name, so the result is deterministic, and names that
     differ only in their last characters stay different.
-
-    Args:
-        name: One component of a path, without its suffix.
-        limit: Maximum length of the result in bytes, over 9.
-
-    Returns:
-        The name, unchanged if it is short enough.
     """
     data = os.fsencode(name)
     if len(data) <= limit:

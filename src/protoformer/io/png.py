@@ -64,16 +64,9 @@ def check_png(data: bytes, path: PathLike) -> PngHeader:
 
 
 def read_png16(path: PathLike, color_type: int, kind: str, folder: str) -> npt.NDArray[np.uint16]:
-    """Read a 16-bit PNG.
+    """Read a 16-bit PNG of a color type: uint16 HxW for `GRAY`, HxWx3 for `RGB`.
 
-    Args:
-        path: The file.
-        color_type: `GRAY` or `RGB`.
-        kind: Kind of data in error messages, such as "KITTI flow".
-        folder: Folder of such files in error messages, such as "flow".
-
-    Returns:
-        uint16 HxW for `GRAY`, HxWx3 for `RGB`.
+    `kind` and `folder` name the kind of data and its folder in error messages, such as "KITTI flow" and "flow".
     """
     data = read_image_bytes(path)
     header = check_png(data, path)

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_STABILITY, PublishedResult
+from protoformer.datasets.published import PUBLISHED_STABILITY, PublishedStabilization
 from protoformer.datasets.stabilization import DeepStab
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
@@ -57,7 +57,7 @@ class StabilityEvaluation:
 
     rows: tuple[ClipScore, ...]
     means: dict[str, dict[str, float]]
-    others: tuple[PublishedResult, ...] = field(default=PUBLISHED_STABILITY)
+    others: tuple[PublishedStabilization, ...] = field(default=PUBLISHED_STABILITY)
 
 
 VIDEO_SUFFIXES = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".wmv"})
@@ -222,7 +222,7 @@ def stability_tables(evaluation: StabilityEvaluation) -> tuple[Table, Table]:
         common.add_row("mean", Text(label), *_format_scores(means, COMMON_MEASURES))
         details.add_row("mean", Text(label), *_format_scores(means, DETAIL_MEASURES), "")
     for other in evaluation.others:
-        cells = (format_score(other.scores.get(name), 3, "-") for name in COMMON_SCORES)
+        cells = (format_score(getattr(other, name, None), 3, "-") for name in COMMON_SCORES)
         common.add_row(other.measured_on, Text(other.label), *cells)
     return common, details
 

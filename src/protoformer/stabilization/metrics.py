@@ -83,14 +83,9 @@ class StabilityScores:
 def stability_scores(input_to_output: Tensor, output_motions: Tensor, center: Point = (0.0, 0.0)) -> StabilityScores:
     """Score one video of T frames.
 
-    Args:
-        input_to_output: T x 3 x 3, homographies from each input frame to its output frame, pixels; NaN if not found.
-        output_motions: (T - 1) x 3 x 3, homographies from each output frame to the next.
-        center: (x, y) of the center of an output frame, pixels, for the acceleration only; by default the origin, which
-            rotations move.
-
-    Returns:
-        Scores of the video.
+    `input_to_output`, T x 3 x 3, are the homographies from each input frame to its output frame, pixels, NaN if not
+    found; `output_motions`, T - 1 x 3 x 3, those from each output frame to the next. `center` is the (x, y) of the
+    center of an output frame, for the acceleration only; by default the origin, which rotations move.
     """
     row, counts = video_scores(input_to_output, output_motions, center)
     return mean_stability_scores(Tally.of_rows(row[None]).total(), counts)

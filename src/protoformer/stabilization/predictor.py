@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 import torch
@@ -210,7 +211,7 @@ class StabilizationPredictor(SummaryRepr):
         if first is None:
             raise InputError(f"{name} has no frame in this span; choose another.")
         analyzer = MotionAnalyzer(self.network, self.flow, self.device, first.size, half, delay)
-        outputs = list(analyze_clip(analyzer, _prepend(first, frames)))
+        outputs = list(analyze_clip(analyzer, chain([first], frames)))
         shots = tuple(each for each in outputs if isinstance(each, Shot))
         return ClipAnalysis(
             first.size, shots, tuple(each for each in outputs if isinstance(each, int)), analyzer.fields
@@ -302,11 +303,6 @@ def _iter_frames(
         yield frame
         if progress:
             progress(len(timestamps), max(num_frames, len(timestamps)))
-
-
-def _prepend(first: VideoFrame, rest: Iterator[VideoFrame]) -> Iterator[VideoFrame]:
-    yield first
-    yield from rest
 
 
 def _packaged_flow() -> ProtoFormer:

@@ -101,10 +101,9 @@ class BandedMatrix:
 
 
 def objective_bands(terms: tuple[Terms, ...], count: int) -> tuple[Array, Array]:
-    """Compute the normal equations of a sum of squares over `count` frames.
+    """Compute the normal equations of a sum of squares over `count` frames: bands and right-hand side, n x 4.
 
-    Returns:
-        Bands, n x k x 4 x 4, as for `BandedMatrix`, and the right-hand side, n x 4.
+    The bands are n x k x 4 x 4, as for `BandedMatrix`.
     """
     bandwidth = max(blocks.shape[1] for blocks, _ in terms)
     bands, right = np.zeros((count, bandwidth, WIDTH, WIDTH)), np.zeros((count, WIDTH))
@@ -119,17 +118,9 @@ def objective_bands(terms: tuple[Terms, ...], count: int) -> tuple[Array, Array]
 
 
 def solve(program: QuadraticProgram, start: Array) -> Array:
-    """Solve a quadratic program with Mehrotra's predictor-corrector method.
+    """Solve a quadratic program with Mehrotra's predictor-corrector method: the minimizer, n x 4.
 
-    Args:
-        program: Objective and constraints.
-        start: n x 4, strictly feasible.
-
-    Returns:
-        The minimizer, n x 4.
-
-    Raises:
-        ValueError: If `start` is not strictly feasible.
+    `start`, n x 4, must be strictly feasible.
     """
     sides, limits = program.sides, program.limits
     bands, right = objective_bands(program.terms, len(start))

@@ -163,16 +163,11 @@ FRAMES_PER_BATCH = 32
 
 
 def true_trajectories(renderer: Renderer, frames: Sequence[Frame], now: int) -> Trajectories:
-    """Compute exact trajectories through all frames from the cell centers of frame `now`.
+    """Compute exact trajectories through T frames from the cell centers of frame `now`.
 
     The confidence is 1 while a point is visible and 0 afterwards. As in a chain of flows, a trajectory ends where it
     leaves the image or is occluded, even if it becomes visible again. Occlusion is tested every OCCLUSION_STRIDE
     frames.
-
-    Args:
-        renderer: Renderer of the scenes.
-        frames: T moments.
-        now: Index of the frame in which the trajectories start.
     """
     (height, width), count = frames[now].size, renderer.scenes.count
     centers = cell_centers((height, width), renderer.device).flatten(1).expand(count, -1, -1)

@@ -154,17 +154,11 @@ def random_scene(size: tuple[int, int], seed: int, shapes: int = 6, motion: floa
 
 
 def crop_of_larger(scenes: Scenes, scale: Tensor, position: Tensor) -> Scenes:
-    """Simulate crops from larger images of the same scenes.
+    """Simulate crops from larger images of the same scenes: other focal length and principal point, same size.
 
-    Points near the border of a wide image move farther, and more to one side, than anything in a small image.
-
-    Args:
-        scenes: The scenes.
-        scale: B, size of the full image relative to the crop, at least 1.
-        position: B x 2, position of the crop, (x, y): 0 is left or top, 1 is right or bottom.
-
-    Returns:
-        Scenes with the same image size and the focal length and principal point of the crop.
+    Points near the border of a wide image move farther, and more to one side, than anything in a small image. `scale`,
+    B, is the size of the full image relative to the crop, at least 1; `position`, B x 2, is that of the crop, (x, y): 0
+    is left or top, 1 is right or bottom.
     """
     camera = scenes.camera
     size = torch.tensor([scenes.size[1], scenes.size[0]], dtype=torch.float64)

@@ -120,17 +120,9 @@ def _counters(count: int) -> Words:
 
 
 def hashed_uniform(keys: Tensor, shape: Shape, device: torch.device | str) -> Tensor:
-    """Hash keys to uniform numbers in (0, 1), bit-exact on every device.
+    """Hash B keys, int64, to uniform numbers in (0, 1), bit-exact on every device: B x *shape, float32.
 
     They are computed on the device, so that image-sized noise is never copied to it.
-
-    Args:
-        keys: B, int64.
-        shape: Shape of the numbers of each key.
-        device: Device of the result.
-
-    Returns:
-        B x *shape, float32.
     """
     low, high = spread_keys(keys.to(device))
     words = torch.arange(math.prod(shape), device=device) + low[:, None]

@@ -60,17 +60,11 @@ class TrackingEngine:
     def locate(
         self, pixels: Tensor, crops: Crops, expected: Tensor, prior_strength: Tensor, template: Tensors
     ) -> tuple[Tensor, Tensor]:
-        """Locate targets in their search regions.
+        """Locate N targets in their search regions of a frame, 3 x H x W.
 
-        Args:
-            pixels: 3 x H x W, the frame.
-            crops: N search regions.
-            expected: N x 4, expected boxes in pixels of the frame.
-            prior_strength: N, strength of the prior at the expected boxes.
-            template: Tensors as returned by `embed`.
-
-        Returns:
-            Boxes, N x 4, pixels of the frame, and scores in [0, 1], N, on the CPU.
+        `expected` are the expected boxes, N x 4, pixels, and `prior_strength`, N, the strength of the prior at them;
+        `template` is as returned by `embed`. Returns boxes, N x 4, pixels of the frame, and scores in [0, 1], N, on the
+        CPU.
         """
         prior = crops.boxes_in(expected).to(self._device)
         with self._lock:

@@ -2,7 +2,7 @@
 
 import math
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedResult, peer_rows
+from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking, peer_rows
 from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text, open_atomic
@@ -65,13 +65,12 @@ _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class SequenceScore:
-    """Scores of one method on one sequence, and its run time in seconds without reading images."""
+    """Scores of one method on one sequence, and its speed without reading images."""
 
     name: str
     method: str
     scores: TrackScores
-    frames: int
-    seconds: float
+    frames_a_second: float
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class MethodScore:
     """Mean scores of one method over all sequences, with equal weights, and its speed without reading images."""
 
     scores: TrackScores
-    fps: float
+    frames_a_second: float
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class TrackEvaluation:
     dataset: str
     methods: dict[str, MethodScore]
     sequences: tuple[SequenceScore, ...]
-    others: tuple[PublishedResult, ...]
+    others: tuple[PublishedTracking, ...]
     without_truth: int
     unusable: tuple[UnusableSequence, ...] = ()
 
@@ -144,6 +143,7 @@ def evaluate_track(
         raise InputError(f"this split of {name} has no true boxes to compare with; {advice}.")
     counter = _FrameCounter(progress, sum(counts) * len(methods))
     metrics = {label: TrackMetric() for label in methods}
+    frames, seconds_of = dict.fromkeys(methods, 0), dict.fromkeys(methods, 0.0)
     scored: list[SequenceScore] = []
     unusable: list[UnusableSequence] = []
     for index in (index for index, count in enumerate(counts) if count):
@@ -156,7 +156,9 @@ def evaluate_track(
             continue
         for label, (boxes, seconds) in tracks.items():
             scores = _score_sequence(metrics[label], boxes, sequence)
-            scored.append(SequenceScore(sequence.name, label, scores, len(boxes), seconds))
+            scored.append(SequenceScore(sequence.name, label, scores, _fps(len(boxes), seconds)))
+            frames[label] += len(boxes)
+            seconds_of[label] += seconds
             if keep:
                 keep(sequence, label, boxes)
     if not scored:
@@ -164,7 +166,7 @@ def evaluate_track(
     return TrackEvaluation(
         dataset=name,
         methods={
-            label: MethodScore(metric.compute(), _fps([each for each in scored if each.method == label]))
+            label: MethodScore(metric.compute(), _fps(frames[label], seconds_of[label]))
             for label, metric in metrics.items()
         },
         sequences=tuple(scored),
@@ -238,17 +240,17 @@ def _score_sequence(metric: TrackMetric, boxes: Tensor, sequence: TrackSequence)
     return track_scores(boxes, sequence.boxes, sequence.present)
 
 
-def _fps(scores: Sequence[SequenceScore]) -> float:
-    return sum(each.frames for each in scores) / max(sum(each.seconds for each in scores), 1e-9)
+def _fps(frames: int, seconds: float) -> float:
+    return frames / max(seconds, 1e-9)
 
 
-def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedResult, ...]:
+def other_rows(dataset: str, root: Path, scored: list[SequenceScore]) -> tuple[PublishedTracking, ...]:
     """Return comparison rows: means of the peers' results, as in `peer_rows`, then published results."""
     own: dict[str, dict[str, dict[str, float]]] = {}
     for each in scored:
         scores = {"success": each.scores.success, "precision": each.scores.precision}
         own.setdefault(each.method, {})[each.name] = scores
-    peers = peer_rows(root, "tracking", own, {"success": "success", "precision": "precision"})
+    peers = peer_rows(PublishedTracking, root, "tracking", own, {"success": "success", "precision": "precision"})
     return (*peers, *PUBLISHED_TRACKING.get(dataset, ()))
 
 
@@ -258,7 +260,7 @@ def tracks_csv(evaluation: TrackEvaluation) -> str:
     for score in evaluation.sequences:
         cells = (getattr(score.scores, field) for field in FIELDS)
         values = ("" if math.isnan(cell) else cell for cell in cells)
-        rows.append([score.name, score.method, *values, round(_fps([score]), 2), ""])
+        rows.append([score.name, score.method, *values, round(score.frames_a_second, 2), ""])
     rows += [[each.name, *[""] * (len(FIELDS) + 2), each.problem] for each in evaluation.unusable]
     return csv_text(rows)
 
@@ -372,12 +374,12 @@ def _rows(evaluation: TrackEvaluation) -> tuple[tuple[str, ...], ...]:
             label,
             f"{each.scores.sequences} sequences",
             *(_percent(getattr(each.scores, field)) for field in COLUMNS.values()),
-            f"{each.fps:.1f}",
+            f"{each.frames_a_second:.1f}",
         )
         for label, each in evaluation.methods.items()
     ]
     others = [
-        (row.label, row.measured_on, *(_percent(row.scores.get(field)) for field in COLUMNS.values()), "")
+        (row.label, row.measured_on, *(_percent(getattr(row, field, None)) for field in COLUMNS.values()), "")
         for row in evaluation.others
     ]
     return (*own, *others)

@@ -51,10 +51,9 @@ class Figure:
     def _image(self) -> str:
         if isinstance(self.content, str):
             return self.content
-        data = base64.b64encode(encode_png(self.content)).decode()
         height, width = self.content.shape[:2]
         size = f'width="{width}" height="{height}"'
-        return f'<img {size} alt="{escape(self.caption)}" src="data:image/png;base64,{data}">'
+        return f'<img {size} alt="{escape(self.caption)}" src="{png_data_uri(self.content)}">'
 
 
 @dataclass(frozen=True)

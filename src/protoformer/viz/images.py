@@ -52,18 +52,11 @@ def draw_assignment(
     strength: float = 0.65,
     input_size: tuple[int, int] | None = None,
 ) -> Pixels:
-    """Tint each pixel of an image by the prototype that `Prototypes.owners` assigns it to.
+    """Tint each pixel of the first image of a batch by the prototype that `Prototypes.owners` assigns it to.
 
-    Args:
-        prototypes: Prototypes of a batch; the first image is drawn. The maps may be larger than the image, because the
-            network pads it.
-        image: 3 x H x W in [0, 1], the first image of the batch.
-        stride: Image pixels per cell of the maps.
-        strength: Opacity of the tint in [0, 1].
-        input_size: (height, width) at which the network processed the image; None: H x W.
-
-    Returns:
-        uint8 H x W x 3.
+    `image` is 3 x H x W in [0, 1]. The maps, with `stride` image pixels per cell, may be larger than the image, because
+    the network pads it. `strength` is the opacity of the tint in [0, 1]; `input_size` is the (height, width) at which
+    the network processed the image, None: H x W.
     """
     size = (image.shape[1], image.shape[2])
     height, width = input_size or size

@@ -199,15 +199,7 @@ def _sample_crop(config: DepthAugmentation, draws: ParameterSampler, size: tuple
 
 
 def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> DepthSample:
-    """Apply augmentation parameters to a batch; depth is sampled at the nearest pixels, never interpolated.
-
-    Args:
-        sample: N images in [0, 1], with depth in meters.
-        parameters: One per image.
-
-    Returns:
-        N images of the size of the crop, with their intrinsics.
-    """
+    """Apply parameters to a batch, one per image; depth is sampled at the nearest pixels, never interpolated."""
     if len(parameters) != len(sample.image):
         raise ValueError(f"a batch of {len(sample.image)} needs as many parameters, not {len(parameters)}")
     matrices = torch.stack([params.cutting.matrix for params in parameters])

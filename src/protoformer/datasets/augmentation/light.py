@@ -62,15 +62,9 @@ class Light:
 
 
 def relight_flow(sample: FlowSample, light: Light, draws: SceneRandom) -> FlowSample:
-    """Apply the lighting augmentation to a batch of pairs.
+    """Apply the lighting augmentation to a batch of pairs; erased boxes are added to the occlusion mask.
 
-    Args:
-        sample: N pairs of images in [0, 1].
-        light: The configuration.
-        draws: Random numbers of the N scenes.
-
-    Returns:
-        The augmented pairs; boxes that were erased are added to the occlusion mask.
+    `draws` are the random numbers of the N scenes.
     """
     size = (sample.first.shape[2], sample.first.shape[3])
     colors1, independent = _sample_colors(light, draws, "first"), _sample_colors(light, draws, "second")
@@ -98,15 +92,10 @@ def recolor(images: Tensor, params: Tensor) -> Tensor:
 
 
 def add_shadows(images: Tensor, shadows: Tensor) -> Tensor:
-    """Darken images by soft shadows whose outline is a sum of cosine waves.
+    """Darken images, N x 3 x H x W, by soft shadows whose outline is a sum of cosine waves.
 
-    Args:
-        images: N x 3 x H x W.
-        shadows: N x (2 + 4 * NUM_WAVES): the fraction of light that is removed, the sharpness of the edge, and the
-            frequency along x and y (radians per pixel), phase and amplitude of each wave.
-
-    Returns:
-        N x 3 x H x W.
+    `shadows`, N x (2 + 4 * NUM_WAVES): the fraction of light that is removed, the sharpness of the edge, and the
+    frequency along x and y (radians per pixel), phase and amplitude of each wave.
     """
     count, _, height, width = images.shape
     shadows = to_device(shadows.float(), images.device)
