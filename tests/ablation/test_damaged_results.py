@@ -53,7 +53,7 @@ def test_a_result_that_is_none_is_passed_over(tmp_path: Path, data: bytes) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-def test_nobody_waits_for_a_pipe(tmp_path: Path) -> None:
+def test_a_named_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / RESULT)
     os.mkfifo(tmp_path / "log.jsonl")
     assert read_result(tmp_path, "key") is None and read_log(tmp_path / "log.jsonl") == []

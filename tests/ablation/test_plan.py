@@ -105,7 +105,7 @@ def test_every_variant_sees_the_same_data_for_the_same_time() -> None:
     assert [run.seed for run in plan.runs.values()] == [0] * 16 + [1] * 16  # tables are filled before they are repeated
 
 
-def test_minutes_of_each_run_leave_runs_what_they_are_when_there_are_more_of_them() -> None:
+def test_minutes_each_keep_the_keys_when_runs_are_added() -> None:
     """A second seed, or another table, takes over what is there; minutes for all together are shared among more."""
     each, together = RunBudget(minutes_each=0.51), RunBudget(minutes=2)
     few = plan_of("updates", budget=each).runs
@@ -136,7 +136,7 @@ def test_a_run_is_known_by_all_that_decides_its_results(other: Callable[[], Abla
     assert ours == theirs if same else not ours & theirs
 
 
-def test_own_settings_have_the_last_word_but_for_what_a_table_changes() -> None:
+def test_user_settings_override_all_but_the_field_of_the_table() -> None:
     plan = plan_of("iterations", "model.overrides.encoder.num_prototypes=16", "data.batch_size=3", "data.seed=5")
     for label, iterations in (("N = 1", 1), ("N = 4", 4)):
         recipe = plan.runs[plan.keys["iterations", label, 5]].recipe

@@ -7,7 +7,7 @@ import pytest
 from protoformer.ablation.summary import ordered_pairs, rank_correlation
 
 
-def test_pairs_that_the_reference_tells_apart_are_compared() -> None:
+def test_pairs_with_different_reference_values_are_compared() -> None:
     assert ordered_pairs([0.8, 0.7, 0.8], [5.0, 4.0, 3.0]) == [(1, 0, 1.0), (1, 2, -1.0)]
     assert ordered_pairs([1, 2], [4.0, 4.0]) == [(0, 1, 0.0)]  # a tie is no agreement
 
@@ -25,5 +25,5 @@ def test_spearman_is_the_correlation_of_ranks(one: list[float], other: list[floa
     assert rank_correlation(one, other) == pytest.approx(expected)
 
 
-def test_what_tells_nothing_apart_has_no_correlation() -> None:
+def test_constant_values_have_no_correlation() -> None:
     assert math.isnan(rank_correlation([1, 1, 1], [1, 2, 3]))

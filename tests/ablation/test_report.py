@@ -63,7 +63,7 @@ def test_a_row_of_fewer_seeds_is_explained() -> None:
     assert short in ablation_markdown(summary(*ROWS, row("FC with similarity", (0.49, 0.71), 3.3)), "picture.png")
 
 
-def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
+def test_a_section_has_scores_costs_and_agreement() -> None:
     text = ablation_markdown(summary(*ROWS), "picture.png")
     lines = text.splitlines()
     assert lines[0] == "## Flow: how it is done"
@@ -78,7 +78,7 @@ def test_a_section_has_both_figures_the_cost_and_what_to_make_of_it() -> None:
     assert "so only the order of the rows can be compared" in text
 
 
-def test_the_verdict_says_where_the_order_is_the_papers_and_whether_that_is_more_than_chance() -> None:
+def test_the_agreement_is_described_with_its_significance() -> None:
     assert describe_agreement(summary(*ROWS)) == [
         "By synthetic EPE, 2 of 3 pairs of rows are in the order of the paper's Sintel final EPE (Spearman 0.50).",
         "2 of the 3 differences are significant (Student's t over seeds, 95 %), and 1 of these 2 agree with the paper.",
@@ -123,7 +123,7 @@ def test_bars_are_as_high_as_the_figures_and_marks_agree_on_the_full_system() ->
     assert abs(float(diamond.mean()) - top) < 3
 
 
-def test_tables_take_their_place_in_a_page_and_nothing_else_changes() -> None:
+def test_tables_are_inserted_between_the_markers_of_a_page() -> None:
     page = f"# Title\n\n{BEGIN}\nold\n{END}\n\nmore\n"
     once = insert_tables(page, ["## A\n\nrow\n", "## B\n"], "page.md")
     assert once == f"# Title\n\n{BEGIN}\n\n## A\n\nrow\n\n## B\n\n{END}\n\nmore\n"

@@ -133,7 +133,7 @@ def test_depth_is_ablated_too_and_weights_are_kept_where_somebody_writes_them(tm
     assert summary.columns == ("synthetic abs_rel", "synthetic rmse") and summary.rows[0].published == (0.065, 2.737)
 
 
-def test_a_run_by_minutes_goes_on_at_the_rate_that_it_had_with_the_minutes_that_it_had(tmp_path: Path) -> None:
+def test_a_run_by_minutes_resumes_with_its_learning_rate_and_remaining_minutes(tmp_path: Path) -> None:
     """Of 60 seconds 55 were over when it was stopped, as its checkpoint tells; the last 18 are for the rate's fall."""
     plan = plan_of(RunBudget(minutes=2), "run.log_every=1", "schedule.warm_up=0")
     run = next(iter(plan.runs.values()))

@@ -57,7 +57,7 @@ def test_the_order_of_the_rows_is_compared_with_the_papers() -> None:
     assert (tied.column, tied.agreeing) == ("synthetic fl", 0) and math.isnan(tied.correlation)
 
 
-def test_a_difference_counts_that_is_more_than_the_seeds_spread_explains() -> None:
+def test_significance_depends_on_the_spread_over_seeds() -> None:
     """Deviations of sqrt(2)/10 in all four rows: 2.78 standard errors (four degrees of freedom) are 0.39."""
     summary = summary_of(
         {"base": (5.9, 6.1), "CAP only": (2.9, 3.1), "LS only": (3.7, 3.9), "CAP and LS": (3.25, 3.45)}

@@ -46,7 +46,7 @@ def rendered() -> list[TrackPairs]:
     return first(open_source(SCENES, kind=PAIRS).batches(0), 3)
 
 
-def test_a_world_goes_on_where_it_stopped(rendered: list[TrackPairs]) -> None:
+def test_synthetic_batches_resume_at_any_number(rendered: list[TrackPairs]) -> None:
     again = first(open_source(SCENES, kind=PAIRS).batches(1), 2)
     assert all(same(one, other) for one, other in zip(again, rendered[1:], strict=True))
 

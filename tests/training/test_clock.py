@@ -52,7 +52,7 @@ def test_the_share_of_data_is_the_time_waited_for_them(time: Time) -> None:
     assert (pace.data_fraction(), pace.window_seconds(), pace.steps) == (0, 0, 0)
 
 
-def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
+def test_the_end_is_reserved_as_measured_but_at_most_half_of_the_session(time: Time) -> None:
     budget = TimeBudget(None, minutes=2, began=time.now)
     budget.durations = {"validation": 20, "save": 4}
     assert budget.training_seconds() == 120 - 2 - 1.5 * 24
@@ -61,7 +61,7 @@ def test_the_end_has_what_it_took_and_at_most_half_of_a_go(time: Time) -> None:
     assert TimeBudget(100, None, began=time.now).training_seconds() is None
 
 
-def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_go_was(time: Time) -> None:
+def test_training_minutes_reserve_nothing_and_resume(time: Time) -> None:
     budget = TimeBudget(None, minutes=2, began=time.now, include_end=False)
     budget.durations = {"save": 4}
     time.now += 7  # to start up again
@@ -69,7 +69,7 @@ def test_minutes_of_training_alone_set_nothing_aside_and_go_on_where_an_earlier_
     assert (budget.training_seconds(), budget.elapsed(), budget.seconds_left(0, 1.0)) == (120, 30, 90)
 
 
-def test_what_is_left_is_the_nearer_end(time: Time) -> None:
+def test_seconds_left_are_those_of_the_earlier_limit(time: Time) -> None:
     assert TimeBudget(100, None, time.now).seconds_left(90, 2.0) == 20
     assert TimeBudget(100, 0.2, time.now).seconds_left(90, 2.0) == 10  # 12 s less 2 to end
     assert TimeBudget(None, None, time.now).seconds_left(90, 2.0) is None

@@ -134,7 +134,7 @@ def refusals(folder: Path) -> dict[tuple[str, str], list[str]]:
     return found
 
 
-def test_what_one_process_refuses_ends_both_and_the_first_speaks_for_all(lines, together: tuple[Path, str]) -> None:
+def test_an_error_in_one_process_ends_both(lines, together: tuple[Path, str]) -> None:
     folder = together[0] / "two"
     found = refusals(folder)
     assert found["data", "1"][0] == "the data are gone." and found["data", "0"][0] == "exit 2"

@@ -25,7 +25,7 @@ def test_means_are_of_the_good_steps_alone() -> None:
     assert again.good == 0 and all(mean != mean for mean in again.means) and again.skipped == 2
 
 
-def test_nine_bad_steps_in_a_row_are_borne_and_ten_are_not() -> None:
+def test_ten_bad_steps_in_a_row_are_fatal_and_nine_are_not() -> None:
     guard = noted(NonFiniteGuard(2, torch.device("cpu")), *[1] * (MAX_BAD_STEPS - 1), 0, 0, *[1] * (MAX_BAD_STEPS - 1))
     assert not guard.is_fatal()
     assert noted(guard, 1).read_counts().fatal == MAX_BAD_STEPS + 1  # the first of the second row

@@ -54,7 +54,7 @@ def test_a_run_goes_on_in_the_middle_of_what_is_logged_together(lines, tmp_path:
     assert steps_of(tmp_path / "halves") == steps_of(tmp_path / "whole")
 
 
-def test_a_run_that_goes_on_asks_for_no_batch_again(lines, tmp_path: Path) -> None:
+def test_a_resumed_run_repeats_no_batch(lines, tmp_path: Path) -> None:
     lines.trainer(tmp_path, lines.recipe(steps=12)).run()
     further = lines.trainer(tmp_path, lines.recipe(steps=15))
     further.run()
@@ -81,7 +81,7 @@ def test_a_finished_run_is_finished_again_without_a_step(lines, tmp_path: Path) 
     assert same(before, lines.last(tmp_path))
 
 
-def test_what_happens_is_told_in_order_and_logged(lines, tmp_path: Path, recorder) -> None:
+def test_observers_are_called_in_order_and_the_log_agrees(lines, tmp_path: Path, recorder) -> None:
     recipe = lines.recipe(steps=12, log_every=5, validate_every=6, draw_every=6, checkpoint_every=8)
     trainer = lines.trainer(
         tmp_path, recipe, observers=(recorder,), draw=lambda example: np.zeros((2, 2, 3), dtype=np.uint8)
@@ -126,7 +126,7 @@ def test_lines_that_a_lost_part_of_a_run_wrote_are_cut(lines, tmp_path: Path) ->
     assert steps_of(tmp_path)[-1][1] != 1.0
 
 
-def test_the_average_is_judged_and_written(lines, tmp_path: Path) -> None:
+def test_the_average_is_validated_and_written(lines, tmp_path: Path) -> None:
     seen, written = [], []
 
     def weights(network) -> dict[str, torch.Tensor]:
@@ -179,7 +179,7 @@ def test_a_run_whose_data_fail_is_saved_first(lines, tmp_path: Path, recorder) -
     assert same(lines.last(tmp_path / "whole"), lines.last(tmp_path / "failed"))
 
 
-def test_broken_samples_are_known_by_name_in_the_runs_life(lines, tmp_path: Path, recorder) -> None:
+def test_broken_samples_are_counted_by_name_over_all_sessions(lines, tmp_path: Path, recorder) -> None:
     def breaking(trainer, *names: str):
         plain = trainer.task.source
 
@@ -212,9 +212,7 @@ def changed(recipe: Recipe, *settings: str) -> Recipe:
     return recipe.changed(settings)
 
 
-def test_other_settings_are_told_one_sentence_each_and_another_network_is_refused(
-    lines, tmp_path: Path, recorder
-) -> None:
+def test_changed_settings_are_reported_and_another_network_is_refused(lines, tmp_path: Path, recorder) -> None:
     recipe = lines.recipe(steps=5)
     lines.trainer(tmp_path, recipe).run()
     other = changed(recipe, "run.steps=8", "optimizer.lr=0.01", "run.minutes=5", "model.activation_checkpointing=true")

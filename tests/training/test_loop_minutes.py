@@ -73,7 +73,7 @@ def test_a_decay_by_time_reaches_its_floor_at_the_end(lines, tmp_path: Path, clo
 
 
 @pytest.mark.parametrize("stopped", [40, 100])
-def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
+def test_sessions_that_share_minutes_resume_at_the_same_learning_rate(
     stopped: int, lines, tmp_path: Path, clock: Clock, recorder
 ) -> None:
     """Before the fall of the rate, and in it; all of the minutes are trained, whatever the end takes."""
@@ -106,7 +106,7 @@ def test_goes_that_share_minutes_go_on_at_the_rate_that_there_was(
     assert recorder.of("on_message") == []
 
 
-def test_a_decay_of_a_go_with_minutes_is_a_share_of_that_go(lines, tmp_path: Path, clock: Clock, recorder) -> None:
+def test_a_decay_with_minutes_is_a_fraction_of_the_session(lines, tmp_path: Path, clock: Clock, recorder) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=30)).run()
     recipe = dataclasses.replace(
         lines.recipe(steps=40, minutes=60, log_every=1), schedule=ScheduleSection("constant", warm_up=0, decay=0.5)
@@ -121,7 +121,7 @@ def test_checkpoints_are_written_by_the_clock(lines, tmp_path: Path, clock: Cloc
     assert recorder.of("on_checkpoint") == [0, 60, 120, 150]
 
 
-def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: Path, clock: Clock, recorder) -> None:
+def test_a_short_session_trains_at_least_one_step(lines, tmp_path: Path, clock: Clock, recorder) -> None:
     slow = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=60, validate_every=5))
     slow.task.validate = clock.slowed(600, slow.task.validate)
     slow.run()
@@ -139,7 +139,7 @@ def test_a_go_gets_on_however_little_time_its_end_would_leave(lines, tmp_path: P
     assert clock.now < began + 600 + 60 and lines.last(tmp_path).step == before + 31
 
 
-def test_what_an_end_took_on_another_device_is_forgotten(lines, tmp_path: Path, clock: Clock) -> None:
+def test_durations_measured_on_another_device_are_ignored(lines, tmp_path: Path, clock: Clock) -> None:
     timed(lines, clock, tmp_path, lines.recipe(steps=5)).run()
     (path,) = (tmp_path / "checkpoints").glob("step-00000005")
     found = checkpoints.load(path)
@@ -150,7 +150,7 @@ def test_what_an_end_took_on_another_device_is_forgotten(lines, tmp_path: Path, 
         assert timed(lines, clock, folder, lines.recipe(steps=None, minutes=2)).run().step == 5 + steps
 
 
-def test_a_slow_first_step_does_not_end_a_go(lines, tmp_path: Path, clock: Clock) -> None:
+def test_a_slow_first_step_does_not_end_a_session(lines, tmp_path: Path, clock: Clock) -> None:
     trainer = timed(lines, clock, tmp_path, lines.recipe(steps=None, minutes=2, log_every=1))
     plain, compiling = trainer.task.tensors, iter([70])
 

@@ -62,7 +62,7 @@ def unreachable(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["flow", "depth", "track", "stabilize"])
-def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, recorder, noises, depths) -> None:
+def test_a_run_without_a_valid_target_ends_with_an_error(name: str, tmp_path: Path, recorder, noises, depths) -> None:
     options = {"observers": (recorder,), "write_weights": unreachable}
     if name in ("flow", "depth"):
         runs = noises if name == "flow" else depths
@@ -85,13 +85,13 @@ def test_a_run_without_a_valid_target_ends_in_words(name: str, tmp_path: Path, r
         assert torch.equal(tensors[f"model.{key}"], tensor), key
 
 
-def test_depths_that_the_loss_does_not_count_teach_nothing(tmp_path: Path, depths) -> None:
+def test_depths_outside_the_valid_range_do_not_change_the_weights(tmp_path: Path, depths) -> None:
     recipe = depths.recipe(steps=3).changed(["loss.min_depth=5000", "loss.max_depth=6000"])
     with pytest.raises(InputError, match=UNTAUGHT.format(3)):
         depths.trainer(tmp_path, recipe).run()
 
 
-def test_a_few_steps_that_are_not_finite_teach_nothing(lines, tmp_path: Path) -> None:
+def test_steps_that_are_not_finite_do_not_change_the_weights(lines, tmp_path: Path) -> None:
     trainer = lines.trainer(tmp_path, lines.recipe(steps=3), frozenset(range(3)), write_weights=unreachable)
     with pytest.raises(InputError, match=r"of 3 steps, 0 had no .* and 3 had a loss or a gradient that is not finite"):
         trainer.run()

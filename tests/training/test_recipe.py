@@ -25,7 +25,7 @@ PUBLISHED = {
 }
 
 
-def test_the_package_brings_the_published_stages_and_the_world() -> None:
+def test_packaged_recipes_are_the_published_stages_and_the_synthetic_ones() -> None:
     others = {"flow-synthetic", "depth-synthetic", "depth-nyu", "track-lasot", "track-synthetic"}
     assert {*PUBLISHED, *others} <= set(packaged_recipes())
 
@@ -58,7 +58,7 @@ def test_the_mix_has_rafts_weights_and_scales() -> None:
 
 
 @pytest.mark.parametrize("name", ["flow-synthetic", "depth-synthetic", "depth-nyu"])
-def test_the_worlds_rate_never_falls_unless_it_is_told_to(name: str) -> None:
+def test_synthetic_recipes_decay_only_if_it_is_set(name: str) -> None:
     recipe = read_recipe(name)
     assert (recipe.schedule.kind, recipe.schedule.decay) == ("constant", 0)
     assert recipe.run.steps is None  # so that another go can always follow

@@ -39,7 +39,7 @@ def test_after_a_first_save_that_was_killed_the_same_command_begins(lines, tmp_p
 
 
 @pytest.mark.parametrize("kept", ["log.jsonl", "weights.safetensors", "checkpoints/step-00000005"])
-def test_what_tells_of_steps_is_not_begun_over(lines, tmp_path: Path, kept: str) -> None:
+def test_a_folder_with_traces_of_steps_is_not_overwritten(lines, tmp_path: Path, kept: str) -> None:
     lines.trainer(tmp_path / "run", lines.recipe(steps=5)).run()
     (tmp_path / "run" / "weights.safetensors").write_bytes(b"weights")
     rest = tmp_path / "rest"
@@ -56,7 +56,7 @@ def test_what_tells_of_steps_is_not_begun_over(lines, tmp_path: Path, kept: str)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_weights_that_no_run_wrote_are_neither_blamed_nor_lost(lines, tmp_path: Path, fresh: bool) -> None:
+def test_weights_that_no_run_wrote_are_kept(lines, tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "weights.safetensors").write_bytes(b"mine")
     with pytest.raises(
         InputError, match=r"weights.safetensors does not belong to a run, .*; move it away, or choose another"

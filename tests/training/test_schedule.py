@@ -19,7 +19,7 @@ def test_one_cycle_rises_over_its_warm_up_and_falls_to_the_last_step() -> None:
     assert rates == [one_cycle(step, 100) for step in range(100)]
 
 
-def test_a_warm_up_is_told_in_steps_or_as_a_share() -> None:
+def test_a_warm_up_is_given_in_steps_or_as_a_fraction() -> None:
     by_steps, by_share = ScheduleSection("one_cycle", warm_up=10), ScheduleSection("one_cycle", warm_up=0.1)
     assert shares(by_steps, 100, 100) == shares(by_share, 100, 100)
     held = ScheduleSection("constant", warm_up=4)
@@ -38,7 +38,7 @@ def test_a_fall_ends_at_the_floor_and_a_rise_begins_at_nothing() -> None:
     assert lr_factor(held, Position(9, 12)) == pytest.approx(0.2 + 0.8 * 0.5)
 
 
-def test_without_a_decay_goes_can_be_chained() -> None:
+def test_sessions_without_a_decay_can_be_chained() -> None:
     assert lr_factor(ScheduleSection("constant", warm_up=5, decay=0), Position(99, 100, time_fraction=1.0)) == 1
 
 
@@ -67,7 +67,7 @@ def test_a_schedule_that_needs_an_end_and_has_none_is_refused() -> None:
         lr_factor(ScheduleSection("constant", warm_up=0.1), Position(0, None, time_fraction=0.5))
 
 
-def test_a_go_with_a_limit_of_time_falls_over_its_own_last_part() -> None:
+def test_a_session_with_a_time_limit_decays_over_its_last_part() -> None:
     schedule = ScheduleSection("constant", warm_up=0, decay=0.2)
     late = [
         Position(190_000 + done, 200_000, spent, start_step=190_000) for done, spent in ((0, 0.0), (10, 0.8), (20, 0.9))

@@ -37,7 +37,7 @@ def test_the_first_request_is_remembered_and_the_handlers_come_back() -> None:
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_what_is_asked_within_is_asked_of_what_is_around() -> None:
+def test_a_nested_stop_request_is_passed_to_the_enclosing_one() -> None:
     with StopRequest() as around:
         with StopRequest() as within:
             signal.raise_signal(signal.SIGTERM)

@@ -55,13 +55,13 @@ def rendered() -> list[FlowSample]:
     return first(open_source(SCENES).batches(0), 6)
 
 
-def test_a_world_goes_on_where_it_stopped(rendered: list[FlowSample]) -> None:
+def test_synthetic_batches_resume_at_any_number(rendered: list[FlowSample]) -> None:
     for start in (1, 4):
         for batch, expected in zip(open_source(SCENES).batches(start), rendered[start:], strict=False):
             assert same(batch, expected)
 
 
-def test_a_source_can_be_asked_again_for_an_earlier_batch(rendered: list[FlowSample]) -> None:
+def test_a_source_can_return_to_an_earlier_batch(rendered: list[FlowSample]) -> None:
     source = open_source(SCENES)
     next(source.batches(5))
     assert same(next(source.batches(2)), rendered[2])
@@ -77,7 +77,7 @@ def test_ranks_together_render_what_one_process_does(rendered: list[FlowSample],
 
 
 @forks
-def test_workers_render_the_same_in_the_same_order_and_draw_nobodys_chance(rendered: list[FlowSample]) -> None:
+def test_workers_render_the_same_batches_and_leave_the_global_rng_alone(rendered: list[FlowSample]) -> None:
     before = torch.get_rng_state()
     batches = open_source(dataclasses.replace(SCENES, num_workers=2)).batches(1)
     for expected in rendered[1:]:
@@ -95,7 +95,7 @@ def test_every_scene_of_every_family_comes_once_and_in_turn() -> None:
         assert of_family == [f"{family}-{family_seed(3, family)}-{number:06d}" for number in range(len(of_family))]
 
 
-def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own() -> None:
+def test_motion_scale_applies_to_its_family_only() -> None:
     paced = dataclasses.replace(SCENES, motion_scale={"objects": (0.5, 4.0)})
     usual, mix = (
         SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.fps) for data in (SCENES, paced)
@@ -111,7 +111,7 @@ def test_a_family_goes_at_paces_between_its_bounds_and_the_others_at_their_own()
     assert 1.2 < objects[len(objects) // 2] < 1.6  # half of them are below the mean of the ratios
 
 
-def test_a_family_has_a_seed_of_its_own_for_ever() -> None:
+def test_the_seed_of_a_family_is_fixed() -> None:
     assert family_seed(0, "objects") == 2988100851
     seeds = {family_seed(seed, family) for seed in range(3) for family in FAMILIES}
     assert len(seeds) == 9
@@ -279,7 +279,7 @@ def damaged(data: DataSection, *numbers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=forks)])
-def test_a_broken_sample_is_replaced_by_the_next_counted_and_told_once(ten: DataSection, workers: int) -> None:
+def test_a_broken_sample_is_replaced_and_reported_once(ten: DataSection, workers: int) -> None:
     whole = [name for batch in first(open_source(ten).batches(0), 5) for name in batch.names]
     damaged(ten, 3)
     said: list[str] = []
@@ -293,7 +293,7 @@ def test_a_broken_sample_is_replaced_by_the_next_counted_and_told_once(ten: Data
     assert "00003_flow.flo" in said[0] and "\n" not in said[0]
 
 
-def test_what_stands_in_is_varied_in_its_own_way(ten: DataSection) -> None:
+def test_a_replacement_is_augmented_by_the_key_of_the_broken_sample(ten: DataSection) -> None:
     order = epoch_order(5, 0, 10)
     dataset = open_dataset("flyingchairs", ten.datasets["flyingchairs"].root, "all")
     damaged(ten, int(order[0]) + 1)
@@ -348,7 +348,7 @@ def test_a_missing_file_is_broken_too(ten: DataSection) -> None:
     assert len(source.broken) == 1
 
 
-def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
+def test_a_pair_without_ground_truth_is_broken(tmp_path: Path) -> None:
     chairs(tmp_path, 2)
     (tmp_path / "manifest.csv").write_text(
         "first,second,flow\ndata/00001_img1.ppm,data/00001_img2.ppm,data/00001_flow.flo\n"
@@ -361,7 +361,7 @@ def test_a_pair_without_truth_teaches_nothing(tmp_path: Path) -> None:
     assert said == ["own data/00002_img1.ppm is left out: it has no ground-truth flow, so it cannot be trained on."]
 
 
-def test_a_dataset_without_a_place_is_one_sentence() -> None:
+def test_a_dataset_without_a_root_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         open_source(DataSection(source="dataset", datasets={"sintel": DatasetSection()}))
     assert str(caught.value) == ("the recipe has no folder for sintel; set data.datasets.sintel.root to it.")
@@ -377,7 +377,7 @@ def test_a_dataset_whose_folder_is_missing_is_named_by_its_key(tmp_path: Path) -
 
 
 @forks
-def test_workers_go_on_when_the_run_is_told_to_stop_and_end_when_it_does(ten: DataSection) -> None:
+def test_workers_ignore_stop_signals_and_end_with_the_run(ten: DataSection) -> None:
     expected = first(open_source(ten).batches(0), 12)
     others = set(multiprocessing.active_children())
     batches = open_source(dataclasses.replace(ten, num_workers=1)).batches(0)

@@ -41,7 +41,7 @@ def varied() -> list[FlowSample]:
     return first(open_source(VARIED).batches(0), 4)
 
 
-def test_what_is_varied_goes_on_where_it_stopped(varied: list[FlowSample]) -> None:
+def test_varied_batches_resume_at_any_number(varied: list[FlowSample]) -> None:
     for batch, expected in zip(open_source(VARIED).batches(2), varied[2:], strict=False):
         assert same(batch, expected)
 
@@ -70,7 +70,7 @@ def test_images_of_depth_are_relit_and_their_depth_is_not() -> None:
     assert torch.equal(lit.depth, rendered.depth) and torch.equal(lit.valid, rendered.valid)
 
 
-def test_scenes_of_a_family_are_parts_of_pictures_between_its_bounds_and_the_others_are_whole() -> None:
+def test_zoom_crops_the_scenes_of_its_family_only() -> None:
     places, cpu = range(4), torch.device("cpu")
     usual, mix = (
         SyntheticMix(data, places, cpu, lambda renderer, _: renderer.scenes.camera) for data in (PLAIN, ZOOMED)
