@@ -157,7 +157,7 @@ def test_only_plain_files_below_the_folder_are_served(tmp_path: Path) -> None:
 
 
 def test_the_list_of_routes_is_short() -> None:
-    """Whoever adds a route looks at what it can do first."""
+    """A new route needs a review of what it can do."""
     posts = {route.pattern.pattern for route in page_routes(10**6, True) if "POST" in route.methods}
     assert posts == {"/login", "/gradio_api/upload", "/gradio_api/(?:queue/join|run/predict|cancel)"}
     public = {route.pattern.pattern for route in page_routes(10**6, False) if route.public}
