@@ -159,7 +159,7 @@ class TensorBoardLogger(Observer):
 
     def __init__(self, folder: Path, on_message: Callable[[str], None]) -> None:
         """Write to a folder; `on_message` is called with one sentence if TensorBoard is not installed."""
-        self.folder, self.on_message = folder, on_message
+        self.folder, self.warn = folder, on_message
         self.writer: Any = None
 
     def on_start(self, step: int, steps: int | None) -> None:
