@@ -5,7 +5,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,8 @@ class RunResult:
     gflops: float = bounded(min=0)
     milliseconds: float = bounded(min=0)
     size: tuple[int, int] = bounded(min=0, max=MAX_INTEGER)
-    device: str = field()
-    scores: Mapping[str, Mapping[str, Any]] = field()
+    device: str = bounded()
+    scores: Mapping[str, Mapping[str, Any]] = bounded()
 
     def __post_init__(self) -> None:
         check_fields(self)  # also of a result read from a file, which may hold anything

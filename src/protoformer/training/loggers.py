@@ -167,7 +167,7 @@ class TensorBoardLogger(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.on_message(
+            self.warn(
                 "TensorBoard is not installed, so no curves are written; pip install tensorboard to get them."
             )
             return
