@@ -149,7 +149,7 @@ class TensorBoardLogger(Observer):
 
     def __init__(self, folder: Path, on_message: Callable[[str], None]) -> None:
         """Write to a folder; `on_message` is called with one sentence if TensorBoard is not installed."""
-        self.folder, self._report = folder, on_message
+        self.folder, self.warn = folder, on_message
         self.writer: Any = None
 
     def on_start(self, step: int, steps: int | None) -> None:
@@ -157,7 +157,9 @@ class TensorBoardLogger(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self._report("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
+            self.warn(
+                "TensorBoard is not installed, so no curves are written; pip install tensorboard to get them."
+            )
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 
