@@ -85,13 +85,13 @@ class TestBatches:
         self, tiny: pf.FlowPredictor, frames: Frames, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sizes: list[int] = []
-        forward = tiny.network.forward
+        flow = tiny.network.flow
 
         def count(first: Tensor, *rest: Any, **options: Any) -> Any:
             sizes.append(len(first))
-            return forward(first, *rest, **options)
+            return flow(first, *rest, **options)
 
-        monkeypatch.setattr(tiny.network, "forward", count)
+        monkeypatch.setattr(tiny.network, "flow", count)
         small = [frame[:20] for frame in frames]
         pairs = [*itertools.pairwise(frames), (small[0], small[1])]
         done: list[tuple[int, int]] = []

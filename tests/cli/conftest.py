@@ -61,7 +61,7 @@ def protoformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 @pytest.fixture
-def on_start() -> Callable[..., AbstractContextManager["subprocess.Popen[str]"]]:
+def started() -> Callable[..., AbstractContextManager["subprocess.Popen[str]"]]:
     """The command in a process group of its own, as a terminal would have it."""
 
     @contextmanager

@@ -123,7 +123,7 @@ def test_after_sigkill_the_same_command_goes_on_and_does_nothing_twice(
     protoformer, few_textures: tuple[int, int]
 ) -> None:
     code = (
-        "from protoformer.training import mixes; from protoformer.synthetic import procedural_bank\n"
+        "from protoformer.training import mixes; from protoformer.synthetic.texture_bank import procedural_bank\n"
         f"mixes._bank = lambda name, device: procedural_bank(*{few_textures})\n"
         "from protoformer.cli.main import main; main()"
     )
@@ -131,13 +131,13 @@ def test_after_sigkill_the_same_command_goes_on_and_does_nothing_twice(
     process = subprocess.Popen([sys.executable, "-c", code, *command], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 200
-        while not list(Path().glob("out/runs/flow-iterations-2-*/checkpoints/step-00000002")):
+        while not list(Path().glob("out/runs/flow-num_iterations-2-*/checkpoints/step-00000002")):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.02)
     finally:
         process.kill()  # SIGKILL
         process.wait()
-    (first,) = Path("out/runs").glob("flow-iterations-1-*")
+    (first,) = Path("out/runs").glob("flow-num_iterations-1-*")
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
     assert {path.name for path in before} == {"log.jsonl", "result.json"}
 
@@ -145,7 +145,7 @@ def test_after_sigkill_the_same_command_goes_on_and_does_nothing_twice(
     assert outcome.code == 0, outcome.err
     assert [line.split(":")[0] for line in outcome.errors] == [f"run {n} of 4" for n in (2, 3, 4)]
     assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
-    (second,) = Path("out/runs").glob("flow-iterations-2-*")
+    (second,) = Path("out/runs").glob("flow-num_iterations-2-*")
     starts = [each["step"] for each in read_log(second / "log.jsonl") if each["event"] == "start"]
     assert starts[0] == 0 and len(starts) == 2 and starts[1] >= 2
     assert len(list(Path("out/runs").glob("*/result.json"))) == 4

@@ -14,7 +14,7 @@ import pytest
 import protoformer as pf
 from protoformer.batch import flow as batch_module
 from protoformer.io.float_formats import read_flo
-from protoformer.training.checkpoint import held
+from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
 
 pytest.importorskip("av")
@@ -228,7 +228,7 @@ def test_odd_files_and_names_are_no_trouble_for_the_others(place: Path, protofor
 
 def test_two_batches_do_not_share_a_folder(place: Path, protoformer: Run) -> None:
     Path("out").mkdir()
-    with held(Path("out")):
+    with lock_folder(Path("out")):
         outcome = protoformer("batch", "flow", "videos/*", "-o", "out", *QUICK)
     assert outcome.code == 2 and "another batch is writing to " in outcome.errors[0]
 

@@ -79,7 +79,7 @@ def test_a_model_is_evaluated(kitti: Path, protoformer: Run) -> None:
 
 def test_training_scores_a_network_as_evaluation_does(kitti: Path, protoformer: Run) -> None:
     found = json.loads(evaluate(protoformer, "--model", "tiny", "--no-mirrored", "--json").out)["table"]["metric"]
-    network = build_network("depth", preset("tiny"))
+    network = build_network(preset("tiny"), "depth")
     with pytest.warns(UntrainedWarning):
         network.load_state_dict(load("tiny", "cpu", task="depth").network.state_dict())
     scores = TOOLS["depth"].score(network, open_dataset("kitti-eigen", "KITTI"), "kitti-eigen", Path("KITTI"))

@@ -71,7 +71,7 @@ def test_the_difference_is_printed(protoformer) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_a_graph_that_differs_ends_with_code_1_and_no_file(protoformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_module, "LARGEST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(export_module, "MAX_DIFFERENCE", -1.0)
     outcome = protoformer("export", "flow", "-o", "flow.pt2", "--model", "tiny", "--num-updates", "1")
     assert (outcome.code, outcome.out) == (1, "")
     assert len(outcome.errors) == 1

@@ -64,7 +64,9 @@ def test_the_world_has_its_share_of_the_batches_and_both_come_in_their_own_order
     assert from_world == [False, False, True, False, True, False, False, True, False, True]
     for source in ("synthetic", "dataset"):
         alone = opened(dataclasses.replace(mix, source=source)).batches(0)
-        actual = [batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "world")]
+        actual = [
+            batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "synthetic")
+        ]
         assert all(same(batch, next(alone)) for batch in actual)
     assert all(batch.image.shape == (2, 3, 16, 24) and batch.valid.any() for batch in batches)
 

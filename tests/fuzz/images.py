@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from vkitti2_writers import write_vkitti2_depth, write_vkitti2_flow
 
 from protoformer.datasets.manifest import ManifestDepth
 from protoformer.io.float_formats import (
@@ -49,6 +48,7 @@ from tests.fuzz.mutations import (
     riff_chunks,
     tiff_tags,
 )
+from tests.support.vkitti2_writers import write_vkitti2_depth, write_vkitti2_flow
 
 HEIGHT, WIDTH = 18, 29
 

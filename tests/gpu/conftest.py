@@ -188,8 +188,8 @@ def steps_of_two(one: Engine, other: Engine, data: list[State], settings: Optimi
     for tensors in data:
         before = {name: tensor.clone() for name, tensor in one.state().items()}
         other.restore(before)
-        one.step(tensors, rate=rate)
-        other.step(tensors, rate=rate)
+        one.step(tensors, lr=rate)
+        other.step(tensors, lr=rate)
         errors.append(step_errors(before, one.state(), other.state(), settings, rate))
     return errors
 

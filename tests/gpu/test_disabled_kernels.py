@@ -27,7 +27,7 @@ def outputs_and_gradients(module, tokens: Tensor, dtype: torch.dtype, numbers) -
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("group", ["centers", "projection", "mlp"])
 def test_a_mixer_with_one_group_disabled_is_the_same(group, settings, dtype, mixer, numbers):
-    module = mixer(32, 2, 12, iterations=2, **settings)
+    module = mixer(32, 2, 12, num_iterations=2, **settings)
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tokens = numbers.random(2, SIZE[0] * SIZE[1], 32, seed=0, dtype=torch.float32)

@@ -16,22 +16,22 @@ slow = pytest.mark.slow_interpreted
 MIXERS = [
     # images, (H, W), prototypes, channels, heads, settings
     pytest.param((2, (9, 14), 10, 32, 2, {}), marks=slow),
-    pytest.param((1, (10, 20), 100, 64, 2, {"iterations": 1}), marks=slow),
-    (2, (7, 5), 12, 48, 2, {"normalize": False, "iterations": 2}),
-    (1, (3, 4), 35, 32, 1, {"residual": False, "iterations": 2}),
-    (1, (8, 9), 20, 96, 3, {"iterations": 2}),
+    pytest.param((1, (10, 20), 100, 64, 2, {"num_iterations": 1}), marks=slow),
+    (2, (7, 5), 12, 48, 2, {"normalize": False, "num_iterations": 2}),
+    (1, (3, 4), 35, 32, 1, {"residual": False, "num_iterations": 2}),
+    (1, (8, 9), 20, 96, 3, {"num_iterations": 2}),
 ]
 HALF_MIXERS = [
     # as above; heads are processed together in synchronization
     (2, (9, 14), 10, 32, 2, {}),
-    pytest.param((1, (8, 11), 20, 128, 4, {"iterations": 2}), marks=slow),
-    (1, (7, 9), 12, 64, 1, {"residual": False, "iterations": 2}),
-    pytest.param((1, (6, 9), 10, 256, 8, {"iterations": 2}), marks=slow),
+    pytest.param((1, (8, 11), 20, 128, 4, {"num_iterations": 2}), marks=slow),
+    (1, (7, 9), 12, 64, 1, {"residual": False, "num_iterations": 2}),
+    pytest.param((1, (6, 9), 10, 256, 8, {"num_iterations": 2}), marks=slow),
     # one head after the other, as heads or channels are padded
-    (2, (7, 5), 12, 48, 2, {"normalize": False, "iterations": 2}),
-    pytest.param((1, (8, 9), 20, 96, 3, {"iterations": 2}), marks=slow),
-    (1, (6, 9), 10, 64, 8, {"iterations": 1}),
-    (1, (6, 9), 10, 192, 6, {"iterations": 2}),
+    (2, (7, 5), 12, 48, 2, {"normalize": False, "num_iterations": 2}),
+    pytest.param((1, (8, 9), 20, 96, 3, {"num_iterations": 2}), marks=slow),
+    (1, (6, 9), 10, 64, 8, {"num_iterations": 1}),
+    (1, (6, 9), 10, 192, 6, {"num_iterations": 2}),
 ]
 WITHOUT_EFFECT = "prototyping.query.bias"
 """Adding a constant to all logits does not change a softmax."""
@@ -111,7 +111,7 @@ def test_a_mixer_in_half_precision_is_exact_for_pixels_with_the_same_assignment(
 
 @pytest.mark.parametrize("iterations", [1, 2, pytest.param(3, marks=slow)])
 def test_a_mixer_without_stored_tensors_gives_the_same_output(iterations, mixer, numbers):
-    module = mixer(32, 2, 10, iterations=iterations)
+    module = mixer(32, 2, 10, num_iterations=iterations)
     tokens = numbers.random(2, 9 * 14, 32, seed=0, dtype=torch.float32)
     kept, prototypes = module(tokens, (9, 14))
     with torch.no_grad():

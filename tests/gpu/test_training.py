@@ -54,7 +54,7 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
 
 def run_steps(engine: Engine, data: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     for tensors in data:
-        engine.step(tensors, rate=1e-3)
+        engine.step(tensors, lr=1e-3)
     torch.cuda.synchronize()
     return {name: tensor.detach().clone() for name, tensor in engine.state().items()}
 
@@ -110,7 +110,7 @@ def test_a_step_does_not_synchronize(task: str, speed: str) -> None:
     try:
         torch.cuda.set_sync_debug_mode("error")
         for tensors in data[STEPS:]:
-            trained_engine.step(tensors, rate=1e-3)
+            trained_engine.step(tensors, lr=1e-3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -24,8 +24,8 @@ class Oracle(nn.Module):
         color = roi_align(reference, enlarge_boxes(boxes, 0.5), 1).flatten(1)
         return Template(color[:, None], color[:, None], color)
 
-    def locate(
-        self, template: Template, search: Tensor, expected: Tensor, prior_strength: Tensor
+    def locate_target(
+        self, template: Template, search: Tensor, prior: Tensor, prior_strength: Tensor
     ) -> TrackingPrediction:
         color = template.summary[:, :, None, None]
         share = (search * color).sum(dim=1) / color.square().sum(dim=1)

@@ -24,7 +24,7 @@ def model() -> pf.TrackingPredictor:
     """The smallest network, with its random weights, but sure of whatever it finds, so that boxes move."""
     with pytest.warns(pf.UntrainedWarning):
         output = pf.load("tiny", device="cpu", task="track", tracking={"search_size": 64, "template_size": 48})
-    torch.nn.init.constant_(output.network.score.inside.say.bias, 5.0)
+    torch.nn.init.constant_(output.network.tracking_head.score_head.roi_head.out_proj.bias, 5.0)
     return output
 
 

@@ -138,9 +138,9 @@ def test_two_recipes_differ_under_the_keys_that_were_set() -> None:
             "data.zoom.drive=[3, 2]",
             "data.zoom.drive is [3.0, 2.0], but the greater number must be the last.",
         ),
-        ("data.light.gama=1", "there is no key data.light.gama; the nearest one is data.light.gamma."),
-        ("data.light.gamma=-1", "data.light.gamma is -1, but it must be a number, 0 or more."),
-        ("data.light.shade=2", "data.light.shade is 2, but it must be a number, 0 or more and at most 1."),
+        ("data.relighting.gama=1", "there is no key data.relighting.gama; the nearest one is data.relighting.gamma."),
+        ("data.relighting.gamma=-1", "data.relighting.gamma is -1, but it must be a number, 0 or more."),
+        ("data.relighting.shade=2", "data.relighting.shade is 2, but it must be a number, 0 or more and at most 1."),
         ("data.datasets.sintle.root=x", "there is no dataset of flow 'sintle'; the nearest one is 'sintel'."),
         (
             "data.datasets.sintel.augmentation=chair",

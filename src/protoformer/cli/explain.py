@@ -132,7 +132,7 @@ def explain_images(
             "width": shown.size[1],
             "height": shown.size[0],
             "layers": [each.name for each in explanation.first.layers] if layer is None else [layer],
-            "prototypes": shown.count,
+            "prototypes": shown.num_prototypes,
             "with_pixels": len(shown.used),
             "matched": num_matched,
             "parts": None if parts is None else len(parts.parts),
@@ -144,7 +144,7 @@ def explain_images(
     matched = "" if num_matched is None else f", {num_matched} of them matched in the second image"
     moving = "" if parts is None else f"; {format_count(len(parts.parts), 'moving part')}"
     print(
-        f"{shown.size[1]}x{shown.size[0]} pixels; {len(shown.used)} of {shown.count} prototypes of layer "
+        f"{shown.size[1]}x{shown.size[0]} pixels; {len(shown.used)} of {shown.num_prototypes} prototypes of layer "
         f"{shown.name} have pixels{matched}{moving}; wrote {len(written)} files: open {written[0]} in a browser"
     )
 

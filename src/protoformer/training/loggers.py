@@ -157,9 +157,7 @@ class TensorBoardLogger(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.warn(
-                "TensorBoard is not installed, so no curves are written; pip install tensorboard to get them."
-            )
+            self.warn("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 
