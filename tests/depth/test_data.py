@@ -60,12 +60,12 @@ def opened(data: DataSection, **options: object) -> Source[DepthSample]:
 
 def test_the_world_has_its_share_of_the_batches_and_both_come_in_their_own_order(mix: DataSection) -> None:
     batches = first(opened(mix).batches(0), 10)
-    from_world = [batch.names[0].startswith("room-") for batch in batches]
-    assert from_world == [False, False, True, False, True, False, False, True, False, True]
+    is_rendered = [batch.names[0].startswith("room-") for batch in batches]
+    assert is_rendered == [False, False, True, False, True, False, False, True, False, True]
     for source in ("synthetic", "dataset"):
         alone = opened(dataclasses.replace(mix, source=source)).batches(0)
         actual = [
-            batch for batch, rendered in zip(batches, from_world, strict=True) if rendered == (source == "synthetic")
+            batch for batch, rendered in zip(batches, is_rendered, strict=True) if rendered == (source == "synthetic")
         ]
         assert all(same(batch, next(alone)) for batch in actual)
     assert all(batch.image.shape == (2, 3, 16, 24) and batch.valid.any() for batch in batches)

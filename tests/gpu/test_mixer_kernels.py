@@ -115,7 +115,7 @@ def test_a_mixer_without_stored_tensors_gives_the_same_output(iterations, mixer,
     tokens = numbers.random(2, 9 * 14, 32, seed=0, dtype=torch.float32)
     kept, prototypes = module(tokens, (9, 14))
     with torch.no_grad():
-        output, none = module(tokens, (9, 14), asked=False)
+        output, none = module(tokens, (9, 14), return_prototypes=False)
         with_prototypes, same = module(tokens, (9, 14))
     assert none is None
     torch.testing.assert_close((output, with_prototypes), (kept.detach(), kept.detach()))

@@ -62,7 +62,7 @@ def check(engines: dict[str, tuple[Engine, Engine]], same_steps: Check) -> Calla
     def run(precision: str, step: Step) -> None:
         one, other = engines[precision]
         start = {name: tensor.clone() for name, tensor in one.state().items()}
-        changed = dataclasses.replace(other, step=lambda tensors, rate: step(other, tensors, rate))
+        changed = dataclasses.replace(other, step=lambda tensors, lr: step(other, tensors, lr))
         try:
             same_steps(one, changed, batches(), recipe_in(precision))
         finally:
