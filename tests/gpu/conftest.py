@@ -140,12 +140,12 @@ def step_errors(before: State, expected: State, actual: State, settings: Optimiz
     squares = (1 - square_decay) * gradient.square()
     count = float(before["guard.good"]) + 1
     mean = flat(actual, first) / (1 - decay**count)
-    spread = (flat(actual, second) / (1 - square_decay**count)).sqrt() + settings.epsilon
+    spread = (flat(actual, second) / (1 - square_decay**count)).sqrt() + settings.eps
     weights = flat(before, weight)
     update = -rate * (mean / spread + settings.weight_decay * weights)
 
     updates, names = float(before["ema_updates"]), [name for name in actual if name.startswith("ema.")]
-    decay_of_average = min(settings.ema, (1 + updates) / (10 + updates))
+    decay_of_average = min(settings.ema_decay, (1 + updates) / (10 + updates))
     average = flat(before, names)
     towards = (1 - decay_of_average) * (flat(actual, [f"model.{name[len('ema.') :]}" for name in names]) - average)
     values, expected_values = (state["guard.sums"] - before["guard.sums"] for state in (actual, expected))

@@ -90,7 +90,7 @@ def test_a_batch_with_nan_is_skipped(speed: str) -> None:
     data = batches(STEPS)
     bad = WARM_UP + 2  # a replayed step
     data[bad]["first"] = torch.full_like(data[bad]["first"], torch.nan)
-    trained_engine = engine(speed=speed)
+    trained_engine = engine(execution=speed)
     before = run_steps(trained_engine, data[:bad])
     after = run_steps(trained_engine, data[bad : bad + 1])
     for name in before:
@@ -105,7 +105,7 @@ def test_a_batch_with_nan_is_skipped(speed: str) -> None:
 @pytest.mark.parametrize("task", ["flow", "depth"])
 @pytest.mark.parametrize("speed", ["eager", "graph"])
 def test_a_step_does_not_synchronize(task: str, speed: str) -> None:
-    data, trained_engine = batches(STEPS + 2, task), engine(task, speed=speed)
+    data, trained_engine = batches(STEPS + 2, task), engine(task, execution=speed)
     run_steps(trained_engine, data[:STEPS])
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -123,12 +123,12 @@ def test_compiled_steps_equal_eager_steps(
     same_steps: Callable[[Engine, Engine, list[dict[str, Tensor]], Recipe], None],
     exact_convolutions: None,
 ) -> None:
-    same_steps(engine(speed="eager"), engine(speed=speed), batches(steps), RECIPE)
+    same_steps(engine(speed="eager"), engine(execution=speed), batches(steps), RECIPE)
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])
 def test_a_run_on_synthetic_scenes_resumes(speed: str, tmp_path: Path) -> None:
-    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, speed=speed))
+    recipe = dataclasses.replace(RECIPE, run=dataclasses.replace(RECIPE.run, execution=speed))
 
     def state(folder: str, steps: int) -> dict[str, Tensor]:
         chosen = recipe.changed([f"run.steps={steps}"])
