@@ -197,8 +197,9 @@ def load(
     """Load a predictor.
 
     Args:
-        name: A task (flow, depth, track, stabilize, segment), which loads packaged weights; a preset (paper, fast, tiny),
-            whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one `Predictor`.
+        name: A task (flow, depth, track, stabilize, segment), which loads packaged weights; a preset (paper, fast,
+            tiny), whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one
+            `Predictor`.
         device: "cpu", "cuda", ...; None takes a GPU if there is one.
         task: Task of the predictor; by default that of the name or file, and flow for a preset.
         **sections: Changes to the configuration of a preset, such as `encoder={"num_prototypes": 50}`.

@@ -27,8 +27,10 @@ NOISE, RELATIVE_NOISE = 0.12, 0.03
 """Standard deviation of the flow: a constant, pixels of a map, and a fraction of the camera's motion."""
 MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
 """Own motion exceeds the noise by MIN_RATIO, and TOP_RATIO times the quantile TOP_QUANTILE of the window."""
-SLOPE, MAX_EVIDENCE = 2.5, 4.0
-"""Change of the log-odds per unit of the logarithm of the residual, and bound of the log-odds."""
+SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
+"""Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds; that something does not
+move at a moment says less than that it does."""
+RELIABILITY = 0.0
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
 MAX_LOG_ODDS = 6.0
@@ -183,16 +185,32 @@ def _weighted_median(values: npt.NDArray[np.float64], weights: npt.NDArray[np.fl
 
 @dataclass(frozen=True)
 class OwnMotion:
-    """Own motion in each frame of a window.
+    """Motion relative to the background in each frame of a window.
 
     Attributes:
-        evidence: T arrays, h x w, log-odds that a pixel moves on its own.
+        ratios: T arrays, h x w, logarithm of the speed relative to its noise, a mean over several distances in time.
+        reliability: T arrays, h x w, mean confidence of the flow, in [0, 1].
         residuals: T arrays, 2 x h x w: flow to the next frame (in the last frame: minus that to the previous one) less
             the motion of the camera, pixels.
     """
 
-    evidence: list[Array]
+    ratios: list[Array]
+    reliability: list[Array]
     residuals: list[Array]
+
+    def evidence(self) -> list[Array]:
+        """Return T arrays, h x w: log-odds that a pixel moves on its own, by the motion in this frame alone."""
+        tops = np.array([np.quantile(ratio, TOP_QUANTILE) for ratio in self.ratios])
+        tops = np.minimum(tops, np.quantile(tops, 0.6)) if PER_FRAME else np.full_like(tops, np.quantile(tops, 0.6))
+        thresholds = np.maximum(np.log(MIN_RATIO), tops + np.log(TOP_RATIO))
+        return [
+            np.clip(SLOPE * (ratio - np.float32(threshold)), MIN_EVIDENCE, MAX_EVIDENCE)
+            * (1 - RELIABILITY + RELIABILITY * reliability)
+            for ratio, threshold, reliability in zip(self.ratios, thresholds, self.reliability, strict=True)
+        ]
+
+
+PER_FRAME = True
 
 
 def measure_own_motion(
@@ -205,9 +223,10 @@ def measure_own_motion(
         camera: Camera model of that size.
         foreground: T arrays, h x w, earlier estimate of the probability of foreground, which the fit leaves out.
     """
-    ratios, residuals = [], []
+    ratios, reliability, residuals = [], [], []
     for index in range(len(window)):
-        total, weight, first = np.zeros(window.size, np.float32), np.full(window.size, 1e-6, np.float32), None
+        total, weight = np.zeros(window.size, np.float32), np.full(window.size, 1e-6, np.float32)
+        first, count = None, 0
         for gap in (sign * gap for gap in GAPS for sign in (1, -1)):
             flow = chain(window, index, gap)
             if flow is None:
@@ -221,12 +240,11 @@ def measure_own_motion(
             ratio = np.square(residual).sum(axis=0) / variance
             total += confidence * 0.5 * np.log(ratio + 1e-6)
             weight += confidence
+            count += 1
         ratios.append(total / weight)
+        reliability.append(np.minimum(1, weight / max(1, count)))
         residuals.append(np.zeros((2, *window.size), np.float32) if first is None else first)
-    top = float(np.quantile([np.quantile(ratio, TOP_QUANTILE) for ratio in ratios], 0.6))
-    threshold = max(np.log(MIN_RATIO), top + np.log(TOP_RATIO))
-    evidence = [np.clip(SLOPE * (ratio - threshold), -MAX_EVIDENCE, MAX_EVIDENCE) for ratio in ratios]
-    return OwnMotion(evidence, residuals)
+    return OwnMotion(ratios, reliability, residuals)
 
 
 def accumulate(evidence: Sequence[Array], window: MotionWindow) -> list[Array]:
@@ -362,11 +380,22 @@ def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
     """Return the log-odds that pixels belong to something that moves on its own, T arrays, and the own motion."""
     camera = CameraModel(window.size)
     motion = measure_own_motion(window, camera)
-    log_odds = accumulate(motion.evidence, window)
+    evidence = motion.evidence()
+    log_odds = accumulate(evidence, window)
     appearance = Appearance(window)
     for _ in range(NUM_ROUNDS):
         scores = appearance.classify(log_odds)
         log_odds = accumulate(
-            [own + APPEARANCE_WEIGHT * score for own, score in zip(motion.evidence, scores, strict=True)], window
+            [own + APPEARANCE_WEIGHT * score for own, score in zip(evidence, scores, strict=True)], window
         )
     return log_odds, motion
+
+
+def threshold_motion(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
+    """Return the log-odds and own motion of the baseline: the residual flow, without appearance and accumulation."""
+    motion = measure_own_motion(window, CameraModel(window.size))
+    return motion.evidence(), motion
+
+
+METHODS = {"model": estimate_foreground, "threshold": threshold_motion}
+"""Estimates of the foreground by name."""

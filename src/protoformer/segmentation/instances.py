@@ -1,8 +1,8 @@
 """Objects in foreground masks, with numbers that stay the same through a clip.
 
 A connected piece of foreground is one object, unless two parts of it move differently at their common border. Pieces
-take the numbers of the objects that move onto them; a piece onto which two objects move is divided between them, so that
-objects keep their numbers while they touch.
+take the numbers of the objects that move onto them; a piece onto which two objects move is divided between them, so
+that objects keep their numbers while they touch.
 """
 
 from collections.abc import Sequence

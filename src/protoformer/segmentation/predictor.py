@@ -20,9 +20,9 @@ from protoformer.models.heads.flow import LEAST_SIDE
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
-from protoformer.segmentation.foreground import Array, Image, MotionWindow, estimate_foreground, guided_filter
+from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
-from protoformer.segmentation.result import MAX_OBJECTS, Labels, SegmentationFrame, make_frame, save_masks
+from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import ResultFolder, run_pipeline
 from protoformer.video.types import DEFAULT_FPS, ImageArray, VideoFrame, to_uint8_array
@@ -73,6 +73,7 @@ class SegmentationPredictor(SummaryRepr):
         end: float | Fraction | None = None,
         frame_step: int = 1,
         fps: float | Fraction = DEFAULT_FPS,
+        method: str = "model",
         precision: Precision = "auto",
     ) -> "SegmentationVideo":
         """Segment the moving objects of a video.
@@ -85,6 +86,7 @@ class SegmentationPredictor(SummaryRepr):
             end: End of the span, seconds.
             frame_step: Use every n-th frame of the span.
             fps: Frame rate of images, which have no timestamps, in frames per second.
+            method: "model", or "threshold", a baseline: the residual flow alone.
             precision: "full" computes in float32, "half" computes products in bfloat16, "auto" uses bfloat16 on devices
                 with hardware support.
 
@@ -94,8 +96,10 @@ class SegmentationPredictor(SummaryRepr):
         Raises:
             InputError: If an option is not valid or the source cannot be read.
         """
+        if method not in METHODS:
+            raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}.")
         half = use_half_precision(self.device, precision)
-        return SegmentationVideo(self, ClipFrames(source, Span(start, end, frame_step, fps)), half)
+        return SegmentationVideo(self, ClipFrames(source, Span(start, end, frame_step, fps)), method, half)
 
     __call__ = segment
 
@@ -133,10 +137,10 @@ class SegmentationVideo:
         video: The open video, or None if the source is frames in memory.
     """
 
-    def __init__(self, predictor: SegmentationPredictor, clip: ClipFrames, half: bool) -> None:
+    def __init__(self, predictor: SegmentationPredictor, clip: ClipFrames, method: str, half: bool) -> None:
         self.clip = clip
         self.video = clip.video
-        self._predictor, self._half = predictor, half
+        self._predictor, self._estimate, self._half = predictor, METHODS[method], half
 
     def __iter__(self) -> Iterator[SegmentationFrame]:
         frames = iter(self.clip)
@@ -171,7 +175,7 @@ class SegmentationVideo:
         """Segment a window and yield the results of the frames `start` .. `stop` - 1."""
         features = [view.encoded.features[0].float().cpu().numpy() for view in window.views]
         motion_window = MotionWindow([view.small for view in window.views], features, window.forward, window.backward)
-        log_odds, motion = estimate_foreground(motion_window)
+        log_odds, motion = self._estimate(motion_window)
         labels = tracker.label([each > 0 for each in log_odds], motion_window, start, stop)
         for index, objects in zip(range(start, stop), labels, strict=True):
             frame = window.views[index].frame
@@ -199,19 +203,14 @@ class SegmentationVideo:
                 for one indexed png per frame.
             progress: Called with the number of frames done and the estimated total.
         """
-        target = Path(path)
+        target, suffix = Path(path), Path(path).suffix.lower()
         total = (self.video and self.video.info.num_frames) or 0
         report = None if progress is None else (lambda done: progress(done, max(done, total)))
-        if target.suffix.lower() == ".json":
-            frames, size = [], (0, 0)
-            for result in self:
-                frames.append(result.as_dict())
-                size = (result.labels.shape[0], result.labels.shape[1])
-                if report:
-                    report(len(frames))
-            save_masks(target, frames, size, self.clip.name)
-        elif target.suffix:
-            fps = DEFAULT_FPS if self.video is None else self.video.info.fps
+        if suffix == ".json":
+            file = MaskFile(target, self.clip.name)
+            run_pipeline(self, outputs=[file], on_result=lambda result, _: file.add(result), progress=report)
+        elif suffix:
+            fps = self.clip.span.fps if self.video is None else self.video.info.fps
             writer = VideoWriter(target, self.video, Fraction(fps) / self.clip.span.frame_step)
             run_pipeline(self, SegmentationFrame.draw, writer, progress=report)
         else:

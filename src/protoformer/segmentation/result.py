@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.io.files import PathLike, check_output, json_value, write_atomically
+from protoformer.io.files import PathLike, check_output, write_atomically
 from protoformer.video.types import ImageArray
 from protoformer.viz.images import Pixels, frame_pixels
 from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time, format_training
@@ -211,14 +211,30 @@ def draw_labels(image: Pixels, labels: Labels) -> Pixels:
     return image
 
 
-def save_masks(path: PathLike, frames: Sequence[dict[str, Any]], size: tuple[int, int], source: str) -> None:
-    """Write the results of `SegmentationFrame.as_dict` of a video as one JSON file, atomically.
+class MaskFile:
+    """A context manager that collects results and writes them as one JSON file when it ends, atomically.
 
-    Args:
+    The file has the name and size of the video, and of every frame what `SegmentationFrame.as_dict` returns.
+
+    Attributes:
         path: The file.
-        frames: One entry per frame.
-        size: (height, width) of the frames, pixels.
-        source: Name of the video.
+        partial_path: None; nothing is written after an interruption.
     """
-    document = {"video": source, "height": size[0], "width": size[1], "frames": list(frames)}
-    write_atomically(path, json.dumps(json_value(document)).encode())
+
+    def __init__(self, path: PathLike, source: str) -> None:
+        """Check that the file can be written; `source` is the name of the video."""
+        self.path = check_output(path)
+        self.partial_path: Path | None = None
+        self._document: dict[str, Any] = {"video": source, "height": 0, "width": 0, "frames": []}
+
+    def __enter__(self) -> "MaskFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            write_atomically(self.path, json.dumps(self._document).encode())
+
+    def add(self, result: SegmentationFrame) -> None:
+        """Add the result of a frame."""
+        self._document["height"], self._document["width"] = result.labels.shape
+        self._document["frames"].append(result.as_dict())
