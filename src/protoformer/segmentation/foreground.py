@@ -13,6 +13,7 @@ Maps are h x w, flow is in pixels of the maps, and all arrays are float32.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import cv2
 import numpy as np
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
 
 GAPS = (1, 4)
 """Distances in frames over which own motion is measured; slow objects need longer ones, fast ones leave the frame."""
@@ -66,24 +68,25 @@ def warp_map(values: Array, flow: Array) -> Array:
     height, width = values.shape
     x = np.arange(width, dtype=np.float32) + flow[0]
     y = np.arange(height, dtype=np.float32)[:, None] + flow[1]
-    warped: Array = cv2.remap(values, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-    return warped
+    return cast(Array, cv2.remap(values, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE))
 
 
-def stays_inside(flow: Array) -> npt.NDArray[np.bool_]:
+def stays_inside(flow: Array) -> Mask:
     """Return which pixels stay in the frame: h x w."""
     height, width = flow.shape[1:]
     x = np.arange(width, dtype=np.float32) + flow[0]
     y = np.arange(height, dtype=np.float32)[:, None] + flow[1]
-    return (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+    inside: Mask = (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+    return inside
 
 
-def is_visible(flow: Array, back: Array) -> npt.NDArray[np.bool_]:
+def is_visible(flow: Array, back: Array) -> Mask:
     """Return which pixels are visible in the other frame, by the forward-backward consistency check: h x w."""
     returned = np.stack([warp_map(back[0], flow), warp_map(back[1], flow)])
     error = np.square(flow[:2] + returned).sum(axis=0)
     length = np.square(flow[:2]).sum(axis=0) + np.square(returned).sum(axis=0)
-    return (error <= 0.02 * length + 0.5) & stays_inside(flow)
+    visible: Mask = (error <= 0.02 * length + 0.5) & stays_inside(flow)
+    return visible
 
 
 def chain(window: MotionWindow, start: int, gap: int) -> Array | None:
@@ -340,23 +343,22 @@ class Appearance:
 
 def guided_filter(image: Image, values: Array, radius: int, regularization: float) -> Array:
     """Smooth a map, h x w, except at the edges of an image, h x w x 3 (He, Sun and Tang, 2013)."""
-    guide = image.astype(np.float32) / 255
+    guide = image.astype(np.float32) / np.float32(255)
     side = (2 * radius + 1, 2 * radius + 1)
 
     def mean(array: Array) -> Array:
-        blurred: Array = cv2.blur(array, side, borderType=cv2.BORDER_REFLECT)
-        return blurred
+        return cast(Array, cv2.blur(array, side, borderType=cv2.BORDER_REFLECT))
 
     mean_guide, mean_values = mean(guide), mean(values)
-    r, g, b = cv2.split(guide)
+    r, g, b = (guide[..., channel] for channel in range(3))
     first = mean(np.stack((r * r, r * g, r * b), axis=-1))
     second = mean(np.stack((g * g, g * b, b * b), axis=-1))
-    mr, mg, mb = cv2.split(mean_guide)
+    mr, mg, mb = (mean_guide[..., channel] for channel in range(3))
     rr, rg, rb = first[..., 0] - mr * mr + regularization, first[..., 1] - mr * mg, first[..., 2] - mr * mb
     gg, gb = second[..., 0] - mg * mg + regularization, second[..., 1] - mg * mb
     bb = second[..., 2] - mb * mb + regularization
     covariance = mean(guide * values[..., None]) - mean_guide * mean_values[..., None]
-    cr, cg, cb = cv2.split(covariance)
+    cr, cg, cb = (covariance[..., channel] for channel in range(3))
     # The inverse of the symmetric 3 x 3 covariance of the guide, by cofactors.
     irr, irg, irb = gg * bb - gb * gb, gb * rb - rg * bb, rg * gb - gg * rb
     igg, igb, ibb = rr * bb - rb * rb, rb * rg - rr * gb, rr * gg - rg * rg
