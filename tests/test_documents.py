@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/tracking.md", {"track.csv"}),
         ("docs/explain.md", {"explained"}),
         ("docs/stabilization.md", set()),
+        ("docs/segmentation.md", {"masks", "overlay.mp4", "masks.json"}),
     ],
 )
 def test_the_example_of_a_document_runs(

@@ -73,15 +73,17 @@ def dataset_clips(dataset: Dataset[MaskSequence]) -> Iterator[LabeledClip]:
 
 
 @torch.no_grad()
-def synthetic_clips(count: int) -> Iterator[LabeledClip]:
+def synthetic_clips(
+    count: int, size: tuple[int, int] = SYNTHETIC_SIZE, count_frames: int = SYNTHETIC_FRAMES
+) -> Iterator[LabeledClip]:
     """Render clips with exact masks of everything that moves, of several families in turn."""
     for number in range(count):
         family = SYNTHETIC_FAMILIES[number % len(SYNTHETIC_FAMILIES)]
-        scenes = SyntheticScenes(family, SYNTHETIC_SEED, SYNTHETIC_SIZE, shake=0.5)
+        scenes = SyntheticScenes(family, SYNTHETIC_SEED, size, shake=0.5)
         renderer = scenes.renderer([number // len(SYNTHETIC_FAMILIES)])
         images: list[ImageArray] = []
         labels: list[Labels] = []
-        for index in range(SYNTHETIC_FRAMES):
+        for index in range(count_frames):
             view = renderer.view(index * SYNTHETIC_STEP / renderer.scenes.fps)
             image = render_image(renderer, view, "final")[0]
             images.append((255 * image).round().byte().permute(1, 2, 0).numpy())

@@ -374,6 +374,7 @@ def guided_filter(image: Image, values: Array, radius: int, regularization: floa
     return smoothed
 
 
+REFIT, REFIT_AT = False, 1
 NUM_ROUNDS = 2
 """Rounds of training the appearance."""
 
@@ -385,7 +386,10 @@ def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
     evidence = motion.evidence()
     log_odds = accumulate(evidence, window)
     appearance = Appearance(window)
-    for _ in range(NUM_ROUNDS):
+    for number in range(NUM_ROUNDS):
+        if REFIT and number == REFIT_AT:
+            motion = measure_own_motion(window, camera, [1 / (1 + np.exp(-each)) for each in log_odds])
+            evidence = motion.evidence()
         scores = appearance.classify(log_odds)
         log_odds = accumulate(
             [own + APPEARANCE_WEIGHT * score for own, score in zip(evidence, scores, strict=True)], window
