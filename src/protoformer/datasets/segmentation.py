@@ -121,7 +121,8 @@ def read_labels(path: PathLike) -> npt.NDArray[np.uint8]:
     data = read_image_bytes(path)
     header = check_png(data, path)
     if header.color_type != 3 or header.bit_depth > 8:
-        return (read_image(path).max(axis=2) > 0).astype(np.uint8)
+        foreground: npt.NDArray[np.uint8] = (read_image(path).max(axis=2) > 0).astype(np.uint8)
+        return foreground
     try:
         with Image.open(BytesIO(data), formats=("PNG",)) as image:
             labels = np.array(image, np.uint8)

@@ -32,7 +32,9 @@ MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
 SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
 """Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds; that something does not
 move at a moment says less than that it does."""
-RELIABILITY = 0.0
+SUPPORT_LEVELS, SUPPORT_SIDE, MIN_SUPPORT = 6.0, 5, 0.2
+"""Difference of color errors, of 255 levels, at which support is complete; side of the window over which errors are
+averaged, pixels; and weight of positive evidence without support."""
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
 MAX_LOG_ODDS = 6.0
@@ -192,62 +194,68 @@ class OwnMotion:
 
     Attributes:
         ratios: T arrays, h x w, logarithm of the speed relative to its noise, a mean over several distances in time.
-        reliability: T arrays, h x w, mean confidence of the flow, in [0, 1].
+        support: T arrays, h x w, in [0, 1]: whether the flow matches colors better than the motion of the camera does.
+            Without texture both match, and own motion is a guess.
         residuals: T arrays, 2 x h x w: flow to the next frame (in the last frame: minus that to the previous one) less
             the motion of the camera, pixels.
     """
 
     ratios: list[Array]
-    reliability: list[Array]
+    support: list[Array]
     residuals: list[Array]
 
     def evidence(self) -> list[Array]:
         """Return T arrays, h x w: log-odds that a pixel moves on its own, by the motion in this frame alone."""
         tops = np.array([np.quantile(ratio, TOP_QUANTILE) for ratio in self.ratios])
-        tops = np.minimum(tops, np.quantile(tops, 0.6)) if PER_FRAME else np.full_like(tops, np.quantile(tops, 0.6))
-        thresholds = np.maximum(np.log(MIN_RATIO), tops + np.log(TOP_RATIO))
-        return [
-            np.clip(SLOPE * (ratio - np.float32(threshold)), MIN_EVIDENCE, MAX_EVIDENCE)
-            * (1 - RELIABILITY + RELIABILITY * reliability)
-            for ratio, threshold, reliability in zip(self.ratios, thresholds, self.reliability, strict=True)
-        ]
+        # An object that slows down in a frame lowers the threshold there; a brief fast motion does not raise it.
+        thresholds = np.maximum(np.log(MIN_RATIO), np.minimum(tops, np.quantile(tops, 0.6)) + np.log(TOP_RATIO))
+        output = []
+        for ratio, threshold, support in zip(self.ratios, thresholds, self.support, strict=True):
+            evidence = np.clip(SLOPE * (ratio - np.float32(threshold)), MIN_EVIDENCE, MAX_EVIDENCE)
+            output.append(np.where(evidence > 0, evidence * (MIN_SUPPORT + (1 - MIN_SUPPORT) * support), evidence))
+        return output
 
 
-PER_FRAME = True
+def _color_error(image: Image, other: Image, field: Array) -> Array:
+    """Return the mean color difference, h x w, levels, of an image and another one that is warped along a field."""
+    height, width = image.shape[:2]
+    x = np.arange(width, dtype=np.float32) + field[0]
+    y = np.arange(height, dtype=np.float32)[:, None] + field[1]
+    warped = cv2.remap(other, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    difference = cv2.absdiff(image, warped).astype(np.float32).mean(axis=2)
+    return cast(Array, cv2.blur(difference, (SUPPORT_SIDE, SUPPORT_SIDE)))
 
 
-def measure_own_motion(
-    window: MotionWindow, camera: CameraModel, foreground: Sequence[Array] | None = None
-) -> OwnMotion:
+def measure_own_motion(window: MotionWindow, camera: CameraModel) -> OwnMotion:
     """Compare the flow with the motion of the camera.
 
     Args:
         window: The frames.
         camera: Camera model of that size.
-        foreground: T arrays, h x w, earlier estimate of the probability of foreground, which the fit leaves out.
     """
-    ratios, reliability, residuals = [], [], []
+    ratios, supports, residuals = [], [], []
     for index in range(len(window)):
         total, weight = np.zeros(window.size, np.float32), np.full(window.size, 1e-6, np.float32)
-        first, count = None, 0
+        first, support = None, np.zeros(window.size, np.float32)
         for gap in (sign * gap for gap in GAPS for sign in (1, -1)):
             flow = chain(window, index, gap)
             if flow is None:
                 continue
+            other = window.images[index + gap]
             confidence = flow[2] + 0.02
-            background = confidence if foreground is None else confidence * np.square(1 - foreground[index]) + 1e-4
-            motion, scale = camera.fit(flow[:2], background)
+            motion, scale = camera.fit(flow[:2], confidence)
             residual = flow[:2] - motion
             first = np.sign(gap) * residual if first is None else first
             variance = NOISE**2 * abs(gap) + RELATIVE_NOISE**2 * np.square(motion).sum(axis=0) + scale**2
             ratio = np.square(residual).sum(axis=0) / variance
             total += confidence * 0.5 * np.log(ratio + 1e-6)
             weight += confidence
-            count += 1
+            errors = (_color_error(window.images[index], other, field) for field in (motion, flow))
+            support = np.maximum(support, next(errors) - next(errors))
         ratios.append(total / weight)
-        reliability.append(np.minimum(1, weight / max(1, count)))
+        supports.append(np.minimum(1, support / SUPPORT_LEVELS).astype(np.float32))
         residuals.append(np.zeros((2, *window.size), np.float32) if first is None else first)
-    return OwnMotion(ratios, reliability, residuals)
+    return OwnMotion(ratios, supports, residuals)
 
 
 def accumulate(evidence: Sequence[Array], window: MotionWindow) -> list[Array]:
@@ -374,7 +382,6 @@ def guided_filter(image: Image, values: Array, radius: int, regularization: floa
     return smoothed
 
 
-REFIT, REFIT_AT = False, 1
 NUM_ROUNDS = 2
 """Rounds of training the appearance."""
 
@@ -386,10 +393,7 @@ def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
     evidence = motion.evidence()
     log_odds = accumulate(evidence, window)
     appearance = Appearance(window)
-    for number in range(NUM_ROUNDS):
-        if REFIT and number == REFIT_AT:
-            motion = measure_own_motion(window, camera, [1 / (1 + np.exp(-each)) for each in log_odds])
-            evidence = motion.evidence()
+    for _ in range(NUM_ROUNDS):
         scores = appearance.classify(log_odds)
         log_odds = accumulate(
             [own + APPEARANCE_WEIGHT * score for own, score in zip(evidence, scores, strict=True)], window

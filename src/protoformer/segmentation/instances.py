@@ -7,6 +7,7 @@ that objects keep their numbers while they touch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ from protoformer.explain.parts import segment_motion
 from protoformer.segmentation.foreground import Array, MotionWindow
 
 LabelMap = npt.NDArray[np.int32]
+AnyLabel = TypeVar("AnyLabel", np.int32, np.uint8)
 
 MIN_AREA = 0.0006
 """Smaller pieces are removed, as a fraction of the frame."""
@@ -123,10 +125,11 @@ def _warp_labels(labels: LabelMap, to_previous: Array) -> LabelMap:
     height, width = labels.shape
     x = np.clip(np.rint(np.arange(width) + to_previous[0]), 0, width - 1).astype(np.int64)
     y = np.clip(np.rint(np.arange(height)[:, None] + to_previous[1]), 0, height - 1).astype(np.int64)
-    return labels[y, x]
+    moved: LabelMap = labels[y, x]
+    return moved
 
 
-def nearest_label(labels: LabelMap) -> LabelMap:
+def nearest_label(labels: npt.NDArray[AnyLabel]) -> npt.NDArray[AnyLabel]:
     """Give every pixel the label of the nearest pixel with one."""
     if not labels.any():
         return labels
@@ -135,7 +138,8 @@ def nearest_label(labels: LabelMap) -> LabelMap:
     )
     lookup = np.zeros(int(index.max()) + 1, labels.dtype)
     lookup[index[labels > 0]] = labels[labels > 0]
-    return lookup[index]
+    nearest: npt.NDArray[AnyLabel] = lookup[index]
+    return nearest
 
 
 def _split_by_motion(mask: npt.NDArray[np.bool_], window: MotionWindow, index: int) -> LabelMap:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import cv2
 import numpy as np
@@ -177,10 +178,10 @@ class SegmentationVideo:
         motion_window = MotionWindow([view.small for view in window.views], features, window.forward, window.backward)
         log_odds, motion = self._estimate(motion_window)
         labels = tracker.label([each > 0 for each in log_odds], motion_window, start, stop)
-        for index, objects in zip(range(start, stop), labels, strict=True):
+        for index, numbers in zip(range(start, stop), labels, strict=True):
             frame = window.views[index].frame
-            scale = np.array(frame.size[::-1]) / np.array(objects.shape[::-1])
-            objects = np.where(objects > 0, (objects - 1) % MAX_OBJECTS + 1, 0).astype(np.uint8)
+            scale = np.array(frame.size[::-1]) / np.array(numbers.shape[::-1])
+            objects = np.where(numbers > 0, (numbers - 1) % MAX_OBJECTS + 1, 0).astype(np.uint8)
             motions = {
                 number: motion.residuals[index][:, objects == number].mean(axis=1) * scale
                 for number in np.unique(objects).tolist()
@@ -224,7 +225,7 @@ def _append(window: _Window, frame: VideoFrame, engine: FlowEngine) -> None:
     small = shrink(to_float(frame.pixels)[None], engine.plan.working)[0]
     (encoded,) = engine.encode([small])
     image = (255 * small.permute(1, 2, 0)).round().byte().numpy()
-    view = _View(frame, cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), encoded)
+    view = _View(frame, cast(Image, cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)), encoded)
     if window.views:
         before = window.views[-1].encoded
         flows = [each.numpy() for each in engine.flows([(before, encoded), (encoded, before)])]
@@ -240,8 +241,8 @@ def refine_labels(image: ImageArray, log_odds: Array, labels: Labels) -> Labels:
     height, width = image.shape[:2]
     # Removed pieces are background for certain, so that the filter does not bring them back.
     probability = np.where((labels > 0) | (log_odds <= 0), 1 / (1 + np.exp(-log_odds)), 0.0).astype(np.float32)
-    probability = cv2.resize(probability, (width, height), interpolation=cv2.INTER_LINEAR)
+    enlarged = cast(Array, cv2.resize(probability, (width, height), interpolation=cv2.INTER_LINEAR))
     radius = max(1, round(REFINE_RADIUS * max(height, width)))
-    foreground = guided_filter(image, probability, radius, REFINE_REGULARIZATION) > 0.5
+    foreground = guided_filter(image, enlarged, radius, REFINE_REGULARIZATION) > 0.5
     numbers = cv2.resize(nearest_label(labels), (width, height), interpolation=cv2.INTER_NEAREST)
     return np.where(foreground, numbers, 0).astype(np.uint8)

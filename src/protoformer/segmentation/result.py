@@ -89,7 +89,8 @@ def decode_rle(encoded: dict[str, Any]) -> Mask:
     if min(runs, default=0) < 0 or sum(runs) != height * width:
         raise InputError(f"a run-length encoding does not have {height}x{width} pixels; make it again.")
     flat = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-    return np.ascontiguousarray(flat.reshape(width, height).T)
+    mask: Mask = np.ascontiguousarray(flat.reshape(width, height).T)
+    return mask
 
 
 @dataclass(frozen=True, repr=False, eq=False)
