@@ -13,7 +13,7 @@ import pytest
 
 import protoformer as pf
 from protoformer.batch import flow as batch_module
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
 
