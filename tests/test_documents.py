@@ -78,8 +78,8 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("has none of the folders Sintel, Middlebury, KITTI-2012, FlyingChairs; give one that does.")
 
-    world = SyntheticScenes("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
-    write_clips(world, 1, tmp_path / "Sintel", "sintel", 2)
+    scenes = SyntheticScenes("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
+    write_clips(scenes, 1, tmp_path / "Sintel", "sintel", 2)
     benchmark.main()
     assert capsys.readouterr().err.splitlines()[0] == "sintel: 2 pairs"
     found = json.loads(figures.read_text())
