@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import protoformer as pf
-from protoformer.batch import flow as batch_module
+from protoformer.batch import tasks as batch_module
 from protoformer.io.float_formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
@@ -242,3 +242,29 @@ def test_the_library_does_the_same(place: Path) -> None:
     assert [job.name for job in result.jobs] == [row["output"] for row in rows()]
     again = pf.batch_flow(["videos/clip1.mp4"], "out", model="tiny", num_updates=1, arrows=True)
     assert again.count("skipped") == 1 and again.summary == place / "out/summary.csv"
+
+
+def test_a_video_without_boxes_does_not_stop_the_others(place: Path, protoformer: Run) -> None:
+    command = ("batch", "track", "videos/*.mp4", "-o", "out", "--method", "correlation", "--workers", "1")
+    Path("videos/clip2.boxes.csv").write_text("20,16,24,24\n")
+    outcome = protoformer(*command)
+    assert outcome.code == 1 and outcome.errors == []
+    assert outcome.out.startswith("3 videos: 1 done, 0 finished before, 2 failed; 4 frames in ")
+    assert statuses() == {"clip1.mp4": "failed", "clip2.mp4": "done", "clip10.mp4": "failed"}
+    assert "write x,y,w,h of each target in its first frame to clip1.boxes.csv beside it" in rows()[0]["reason"]
+    Path("boxes.json").write_text(json.dumps({f"clip{number}.mp4": [20, 16, 24, 24] for number in (1, 2, 10)}))
+    done(protoformer(*command, "--boxes", "boxes.json"))
+    # The boxes of clip2 are the same, wherever they are written.
+    assert statuses() == {"clip1.mp4": "done", "clip2.mp4": "skipped", "clip10.mp4": "done"}
+
+
+def test_every_task_has_a_command(place: Path, protoformer: Run) -> None:
+    quick = ("--model", "tiny", "--workers", "1")
+    for task, options in (("depth", (*quick, "--num-updates", "3", "--save-npy")), ("explain", quick)):
+        done(protoformer("batch", task, "videos/clip1.mp4", "-o", task, *options))
+        assert len(list(open_video(f"{task}/clip1.mp4").frames())) == 3
+    assert sorted(path.name for path in Path("depth/clip1.npy").iterdir()) == [f"00000{n}.npy" for n in range(3)]
+    done(
+        protoformer("batch", "stabilize", "videos/clip1.mp4", "-o", "stabilize", *quick, "--crop", "0.9", "--save-path")
+    )
+    assert Path("stabilize/clip1.html").read_text().startswith("<!DOCTYPE html>")
