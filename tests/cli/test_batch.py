@@ -13,6 +13,7 @@ import pytest
 
 import protoformer as pf
 from protoformer.batch import tasks as batch_module
+from protoformer.batch.running import BatchResult
 from protoformer.io.float_formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
@@ -258,13 +259,26 @@ def test_a_video_without_boxes_does_not_stop_the_others(place: Path, protoformer
     assert statuses() == {"clip1.mp4": "done", "clip2.mp4": "skipped", "clip10.mp4": "done"}
 
 
-def test_every_task_has_a_command(place: Path, protoformer: Run) -> None:
-    quick = ("--model", "tiny", "--workers", "1")
-    for task, options in (("depth", (*quick, "--num-updates", "3", "--save-npy")), ("explain", quick)):
-        done(protoformer("batch", task, "videos/clip1.mp4", "-o", task, *options))
-        assert len(list(open_video(f"{task}/clip1.mp4").frames())) == 3
-    assert sorted(path.name for path in Path("depth/clip1.npy").iterdir()) == [f"00000{n}.npy" for n in range(3)]
-    done(
-        protoformer("batch", "stabilize", "videos/clip1.mp4", "-o", "stabilize", *quick, "--crop", "0.9", "--save-path")
-    )
-    assert Path("stabilize/clip1.html").read_text().startswith("<!DOCTYPE html>")
+def test_every_task_has_a_command(place: Path, protoformer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[batch_module.BatchTask] = []
+
+    def run(folder: Path, list_jobs: Any, setup: batch_module.TaskSetup, *_: Any) -> BatchResult:
+        asked.append(setup.options)
+        return BatchResult((), (), folder / "summary.csv")
+
+    monkeypatch.setattr(batch_module, "run_batch", run)
+    for task, arguments in {
+        "flow": ("--tile", "96x128", "--memory", "1GB", "--zoom", "2", "--save-flo"),
+        "depth": ("--range", "indoor", "--colors", "1,5", "--no-steady", "--save-npy"),
+        "track": ("--boxes", "boxes.csv", "--method", "correlation", "--frame-step", "2"),
+        "stabilize": ("--crop", "0.9", "--delay", "5", "--save-path"),
+        "explain": ("--layer", "1.1", "--families", "0"),
+    }.items():
+        done(protoformer("batch", task, "videos/*.mp4", "-o", "out", *arguments))
+    assert asked == [
+        batch_module.FlowBatch(tile=(96, 128), memory=10**9, zoom=2.0, save_flo=True),
+        batch_module.DepthBatch(range="indoor", colors=(1.0, 5.0), steady=False, save_npy=True),
+        batch_module.TrackBatch(boxes=str(place / "boxes.csv"), method="correlation", frame_step=2),
+        batch_module.StabilizeBatch(crop=0.9, delay=5, save_path=True),
+        batch_module.ExplainBatch(layer="1.1", families=0),
+    ]
