@@ -16,7 +16,9 @@ from PIL import Image
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.export import exporter as export_module
-from protoformer.export.exporter import DESCRIPTION, INPUTS, MAX_DIFFERENCE, OUTPUTS
+from protoformer.export import graphs as graph_module
+from protoformer.export.exporter import DESCRIPTION, MAX_DIFFERENCE
+from protoformer.export.graphs import FlowGraph, make_graphs
 from protoformer.io.image_input import as_image
 from protoformer.models.heads import cost_memory
 from protoformer.models.heads import cost_memory as attention
@@ -125,7 +127,8 @@ def test_an_onnx_file_has_metadata(moving: pf.FlowPredictor, onnx_file: Path) ->
     assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "custom", "1", "dynamic")
     assert about["protoformer"] == pf.__version__ and about["trained"] == "false"
     assert pf.ModelConfig.from_dict(json.loads(about["config"])) == moving.network.config
-    assert json.loads(about["inputs"]) == INPUTS and json.loads(about["outputs"]) == OUTPUTS
+    (graph,) = make_graphs("flow", moving.network, None, 1)
+    assert json.loads(about["inputs"]) == graph.inputs and json.loads(about["outputs"]) == graph.outputs
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
     assert b".py" not in onnx_file.read_bytes()  # no source lines with local paths
     axes = {
@@ -191,7 +194,7 @@ class TestRefusals:
     def test_a_size_too_large(self, tiny: pf.FlowPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=r"over the limit of .* pixels; choose a smaller one"):
             pf.export_model(tiny, tmp_path / "flow.onnx", size=(100_000, 100_000))
-        monkeypatch.setattr(export_module, "free_bytes", lambda _: 2**20)
+        monkeypatch.setattr(graph_module, "free_bytes", lambda _: 2**20)
         with pytest.raises(InputError, match=r"for 440x1024 stores .* MiB of costs .* choose a smaller size"):
             pf.export_model(tiny, tmp_path / "flow.onnx", size=(440, 1024))
 
@@ -222,7 +225,7 @@ class TestRefusals:
 def test_a_graph_that_differs_is_not_written(
     tiny: pf.FlowPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
-    graph = export_module.FlowGraph(tiny.network, 1)
+    graph = FlowGraph(tiny.network, 1)
 
     def wrong_graph(first: torch.Tensor, second: torch.Tensor) -> Pair:
         with torch.no_grad():
@@ -233,6 +236,8 @@ def test_a_graph_that_differs_is_not_written(
     monkeypatch.setattr(export_module, "_pt2_bytes", lambda *_: b"")
     monkeypatch.setattr(export_module, "_pt2_runner", lambda _: wrong_graph)
     (tmp_path / "flow.pt2").write_bytes(b"before")
-    with pytest.raises(pf.ExportError, match=r"differs from the model by .* px.* on a pair of 97x130.* nothing was"):
+    with pytest.raises(
+        pf.ExportError, match=r"differs from the model by .* in flow .* images of 97x130, .* nothing was"
+    ):
         pf.export_model(tiny, tmp_path / "flow.pt2", updates=1)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("flow.pt2", b"before")]

@@ -438,7 +438,7 @@ def _make_task(task: str, options: Mapping[str, Any]) -> BatchTask:
     paths = {
         name: str(Path(value).absolute())
         for name, value in options.items()
-        if name == "boxes" or (name == "model" and os.fspath(value).endswith(".safetensors"))
+        if (name == "boxes" and value is not None) or (name == "model" and os.fspath(value).endswith(".safetensors"))
     }
     return BATCH_TASKS[task](**{**options, **paths})
 

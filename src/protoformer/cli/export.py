@@ -61,10 +61,11 @@ def export(
 
 def _describe(result: ExportResult, task: str) -> str:
     updates = "" if result.updates is None else f" with {result.updates} updates"
-    images = "any size of at least 64x64" if result.size is None else f"{result.size[0]}x{result.size[1]}"
+    checked = [f"{height}x{width}" for height, width in result.checked]
+    images = "images of any size of at least 64x64" if result.size is None else f"images of {checked[0]}"
+    images = f"crops of {checked[0]}" if task == "track" else images
     difference = f"{result.difference:.1g}" + ("" if result.template is None and task == "track" else f" {UNITS[task]}")
     return (
-        f"wrote {result.path} ({result.bytes / 2**20:.1f} MiB), {result.model}{updates} for "
-        f"{'crops' if task == 'track' else 'images'} of {result.checked[0] if task == 'track' else images}; largest "
-        f"difference to the model {difference}, at {' and '.join(result.checked)}"
+        f"wrote {result.path} ({result.bytes / 2**20:.1f} MiB), {result.model}{updates} for {images}; "
+        f"largest difference to the model {difference}, at {' and '.join(checked)}"
     )

@@ -73,7 +73,7 @@ class ExportResult:
     size: tuple[int, int] | None
     model: str
     updates: int | None
-    checked: tuple[str, ...]
+    checked: tuple[tuple[int, int], ...]
     difference: float
     bytes: int
     template: "ExportResult | None" = None
@@ -134,7 +134,7 @@ def export_model(
         for graph in graphs:
             file = target.with_stem(target.stem + graph.ending)
             data, difference = _export_graph(graph, format, about, steps)
-            checked = tuple(label for label, _ in graph.checks)
+            checked = tuple(checked_size for checked_size, _ in graph.checks)
             result = ExportResult(
                 *(check_output(file), format, size, about["model"], updates, checked, difference, len(data), result)
             )
@@ -175,8 +175,8 @@ def _export_graph(graph: Graph, format: str, about: dict[str, str], steps: Itera
     next(steps)
     run = _onnx_runner(data) if format == "onnx" else _pt2_runner(data)
     differences = []
-    for label, inputs in graph.checks:
-        differences.append(_first_difference(run, graph, label, inputs))
+    for size, inputs in graph.checks:
+        differences.append(_first_difference(run, graph, size, inputs))
         next(steps)
     return data, max(differences)
 
@@ -324,7 +324,7 @@ def _pt2_runner(data: bytes) -> Runner:
 
 
 @torch.no_grad()
-def _first_difference(run: Runner, graph: Graph, label: str, inputs: Tensors) -> float:
+def _first_difference(run: Runner, graph: Graph, size: tuple[int, int], inputs: Tensors) -> float:
     """Return the largest difference of the first output to the network's; ExportError if any output differs."""
     expected = (graph.reference or graph.module)(*inputs)
     differences = {}
@@ -335,7 +335,7 @@ def _first_difference(run: Runner, graph: Graph, label: str, inputs: Tensors) ->
     if not all(difference <= MAX_DIFFERENCE for difference in differences.values()):
         found = " and ".join(f"{difference:.2g} in {name}" for name, difference in differences.items())
         raise ExportError(
-            f"the graph differs from the model by {found}, on images of {label}, more than {MAX_DIFFERENCE:g}, so "
-            "nothing was written; report it with the model."
+            f"the graph differs from the model by {found}, on images of {size[0]}x{size[1]}, more than "
+            f"{MAX_DIFFERENCE:g}, so nothing was written; report it with the model."
         )
     return next(iter(differences.values()))
