@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
     from protoformer.tracking.tracker import Tracker as Tracker
+    from protoformer.video.reader import demo_clip as demo_clip
     from protoformer.video.reader import open_video as open_video
 
 _EXPORTS = {
@@ -72,6 +73,7 @@ _EXPORTS = {
     "UntrainedWarning": "protoformer.errors",
     "batch_flow": "protoformer.batch.tasks",
     "batch_videos": "protoformer.batch.tasks",
+    "demo_clip": "protoformer.video.reader",
     "export_model": "protoformer.export.exporter",
     "load": "protoformer.loading",
     "open_video": "protoformer.video.reader",
@@ -109,6 +111,7 @@ __all__ = [
     "UntrainedWarning",
     "batch_flow",
     "batch_videos",
+    "demo_clip",
     "export_model",
     "load",
     "open_video",

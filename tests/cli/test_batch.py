@@ -14,7 +14,7 @@ import pytest
 import protoformer as pf
 from protoformer.batch import tasks as batch_module
 from protoformer.batch.running import BatchResult
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
 

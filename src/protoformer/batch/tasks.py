@@ -52,7 +52,7 @@ from protoformer.video.clip import Span
 from protoformer.video.pipeline import ResultFolder, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from protoformer.cli.options import (
 from protoformer.cli.terminal import interruptible, print_json, videos_bar
 from protoformer.explain.groups import FAMILIES
 from protoformer.loading import STABILIZATION_MODEL, TRACKING_METHODS, TRACKING_MODEL
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 SOME_FAILED = 1
 """Exit code if some videos failed."""
