@@ -120,7 +120,7 @@ def test_tracking_has_two_files(protoformer) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize(("task", "size"), [("depth", "any size of at least 64x64"), ("stabilize", "96x160")])
+@pytest.mark.parametrize(("task", "size"), [("depth", "any size of at least 64x64"), ("stabilize", "96x168")])
 def test_other_tasks_have_one_file(protoformer, task: str, size: str) -> None:
     outcome = protoformer("export", task, "-o", "graph.pt2", "--model", "tiny")
     assert outcome.code == 0 and outcome.errors == []
