@@ -96,14 +96,27 @@ def batch_flow_command(
     Example: `protoformer batch flow 'videos/**/*.mp4' -o motion --cluster ray://head:10001`
     """
     _run(
-        *("flow", videos, output, as_json),
-        **{"workers": workers, "cluster": cluster, "max_minutes_per_video": max_minutes_per_video},
-        **{"model": model, "num_updates": num_updates, "device": device, "precision": precision or "auto"},
-        **{"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "frame_step": frame_step},
-        scale=scale,
-        tile=parse_tile(tile, TILES),
-        memory=parse_memory(memory),
-        zoom=parse_zoom(zoom),
+        "flow",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "num_updates": num_updates,
+            "device": device,
+            "precision": precision or "auto",
+            "side_by_side": side_by_side,
+            "arrows": arrows,
+            "save_flo": save_flo,
+            "frame_step": frame_step,
+            "scale": scale,
+            "tile": parse_tile(tile, TILES),
+            "memory": parse_memory(memory),
+            "zoom": parse_zoom(zoom),
+        },
     )
 
 
@@ -143,13 +156,28 @@ def batch_depth_command(
     Example: `protoformer batch depth 'videos/*.mp4' -o depths --side-by-side --fov 70`
     """
     _run(
-        *("depth", videos, output, as_json),
-        **{"workers": workers, "cluster": cluster, "max_minutes_per_video": max_minutes_per_video},
-        **{"model": model, "num_updates": num_updates, "device": device, "precision": precision or "auto"},
-        **{"side_by_side": side_by_side, "save_npy": save_npy, "frame_step": frame_step},
-        **{"focal": focal, "fov": fov, "steady": steady, "mirrored": mirrored},
-        range=parse_depth_range(range),
-        colors=parse_near_far(colors, "--colors"),
+        "depth",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "num_updates": num_updates,
+            "device": device,
+            "precision": precision or "auto",
+            "side_by_side": side_by_side,
+            "save_npy": save_npy,
+            "frame_step": frame_step,
+            "focal": focal,
+            "fov": fov,
+            "steady": steady,
+            "mirrored": mirrored,
+            "range": parse_depth_range(range),
+            "colors": parse_near_far(colors, "--colors"),
+        },
     )
 
 
@@ -179,11 +207,21 @@ def batch_track_command(
     Example: `protoformer batch track 'videos/*.mp4' -o tracks --boxes boxes.csv`
     """
     _run(
-        *("track", videos, output, as_json),
-        **{"workers": workers, "cluster": cluster, "max_minutes_per_video": max_minutes_per_video},
-        **{"model": model, "method": method, "device": device, "precision": precision or "auto"},
-        boxes=boxes,
-        frame_step=frame_step,
+        "track",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "method": method,
+            "device": device,
+            "precision": precision or "auto",
+            "boxes": boxes,
+            "frame_step": frame_step,
+        },
     )
 
 
@@ -215,11 +253,25 @@ def batch_stabilize_command(
     Example: `protoformer batch stabilize 'videos/*.mp4' -o steady --save-path`
     """
     _run(
-        *("stabilize", videos, output, as_json),
-        **{"workers": workers, "cluster": cluster, "max_minutes_per_video": max_minutes_per_video},
-        **{"model": model, "regressor": regressor, "device": device, "precision": precision or "auto"},
-        **{"strength": strength, "crop": parse_crop(crop), "tripod": tripod, "delay": delay},
-        **{"side_by_side": side_by_side, "save_path": save_path},
+        "stabilize",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "regressor": regressor,
+            "device": device,
+            "precision": precision or "auto",
+            "strength": strength,
+            "crop": parse_crop(crop),
+            "tripod": tripod,
+            "delay": delay,
+            "side_by_side": side_by_side,
+            "save_path": save_path,
+        },
     )
 
 
@@ -245,14 +297,25 @@ def batch_explain_command(
     Example: `protoformer batch explain 'videos/*.mp4' -o groups --layer 1.2`
     """
     _run(
-        *("explain", videos, output, as_json),
-        **{"workers": workers, "cluster": cluster, "max_minutes_per_video": max_minutes_per_video},
-        **{"model": model, "num_updates": num_updates, "device": device},
-        **{"layer": layer, "families": families, "frame_step": frame_step},
+        "explain",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "num_updates": num_updates,
+            "device": device,
+            "layer": layer,
+            "families": families,
+            "frame_step": frame_step,
+        },
     )
 
 
-def _run(task: str, videos: list[str], output: Path, as_json: bool, **options: Any) -> None:
+def _run(task: str, videos: list[str], output: Path, as_json: bool, options: dict[str, Any]) -> None:
     """Run a batch with a progress bar, and print its result; `options` are those of `batch_videos`."""
     start_time = time.perf_counter()
 

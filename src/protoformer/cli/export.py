@@ -45,8 +45,7 @@ def export(
     try:
         with progress_bar("export", total=4) as progress:
             result = export_model(
-                *(model or task, output),
-                **{"task": task, "format": format, "size": sides, "updates": num_updates, "progress": progress},
+                model or task, output, task=task, format=format, size=sides, updates=num_updates, progress=progress
             )
     except ExportError as error:
         print(f"protoformer: {error}", file=sys.stderr)

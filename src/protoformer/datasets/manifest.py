@@ -221,20 +221,22 @@ class _ManifestDataset(Dataset[S]):
     Attributes:
         columns: Required columns.
         optional_columns: Optional columns.
-        layout: Lists the rows of a folder without a manifest; None: there must be one.
         rows: Rows of the manifest.
     """
 
     splits = ("all",)
     columns: ClassVar[tuple[str, ...]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
-    layout: ClassVar[Layout | None] = None
     rows: tuple[Row, ...]
 
     def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        self.rows = read_manifest(root, self.columns, self.optional_columns, type(self).layout)
+        self.rows = read_manifest(root, self.columns, self.optional_columns, self._layout())
         self.names = tuple(row.cells[self.columns[0]] for row in self.rows)
+
+    def _layout(self) -> Layout | None:
+        """Return what lists the rows of a folder without a manifest; None: there must be one."""
+        return None
 
 
 class ManifestDepth(_ManifestDataset[DepthSample]):
@@ -248,7 +250,6 @@ class ManifestDepth(_ManifestDataset[DepthSample]):
     name = "own-depth"
     columns = ("image", "depth")
     optional_columns = ("scale", "fx", "fy", "cx", "cy")
-    layout = staticmethod(paired_layout(columns, required=2))
 
     def __init__(self, root: PathLike, split: str = "all", fov: float | str | None = None) -> None:
         """Open a dataset.
@@ -263,6 +264,9 @@ class ManifestDepth(_ManifestDataset[DepthSample]):
         self._fov = None if fov is None else _parse_fov(fov)
         camera = self.root / "camera.txt"
         self._camera = read_intrinsics(camera, self.root) if is_file(camera) else None
+
+    def _layout(self) -> Layout:
+        return paired_layout(self.columns, required=2)
 
     def _read(self, index: int) -> DepthSample:
         row = self.rows[index]
@@ -291,7 +295,9 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
 
     name = "own-track"
     columns = ("frames", "boxes")
-    layout = staticmethod(clips_layout)
+
+    def _layout(self) -> Layout:
+        return clips_layout
 
     def _read(self, index: int) -> TrackSequence:
         row = self.rows[index]

@@ -22,15 +22,19 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
 from protoformer.export.graphs import Graph, Tensors, default_size, make_graphs
 from protoformer.flow.engine import check_num_updates
+from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import MAX_PIXELS, check_output, write_atomically
-from protoformer.loading import PREDICTORS, Predictor, load
+from protoformer.loading import Predictor, load
 from protoformer.models.config import PRESETS
 from protoformer.models.heads.flow import LEAST_SIDE
 from protoformer.models.protoformer import TASKS, ProtoFormer
 from protoformer.models.runtime import ProgressCallback
+from protoformer.stabilization.predictor import StabilizationPredictor
+from protoformer.tracking.predictor import TrackingPredictor
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 """Formats and their suffixes."""
@@ -145,6 +149,14 @@ def export_model(
     return result
 
 
+_PREDICTORS: dict[str, type] = {
+    "flow": FlowPredictor,
+    "depth": DepthPredictor,
+    "track": TrackingPredictor,
+    "stabilize": StabilizationPredictor,
+}
+
+
 def _resolve_model(model: Any, task: str | None) -> tuple[str | None, str, Any]:
     """Return the name of a model, the task to export, and the predictor of the task."""
     if task is not None and task not in TASKS:
@@ -157,7 +169,7 @@ def _resolve_model(model: Any, task: str | None) -> tuple[str | None, str, Any]:
         if task is None:
             raise InputError(f"this model is for several tasks; give the task to export, one of {', '.join(TASKS)}.")
         model = getattr(model, task)
-    own = next((each for each, predictor in PREDICTORS.items() if isinstance(model, predictor)), None)
+    own = next((each for each, predictor in _PREDICTORS.items() if isinstance(model, predictor)), None)
     if own is None or task not in (None, own):
         what = type(model).__name__ if own is None else f"a model of {own}"
         raise InputError(

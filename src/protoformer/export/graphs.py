@@ -313,11 +313,11 @@ def _stabilization_graph(network: ProtoFormer, size: tuple[int, int]) -> Graph:
 
 
 def _batch_axis() -> dict[int, object]:
-    return {0: Dim.DYNAMIC(min=1)}  # type: ignore[operator]
+    return {0: Dim.DYNAMIC(min=1)}
 
 
 def _image_axes(size: tuple[int, int] | None, min_side: int) -> dict[int, object]:
-    sides = {} if size is not None else {axis: Dim.DYNAMIC(min=min_side) for axis in (2, 3)}  # type: ignore[operator]
+    sides = {} if size is not None else {axis: Dim.DYNAMIC(min=min_side) for axis in (2, 3)}
     return _batch_axis() | sides
 
 

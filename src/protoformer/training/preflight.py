@@ -8,24 +8,22 @@ import torch
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.memory import describe_memory, free_bytes
-from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.update import FACTOR
 from protoformer.synthetic.samples import DepthSample, FlowSample, TrackSequence
 from protoformer.training.recipe import Recipe
 
-FIXED_BYTES = 2**30
+FIXED_BYTES = 1150 * 2**20
 """Memory of a run without its activations: program, weights, optimizer, checkpoint and one decoded sample."""
 PIXEL_BYTES = {
-    "flow": {"tiny": 2500, "fast": 4800, "paper": 16000},
-    "depth": {"tiny": 2000, "fast": 2500, "paper": 8000},
-    "track": {"tiny": 2000, "fast": 4000, "paper": 12000},
+    "flow": {"tiny": 2000, "fast": 4500, "paper": 19500},
+    "depth": {"tiny": 1000, "fast": 1800, "paper": 2500},
+    "track": {"tiny": 800, "fast": 1500, "paper": 6000},
     "stabilize": {"tiny": 4000, "fast": 8000, "paper": 8000},
 }
-"""Bytes of activations and gradients per pixel of a batch, by task and preset."""
-FULL_PRECISION = 1.5
+"""Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset, from measurements by
+`benchmarks/training_memory.py`."""
+FULL_PRECISION = 1.7
 """Factor of the activations in float32."""
-COST_COPIES = 4
-"""Copies of the costs between all pairs of cells of a flow pair that a step stores."""
 MIN_CROP = 64
 """Smallest side of a crop that is offered, pixels."""
 CHECKED_SAMPLES = 20
@@ -33,18 +31,15 @@ CHECKED_SAMPLES = 20
 
 
 def step_bytes(recipe: Recipe) -> int:
-    """Estimate the memory of a training step on a CPU in bytes: linear in the pixels of a batch, plus flow's costs."""
-    batch, (height, width) = recipe.data.batch_size, recipe.data.crop_size
-    config = recipe.model.config()
-    pixels, costs = height * width, 0
-    if recipe.task == "track":
-        pixels = config.tracking.template_size**2 + config.tracking.search_size**2
-    if recipe.task == "flow":
-        levels = config.flow.corr_levels if config.flow.decoder == "recurrent" else 1
-        costs = COST_COPIES * all_pairs_bytes((height // FACTOR, width // FACTOR), levels, batch)
+    """Estimate the memory of a training step on a CPU in bytes: FIXED_BYTES + PIXEL_BYTES x pixels of a batch."""
+    height, width = recipe.data.crop_size
+    pixels = height * width
+    if recipe.task == "track":  # a sample has a template and a search crop
+        config = recipe.model.config().tracking
+        pixels = config.template_size**2 + config.search_size**2
     per_pixel = PIXEL_BYTES[recipe.task][recipe.model.preset]
     precision = 1.0 if recipe.run.precision == "bf16" else FULL_PRECISION
-    return int(FIXED_BYTES + precision * (per_pixel * batch * pixels + costs))
+    return int(FIXED_BYTES + precision * per_pixel * recipe.data.batch_size * pixels)
 
 
 def check_step_memory(recipe: Recipe, name: str) -> None:
