@@ -102,7 +102,7 @@ def test_settings_that_do_not_fit_end_the_command(
     [
         (("flow-own", "--data", "none"), "none"),
         (("flow-own", "--data", "clips"), "a manifest was expected there, or folders first, second and flow"),
-        (("flow-own",), "the recipe has no folder for own; give it by --data"),
+        (("flow-own",), "the recipe has no folder for own; set data.datasets.own.root to it"),
         (
             ("flow-synthetic", "--data", "pairs"),
             "the recipe has 0 datasets, and a folder can be given to",

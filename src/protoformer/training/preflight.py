@@ -88,7 +88,10 @@ def _quote(setting: str) -> str:
 
 
 def check_own_samples(recipe: Recipe) -> None:
-    """Read some samples of the own datasets of a recipe; raise `InputError` for the first that cannot be used."""
+    """Read some samples of the own datasets of a recipe; raise `InputError` for the first that cannot be used.
+
+    Published datasets need a folder only.
+    """
     if recipe.data.source == "synthetic":
         return
     for name, section in recipe.data.datasets.items():
