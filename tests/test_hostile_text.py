@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from protoformer.ablation.summary import read_result
-from protoformer.datasets.published import peer_results
-from protoformer.datasets.registry import open_dataset
+from protoformer.datasets.registry import open_dataset, peer_results
 from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.png import encode_png
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import FORMAT, MANIFEST
-from protoformer.training.loggers import read_log
 from protoformer.training.recipe import read_recipe
+from protoformer.training.run_folder import read_log
 
 DEEP = "[" * 100_000
 
@@ -65,9 +64,9 @@ def test_a_checkpoint_of_an_odd_version_is_refused_in_a_short_sentence(tmp_path:
     folder.mkdir()
     (folder / MANIFEST).write_text(json.dumps(content))
     assert "it is of version" in refusal(lambda: checkpoints.load(folder))
-    told: list[str] = []
-    assert checkpoints.find_newest(tmp_path, told.append) is None
-    assert len(told) == 1 and len(told[0]) < 1000 and told[0].isprintable()
+    messages: list[str] = []
+    assert checkpoints.find_newest(tmp_path, messages.append) is None
+    assert len(messages) == 1 and len(messages[0]) < 1000 and messages[0].isprintable()
 
 
 @pytest.mark.parametrize("depth", ["depth.npy", "depth.png"])

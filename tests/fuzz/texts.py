@@ -15,23 +15,23 @@ from tempfile import TemporaryDirectory
 import torch
 
 from protoformer.ablation.summary import RunResult, read_result, write_result
+from protoformer.batch.boxes import read_boxes_file
 from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, describe_output, file_stamp
-from protoformer.datasets.depth_indoor import Rgbd
+from protoformer.datasets.depth import Rgbd
 from protoformer.datasets.manifest import ManifestDepth, ManifestFlow, ManifestStabilization, ManifestTracking
-from protoformer.datasets.published import peer_results
-from protoformer.datasets.tracking import read_boxes
+from protoformer.datasets.registry import peer_results
+from protoformer.datasets.video import read_boxes
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo, write_mm_depth
 from protoformer.io.image import write_image
-from protoformer.io.kitti import write_mm_depth
 from protoformer.models.config import preset
 from protoformer.models.pretrained import load_weights, save_weights
 from protoformer.models.protoformer import build_network
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import MANIFEST
-from protoformer.training.loggers import read_log
 from protoformer.training.recipe import packaged_recipes, read_recipe
+from protoformer.training.run_folder import read_log
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import TEXT
@@ -225,6 +225,16 @@ TEXTS: tuple[Kind, ...] = (
         share=2,
     ),
     Kind("boxes", ".txt", lambda: _BOXES, lambda path: read_boxes(path, polygons=True), TEXT),
+    Kind(
+        "batchboxescsv", ".csv", lambda: [b"video,x,y,w,h\na.mp4,1,2,30.5,4\nb/c.mp4,5,6,7,8\n"], read_boxes_file, TEXT
+    ),
+    Kind(
+        "batchboxesjson",
+        ".json",
+        lambda: [b'{"a.mp4": [[1, 2, 30.5, 4]], "b": [5, 6, 7, 8]}'],
+        read_boxes_file,
+        (*TEXT, json_values),
+    ),
     Kind("intrinsics", ".txt", lambda: [b"500 500 14 9\n", b"fx fy cx cy: 5e2 500.0 14 9\n"], _read_camera, TEXT),
     Kind("ledger", ".json", _ledger_records, _read_ledger, (*TEXT, json_values, json_values, json_values)),
     Kind("peers", ".json", _peers, _read_peers, (*TEXT, json_values, json_values)),

@@ -20,16 +20,19 @@ import pytest
 from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.io.float_formats import read_cam, read_dpt, read_flo, read_pfm, read_pfm_flow
-from protoformer.io.image import read_image
-from protoformer.io.image_checks import quiet_pillow
-from protoformer.io.kitti import (
+from protoformer.io.formats import (
+    read_cam,
+    read_dpt,
+    read_flo,
     read_kitti_depth,
     read_kitti_disparity,
     read_kitti_flow,
+    read_pfm,
+    read_pfm_flow,
     read_vkitti2_depth,
     read_vkitti2_flow,
 )
+from protoformer.io.image import quiet_pillow, read_image
 from protoformer.io.png import encode_png
 
 MOST_MEMORY = 64 * 2**20
@@ -168,7 +171,7 @@ IMAGES = [encode_png(samples(3, 4, 3, dtype=np.uint8)), encode_png(samples(3, 4,
 PPM = [b"P6\n3 2\n255\n" + samples(18, dtype=np.uint8).tobytes(), b"P6 3 2 65535\n" + samples(18).tobytes()]
 
 
-def pictures(kind: str, *options: dict[str, object]) -> list[bytes]:
+def images(kind: str, *options: dict[str, object]) -> list[bytes]:
     """Encode the same small picture once for every set of Pillow's options."""
     files = []
     for chosen in options:
@@ -183,9 +186,9 @@ def jpeg_frame(data: bytes) -> int:
     return max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) + 5
 
 
-JPEG, GIF, BMP = pictures("JPEG", {}, {"progressive": True}), pictures("GIF", {}), pictures("BMP", {})
-TIFF = pictures("TIFF", *({"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")))
-LOSSY_WEBP, LOSSLESS_WEBP = pictures("WEBP", {}), pictures("WEBP", {"lossless": True})
+JPEG, GIF, BMP = images("JPEG", {}, {"progressive": True}), images("GIF", {}), images("BMP", {})
+TIFF = images("TIFF", *({"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")))
+LOSSY_WEBP, LOSSLESS_WEBP = images("WEBP", {}), images("WEBP", {"lossless": True})
 
 
 def resized_webp(data: bytes, rng: Rng) -> bytes:

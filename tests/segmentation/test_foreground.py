@@ -1,5 +1,7 @@
 """Steps of the foreground estimate on fields that are known exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,12 +54,29 @@ def test_the_camera_model_recovers_a_zoom_behind_an_object() -> None:
     assert np.abs(motion - truth).max() < 0.05 and scale < 0.15
 
 
+def textured_window(count: int) -> MotionWindow:
+    """Textured frames in which the background moves by (2, 0) and a textured block in the middle by (5, 0)."""
+    window, random = constant_window(count, (2.0, 0.0), residual=3.0), np.random.default_rng(1)
+    behind, front = random.integers(0, 256, (2, 40, 120, 3), dtype=np.uint8)
+    images = []
+    for index in range(count):
+        image = behind[:, 40 - 2 * index : 100 - 2 * index].copy()
+        image[12:28, 20:40] = front[12:28, 40 - 5 * index : 60 - 5 * index]
+        images.append(image)
+    return replace(window, images=images)
+
+
 def test_the_object_has_positive_evidence_and_its_residual_motion() -> None:
-    window = constant_window(6, (2.0, 0.0), residual=3.0)
-    motion = measure_own_motion(window, CameraModel(SIZE))
+    motion = measure_own_motion(textured_window(6), CameraModel(SIZE))
     for evidence, residual in zip(motion.evidence(), motion.residuals, strict=True):
-        assert evidence[16:24, 26:34].min() > 1 and evidence[:6].max() < 0
+        assert evidence[17:23, 27:33].min() > 1 and evidence[:6].max() < 0
         assert residual[:, 16:24, 26:34].mean(axis=(1, 2)) == pytest.approx([3, 0], abs=0.1)
+
+
+def test_motion_without_texture_is_no_evidence() -> None:
+    window = constant_window(6, (2.0, 0.0), residual=3.0)
+    window = replace(window, images=[np.full((*SIZE, 3), 90, np.uint8)] * 6)
+    assert max(evidence.max() for evidence in measure_own_motion(window, CameraModel(SIZE)).evidence()) == 0
 
 
 def test_evidence_follows_the_flow_to_frames_without_any() -> None:

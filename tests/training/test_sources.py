@@ -17,14 +17,21 @@ from PIL import Image
 from protoformer.datasets.augmentation.flow import augment_flow
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo
 from protoformer.synthetic.generator import SyntheticScenes, flow_stream
 from protoformer.synthetic.ground_truth import flow_sample
 from protoformer.synthetic.samples import FlowSample
-from protoformer.training.mixes import DatasetMix, SyntheticMix, augment_flow_sample, epoch_order, family_seed
 from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection, DatasetSection
-from protoformer.training.sources import Source, open_source
+from protoformer.training.sources import (
+    DatasetMix,
+    Source,
+    SyntheticMix,
+    augment_flow_sample,
+    epoch_order,
+    family_seed,
+    open_source,
+)
 
 FAMILIES = {"objects": 0.5, "drive": 0.3, "handheld": 0.2}
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families=FAMILIES)
@@ -163,11 +170,11 @@ def test_on_a_cpu_nothing_is_made_ahead() -> None:
 
 def chairs(root: Path, count: int) -> Path:
     """A tree of so many pairs, 32 x 40, whose colors and motion say which they are."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     (root / "data").mkdir(parents=True)
     for number in range(1, count + 1):
         for end in ("img1.ppm", "img2.ppm"):
-            pixels = chance.integers(0, 256, (32, 40, 3), dtype=np.uint8)
+            pixels = rng.integers(0, 256, (32, 40, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / "data" / f"{number:05d}_{end}")
         write_flo(root / "data" / f"{number:05d}_flow.flo", np.full((32, 40, 2), number / 8, dtype=np.float32))
     return root

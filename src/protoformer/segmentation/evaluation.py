@@ -10,8 +10,8 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
+from protoformer.datasets.base import Dataset
 from protoformer.datasets.segmentation import MaskSequence, read_labels
-from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
 from protoformer.segmentation.metrics import (
@@ -29,7 +29,7 @@ from protoformer.synthetic.ground_truth import render_image
 from protoformer.video.clip import Source
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS, ImageArray
-from protoformer.viz.text import format_score, score_table
+from protoformer.viz.report import format_score, score_table
 
 SegmentationMethod = Callable[[Source], Iterable[SegmentationFrame]]
 VOID = 255

@@ -30,11 +30,10 @@ NOISE, RELATIVE_NOISE = 0.12, 0.03
 MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
 """Own motion exceeds the noise by MIN_RATIO, and TOP_RATIO times the quantile TOP_QUANTILE of the window."""
 SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
-"""Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds; that something does not
-move at a moment says less than that it does."""
-SUPPORT_LEVELS, SUPPORT_SIDE, MIN_SUPPORT = 6.0, 5, 0.2
-"""Difference of color errors, of 255 levels, at which support is complete; side of the window over which errors are
-averaged, pixels; and weight of positive evidence without support."""
+"""Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds."""
+SUPPORT_LEVELS, SUPPORT_SIDE = 6.0, 5
+"""Difference of color errors, of 255 levels, at which own motion is certain, and side of the window over which errors are
+averaged, pixels."""
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
 MAX_LOG_ODDS = 6.0
@@ -212,7 +211,7 @@ class OwnMotion:
         output = []
         for ratio, threshold, support in zip(self.ratios, thresholds, self.support, strict=True):
             evidence = np.clip(SLOPE * (ratio - np.float32(threshold)), MIN_EVIDENCE, MAX_EVIDENCE)
-            output.append(np.where(evidence > 0, evidence * (MIN_SUPPORT + (1 - MIN_SUPPORT) * support), evidence))
+            output.append(np.where(evidence > 0, evidence * support, evidence))
         return output
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS, DepthAugmentation
 from protoformer.datasets.augmentation.flow import AUGMENTATIONS, Augmentation
-from protoformer.datasets.augmentation.light import Light
+from protoformer.datasets.augmentation.photometric import Light
 from protoformer.datasets.registry import DATASETS
 from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.config_reader import (
@@ -309,6 +309,22 @@ class Recipe:
         values = self.as_dict()
         for setting in settings:
             apply_setting(values, setting, "optimizer.lr=1e-4")
+        return Recipe.from_dict(values)
+
+    def with_data(self, root: str | os.PathLike[str]) -> "Recipe":
+        """Return a copy whose only dataset is in the folder or manifest `root`.
+
+        Raises:
+            InputError: If the recipe has no dataset, or several.
+        """
+        if len(self.data.datasets) != 1:
+            raise InputError(
+                f"the recipe has {len(self.data.datasets)} datasets, and a folder can be given to a recipe with one, "
+                "such as flow-own; set data.datasets.NAME.root for each."
+            )
+        (name,) = self.data.datasets
+        values = self.as_dict()
+        values["data"]["datasets"][name]["root"] = os.fspath(root)
         return Recipe.from_dict(values)
 
     def differences(self, other: "Recipe") -> tuple[str, ...]:
