@@ -32,8 +32,8 @@ MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
 SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
 """Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds."""
 SUPPORT_LEVELS, SUPPORT_SIDE = 6.0, 5
-"""Difference of color errors, of 255 levels, at which own motion is certain, and side of the window over which errors are
-averaged, pixels."""
+"""Difference of color errors, of 255 levels, at which own motion is certain, and side of the window, pixels, over which
+errors are averaged."""
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
 MAX_LOG_ODDS = 6.0
@@ -279,9 +279,10 @@ NUM_FEATURES, NUM_COSINES = 16, 300
 """Principal components of the encoder features that are used, and random Fourier features of the classifier."""
 COLOR_SCALE, FEATURE_SCALE, POSITION_SCALE = 4.0, 0.35, 2.0
 """Scales of color (L in [0, 1]), features (of unit mean deviation) and position (in [0, 1]) in the kernel."""
-APPEARANCE_STRIDE = 2
-"""Pixels of a map per cell of the classifier."""
-RIDGE, APPEARANCE_WEIGHT = 1e-3, 3.0
+APPEARANCE_STRIDE, TRAINING_STRIDE = 2, 3
+"""Pixels of a map per cell of the classifier, and cells per cell that it is trained on."""
+RIDGE, APPEARANCE_WEIGHT = 3e-4, 3.0
+"""Ridge penalty of the classifier, for training weights of sum 1 / TRAINING_STRIDE, and weight of its scores."""
 
 
 class Appearance:
@@ -307,10 +308,10 @@ class Appearance:
         height, width = window.size
         self._grid = (max(1, width // APPEARANCE_STRIDE), max(1, height // APPEARANCE_STRIDE))
         self._window = window
-        self._maps = [self._expand(index) for index in range(len(window))]
+        self._inputs = [self._describe(index) for index in range(len(window))]
 
-    def _expand(self, index: int) -> Array:
-        """Return the random features of the cells of a frame: cells x (NUM_COSINES + 1)."""
+    def _describe(self, index: int) -> Array:
+        """Return color, features and position of the cells of a frame: cells x channels."""
         small = cv2.resize(self._window.images[index], self._grid, interpolation=cv2.INTER_AREA)
         lab = cv2.cvtColor(small.astype(np.float32) / 255, cv2.COLOR_RGB2LAB) / np.array((100, 60, 60), np.float32)
         features = self._window.features[index].transpose(1, 2, 0) - self._mean
@@ -319,7 +320,11 @@ class Appearance:
         y = np.linspace(0, 1, self._grid[1], dtype=np.float32)
         position = np.stack(np.meshgrid(x, y), axis=-1)
         joined = np.concatenate((COLOR_SCALE * lab, FEATURE_SCALE * features, POSITION_SCALE * position), axis=-1)
-        cosines = np.cos(joined.reshape(-1, joined.shape[-1]) @ self._frequencies + self._phases)
+        return cast(Array, joined.reshape(-1, joined.shape[-1]).astype(np.float32))
+
+    def _expand(self, inputs: Array) -> Array:
+        """Return the random features of cells, n x channels: n x (NUM_COSINES + 1). They are too many to keep."""
+        cosines = np.cos(inputs @ self._frequencies + self._phases)
         return np.concatenate((cosines, np.ones((len(cosines), 1), np.float32)), axis=1)
 
     def classify(self, log_odds: Sequence[Array]) -> list[Array]:
@@ -333,7 +338,9 @@ class Appearance:
             return [np.zeros_like(each) for each in log_odds]
         size = NUM_COSINES + 1
         products, sums = RIDGE * np.eye(size), np.zeros(size)
-        for cosines, target in zip(self._maps, targets, strict=True):
+        for index, (inputs, target) in enumerate(zip(self._inputs, targets, strict=True)):
+            some = slice(index % TRAINING_STRIDE, None, TRAINING_STRIDE)
+            cosines, target = self._expand(inputs[some]), target[some]
             weights = np.where(target > 0, 0.5 * target / positive, -0.5 * target / negative)
             weighted = cosines * weights[:, None]
             products += weighted.T @ cosines
@@ -341,8 +348,8 @@ class Appearance:
         solution = np.linalg.solve(products, sums).astype(np.float32)
         height, width = self._window.size
         outputs = []
-        for cosines, image in zip(self._maps, self._window.images, strict=True):
-            score = np.clip(cosines @ solution, -1, 1).reshape(self._grid[::-1])
+        for inputs, image in zip(self._inputs, self._window.images, strict=True):
+            score = np.clip(self._expand(inputs) @ solution, -1, 1).reshape(self._grid[::-1])
             score = cv2.resize(score, (width, height), interpolation=cv2.INTER_LINEAR)
             outputs.append(guided_filter(image, score, 2, 1e-3))
         return outputs
@@ -395,7 +402,7 @@ def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
     for _ in range(NUM_ROUNDS):
         scores = appearance.classify(log_odds)
         log_odds = accumulate(
-            [own + APPEARANCE_WEIGHT * score for own, score in zip(evidence, scores, strict=True)], window
+            [own + np.float32(APPEARANCE_WEIGHT) * score for own, score in zip(evidence, scores, strict=True)], window
         )
     return log_odds, motion
 

@@ -124,7 +124,8 @@ class SegmentationFrame(SummaryRepr):
 
     def mask(self, number: int) -> Mask:
         """Return the mask of one object, H x W, bool."""
-        return self.labels == number
+        mask: Mask = self.labels == number
+        return mask
 
     def image(self) -> Image.Image:
         """Return the labels as an indexed image with the palette of DAVIS."""
