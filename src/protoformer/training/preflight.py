@@ -15,10 +15,10 @@ from protoformer.training.recipe import Recipe
 FIXED_BYTES = 1150 * 2**20
 """Memory of a run without its activations: program, weights, optimizer, checkpoint and one decoded sample."""
 PIXEL_BYTES = {
-    "flow": {"tiny": 2000, "fast": 4500, "paper": 19500},
+    "flow": {"tiny": 2000, "fast": 4500, "paper": 18500},
     "depth": {"tiny": 1000, "fast": 1800, "paper": 2500},
-    "track": {"tiny": 800, "fast": 1500, "paper": 6000},
-    "stabilize": {"tiny": 4000, "fast": 8000, "paper": 8000},
+    "track": {"tiny": 800, "fast": 1500, "paper": 3000},
+    "stabilize": {"tiny": 800, "fast": 1200, "paper": 3000},
 }
 """Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset, from measurements by
 `benchmarks/training_memory.py`."""
