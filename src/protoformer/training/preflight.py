@@ -20,8 +20,8 @@ PIXEL_BYTES = {
     "track": {"tiny": 800, "fast": 1500, "paper": 3000},
     "stabilize": {"tiny": 800, "fast": 1200, "paper": 3000},
 }
-"""Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset. All of "fast" were measured by
-`benchmarks/training_memory.py`, and so were flow with "tiny" and flow, depth and tracking with "paper"."""
+"""Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset. All of "fast" were measured
+by `benchmarks/training_memory.py`, and so were flow with "tiny" and flow, depth and tracking with "paper"."""
 FULL_PRECISION = 1.7
 """Factor of the activations in float32."""
 MIN_CROP = 64
