@@ -95,12 +95,10 @@ def check_own_samples(recipe: Recipe) -> None:
     if recipe.data.source == "synthetic":
         return
     for name, section in recipe.data.datasets.items():
-        if not name.startswith("own") or not section.weight:
+        if section.root is None and section.weight:
+            raise InputError(f"the recipe has no folder for {name}; set data.datasets.{name}.root to it.")
+        if not name.startswith("own") or not section.weight or section.root is None:
             continue
-        if section.root is None:
-            raise InputError(
-                f"the recipe has no folder for {name}; give it by --data, or set data.datasets.{name}.root."
-            )
         dataset = open_dataset(name, section.root, section.split, **section.options)
         count = min(len(dataset), CHECKED_SAMPLES)
         for index in (number * len(dataset) // count for number in range(count)):
