@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from protoformer.explain.groups import (
 from protoformer.explain.parts import MovingParts, find_moving_parts
 from protoformer.explain.tracing import Convergence, LayerTrace, log_likelihood, measure_convergence, trace_encoder
 from protoformer.geometry.warps import Padding
+from protoformer.io.files import PathLike
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
@@ -234,6 +236,12 @@ class Explanation(SummaryRepr):
                 layer_of_first.input_size,
             )
         return self._parts[layer_of_first.name]
+
+    def save(self, folder: PathLike, *, layer: str | None = None, prototypes: tuple[int, ...] = ()) -> list[Path]:
+        """Write an interactive page, index.html, with its images and numbers to a folder; see `save_explanation`."""
+        from protoformer.explain.page import save_explanation  # it draws the results of this module
+
+        return save_explanation(folder, self, layer=layer, prototypes=prototypes)
 
     @cached_property
     def _parts(self) -> dict[str, MovingParts]:
