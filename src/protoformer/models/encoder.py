@@ -209,7 +209,10 @@ class Block(nn.Module):
         Returns:
             The new tokens, B x HW x C, and the prototypes, or None if they were not requested.
         """
-        mixed, prototypes = self.mixer(self.norm(tokens), size, return_prototypes)
+        features = self.norm(tokens)
+        mixed, prototypes = self.mixer(features, size, return_prototypes)
+        if prototypes is not None:
+            prototypes = replace(prototypes, features=features)
         tokens = tokens + mixed
         return tokens + self.mlp(tokens), prototypes
 

@@ -160,12 +160,14 @@ class Prototypes:
         size: (H, W) of the feature map.
         assignment: B x HW, int64, index of the prototype that Latent Synchronization assigned to each pixel; None if
             the synchronization makes no hard assignment.
+        features: B x HW x C, the features that were clustered, for losses; None in copies on the CPU.
     """
 
     centers: Tensor
     expectation: Expectation | Tensor
     size: tuple[int, int]
     assignment: Tensor | None = None
+    features: Tensor | None = None
 
     @property
     def memberships(self) -> Tensor:
@@ -188,10 +190,13 @@ class Prototypes:
         expectation = self.expectation
         expectation = expectation[:count] if isinstance(expectation, Tensor) else expectation.first(count)
         assignment = None if self.assignment is None else self.assignment[:count]
-        return Prototypes(self.centers[:count], expectation, self.size, assignment)
+        features = None if self.features is None else self.features[:count]
+        return replace(
+            self, centers=self.centers[:count], expectation=expectation, assignment=assignment, features=features
+        )
 
     def cpu(self) -> "Prototypes":
-        """Return a copy in CPU memory."""
+        """Return a copy in CPU memory, without the features."""
         assignment = None if self.assignment is None else self.assignment.cpu()
         return Prototypes(self.centers.cpu(), self.expectation.cpu(), self.size, assignment)
 
