@@ -1,5 +1,6 @@
 """Explanations: the prototypes of an image in every layer and EM step, and what is computed from them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,7 +21,16 @@ from protoformer.explain.groups import (
     mutual_matches,
 )
 from protoformer.explain.parts import MovingParts, find_moving_parts
-from protoformer.explain.tracing import Convergence, LayerTrace, log_likelihood, measure_convergence, trace_encoder
+from protoformer.explain.tracing import (
+    Convergence,
+    LayerTrace,
+    Removal,
+    layer_mixer,
+    log_likelihood,
+    measure_convergence,
+    measure_removals,
+    trace_encoder,
+)
 from protoformer.geometry.resizing import Padding
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
@@ -192,6 +202,28 @@ class ImageExplanation(SummaryRepr):
         return (format_size(*self.image.shape[1:]), format_count(len(self.layers), "layer"))
 
 
+@dataclass(frozen=True, eq=False)
+class NetworkRun:
+    """A network on the images of an explanation.
+
+    Attributes:
+        encoder: Its encoder.
+        estimate: Runs the network and returns the flow or depth of the first image: C x H x W, pixels or meters.
+    """
+
+    encoder: Encoder
+    estimate: Callable[[], Tensor]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The result with all prototypes."""
+        return self.estimate()
+
+
+NUM_REMOVED = 3
+"""Default number of prototypes that are removed, the largest ones."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(SummaryRepr):
     """The prototypes of an image and, optionally, of a second one.
@@ -201,12 +233,14 @@ class Explanation(SummaryRepr):
         first: The first image.
         second: The second image, or None.
         trained: Whether the weights were trained; if not, the groups are those of a random network.
+        network: The network on the first image, to remove prototypes; None without flow or depth.
     """
 
     task: Task
     first: ImageExplanation
     second: ImageExplanation | None = None
     trained: bool = True
+    network: "NetworkRun | None" = None
 
     @property
     def images(self) -> tuple[ImageExplanation, ...]:
@@ -234,6 +268,34 @@ class Explanation(SummaryRepr):
                 layer_of_first.input_size,
             )
         return self._parts[layer_of_first.name]
+
+    def removals(self, layer: str | None = None, count: int = NUM_REMOVED) -> tuple[Removal, ...]:
+        """Remove the largest prototypes of the first image from a layer, one at a time, and run the network again.
+
+        Args:
+            layer: Name of the layer; None: the last.
+            count: Number of prototypes; each takes as long as an estimate of the flow or depth.
+
+        Returns:
+            The effects, of the largest prototype first; empty without flow or depth.
+        """
+        if self.network is None or count < 1:
+            return ()
+        shown = self.first.layer(layer)
+        labels = shown.labels()
+        largest = labels.flatten().bincount().argsort(descending=True, stable=True)[:count].tolist()
+        known = self._removals.setdefault(shown.name, {})
+        missing = [each for each in largest if each not in known]
+        if missing:
+            mixer = layer_mixer(self.network.encoder, shown.trace.stage, shown.trace.block)
+            effects = measure_removals(mixer, self.network.estimate, self.network.values, labels, missing)
+            known.update({effect.prototype: effect for effect in effects})
+        return tuple(known[each] for each in largest if each in known)
+
+    @cached_property
+    def _removals(self) -> dict[str, dict[int, Removal]]:
+        """Cache by layer and prototype."""
+        return {}
 
     @cached_property
     def _parts(self) -> dict[str, MovingParts]:

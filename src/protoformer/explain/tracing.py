@@ -1,7 +1,7 @@
 """Record the EM steps of every encoder layer, and remove single prototypes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -196,3 +196,50 @@ def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Effect of removing one prototype of the first image, whose pixels are then assigned to their next nearest.
+
+    Attributes:
+        prototype: Its index.
+        share: Fraction of the image's pixels that it had.
+        inside: Mean change of the flow (pixels) or depth (meters) of its pixels.
+        outside: Mean change of all other pixels.
+    """
+
+    prototype: int
+    share: float
+    inside: float
+    outside: float
+
+    @property
+    def ratio(self) -> float:
+        """Change inside divided by change outside."""
+        return self.inside / max(self.outside, 1e-9)
+
+
+@torch.no_grad()
+def measure_removals(
+    mixer: Mixer, estimate: Callable[[], Tensor], before: Tensor, labels: Tensor, prototypes: Iterable[int]
+) -> tuple[Removal, ...]:
+    """Remove prototypes one at a time and measure where the estimate changes; one with all pixels is left out.
+
+    Args:
+        mixer: The layer's mixer.
+        estimate: Runs the network and returns the flow or depth of the image, C x H x W.
+        before: Its result with all prototypes.
+        labels: H x W, prototypes of the pixels, on the CPU.
+        prototypes: Indices of the prototypes to remove.
+    """
+    effects = []
+    for prototype in prototypes:
+        mask = labels == prototype
+        if not bool(mask.any()) or bool(mask.all()):
+            continue
+        with without_prototype(mixer, prototype):
+            change = (estimate() - before).norm(dim=0).cpu()
+        share, inside, outside = float(mask.float().mean()), float(change[mask].mean()), float(change[~mask].mean())
+        effects.append(Removal(prototype, share, inside, outside))
+    return tuple(effects)

@@ -166,8 +166,8 @@ ERRORS: dict[str, Callable[[Tensor, Targets, Tensor], Tensor]] = {
     "plane": plane_error,
     "instances": instance_error,
 }
-"""Maps the soft assignment, the targets and the terms of a block to a sum of errors over its cells; the weight of each is
-`prototype_NAME` of `LossSection`."""
+"""Maps the soft assignment, the targets and the terms of a block to a sum of errors over its cells. `LossSection` has
+their weights as `prototype_NAME`."""
 
 
 def prototype_weights(options: LossSection, *names: str) -> dict[str, float]:
