@@ -79,8 +79,10 @@ def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int]
     centers = [prototyping.pool(features, size)]
     if steps:
         keys, values = prototyping.keys_and_values(features)
+        prior = prototyping.initial_prior(centers[0], size)
         for _ in range(steps):
-            centers.append(prototyping.step(centers[-1], keys, values, size)[0])
+            after, _, prior = prototyping.step(centers[-1], keys, values, size, prior)
+            centers.append(after)
     return centers
 
 

@@ -170,6 +170,7 @@ class Mixer(nn.Module):
             torch.cat([ls.key.bias, ls.value.bias]),
             ls.alpha,
             ls.beta,
+            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
         )
         mixed = fused.mix(
             tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
@@ -177,9 +178,11 @@ class Mixer(nn.Module):
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
             return output, None
-        keys = mixed.projected[..., : tokens.shape[2]]
-        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size)
-        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment)
+        keys, before, prior = mixed.projected[..., : tokens.shape[2]], None, None
+        if cap.spatial_prior:
+            before, prior = cap.prior_at(mixed.earlier_positions[-1], size), cap.prior_at(mixed.positions, size)
+        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size, before)
+        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment, prior, tokens)
 
 
 class Block(nn.Module):
@@ -309,6 +312,7 @@ def build_block(config: EncoderConfig, channels: int) -> Block:
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,
+        spatial_prior=config.spatial_prior and config.components != "base",
     )
     synchronization = SYNCHRONIZATIONS[config.synchronization if use_ls else "none"]
     return Block(channels, Mixer(prototyping, synchronization(channels, heads)))
