@@ -17,7 +17,6 @@ from protoformer.training.prototype_losses import (
     affine_terms,
     mean_errors,
     sample_cells,
-    soft_assignment,
 )
 from protoformer.training.recipe import DataSection, LossSection, ModelSection, Recipe, ScheduleSection
 from protoformer.training.sources import DEPTH, FLOW, open_source
@@ -123,11 +122,11 @@ def test_the_soft_assignment_is_largest_where_pixels_are_assigned() -> None:
     encoder = Encoder(preset("tiny").encoder)
     for stage in encoder(torch.rand(2, 3, 40, 56), return_prototypes=True).prototypes:
         for block in stage:
-            soft = soft_assignment(block)
+            soft = block.soft_assignment()
             torch.testing.assert_close(soft.sum(dim=1), torch.ones(2, block.size[0] * block.size[1]))
             assert torch.equal(soft.argmax(dim=1), block.assignment)
             first = block.first(1)
-            assert torch.equal(soft_assignment(first), soft[:1]) and first.cpu().features is None
+            assert torch.equal(first.soft_assignment(), soft[:1])
 
 
 @pytest.mark.parametrize(("task", "terms"), [("flow", ("motion", "instances")), ("depth", ("plane", "instances"))])

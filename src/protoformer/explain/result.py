@@ -65,12 +65,12 @@ class LayerExplanation(SummaryRepr):
     @property
     def num_prototypes(self) -> int:
         """K, including prototypes without pixels."""
-        return self.trace.centers[-1].shape[1]
+        return self.trace.states[-1].centers.shape[1]
 
     @property
     def num_steps(self) -> int:
         """N, the number of EM steps."""
-        return len(self.trace.centers) - 1
+        return len(self.trace.states) - 1
 
     @cached_property
     def maps(self) -> Tensor:
@@ -90,7 +90,7 @@ class LayerExplanation(SummaryRepr):
 
     def centers(self, step: int = -1) -> Tensor:
         """Return the prototypes after a step: K x C."""
-        return self.trace.centers[step][0].float().cpu()
+        return self.trace.states[step].centers[0].float().cpu()
 
     @property
     def used(self) -> Tensor:
@@ -118,7 +118,7 @@ class LayerExplanation(SummaryRepr):
             return ()
         with torch.no_grad():
             keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        return tuple(log_likelihood(self.trace.prototyping, centers, keys) for centers in self.trace.centers)
+        return tuple(log_likelihood(self.trace.prototyping, state, keys) for state in self.trace.states)
 
     @torch.no_grad()
     def membership(self, prototype: int) -> Tensor:
@@ -128,7 +128,8 @@ class LayerExplanation(SummaryRepr):
         if not self.num_steps:
             return (self.assignment == prototype).float()
         keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        memberships = self.trace.prototyping.memberships(self.trace.centers[-1], keys, self.trace.size)
+        centers, prior = self.trace.states[-1]
+        memberships = self.trace.prototyping.expectation(centers, keys, self.trace.size, prior).memberships()
         return memberships[0, :, prototype].mean(dim=0).view(self.trace.size)[:rows, :columns].float().cpu()
 
     def nearest(self, prototype: int, count: int = 5) -> tuple[tuple[float, float], ...]:
@@ -136,7 +137,7 @@ class LayerExplanation(SummaryRepr):
         self._check(prototype)
         rows, columns = self.assignment.shape
         tokens = self.trace.tokens[0].view(*self.trace.size, -1)[:rows, :columns].flatten(0, 1)
-        cosines = F.cosine_similarity(tokens.float(), self.trace.centers[-1][0, prototype].float()[None], dim=1)
+        cosines = F.cosine_similarity(tokens.float(), self.trace.states[-1].centers[0, prototype].float()[None], dim=1)
         assigned = (self.assignment.flatten() == prototype).to(cosines.device)
         cosines = torch.where(assigned, cosines, -torch.inf)
         best = cosines.topk(min(count, int(assigned.sum()))).indices.tolist()

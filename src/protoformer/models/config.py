@@ -34,6 +34,7 @@ class EncoderConfig:
         normalize: Use means instead of sums in the M-step.
         residual: Add the M-step to the prototypes instead of replacing them.
         synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
+        spatial_prior: Give each prototype a position that attracts near pixels (the factor s of the paper's Eq. 3).
         components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
             "base", pooled prototypes broadcast to their cells.
     """
@@ -47,7 +48,8 @@ class EncoderConfig:
     update: Literal["cap", "cosine", "cross_attention", "criss_cross", "k_means"] = "cap"
     normalize: bool = True
     residual: bool = True
-    synchronization: Literal["ls", "fc_similarity", "fc", "none"] = "ls"
+    synchronization: Literal["ls", "ungated", "fc_similarity", "fc", "projection", "none"] = "ls"
+    spatial_prior: bool = False
     components: Literal["both", "cap", "ls", "base"] = "both"
 
     def __post_init__(self) -> None:
@@ -260,7 +262,7 @@ def _replace_fields(name: str, section: Any, values: object) -> Any:
 PRESETS: dict[str, ModelConfig] = {
     "paper": ModelConfig(),
     "fast": ModelConfig(
-        EncoderConfig(embedding="convolutions", embed_dims=(64, 192)),
+        EncoderConfig(embedding="convolutions", embed_dims=(64, 192), spatial_prior=True),
         FlowHeadConfig(
             shared_encoder=True,
             decoder="recurrent",
@@ -280,7 +282,12 @@ PRESETS: dict[str, ModelConfig] = {
     ),
     "tiny": ModelConfig(
         EncoderConfig(
-            embedding="convolutions", embed_dims=(32, 64), depths=(1, 1), num_prototypes=16, num_iterations=2
+            embedding="convolutions",
+            embed_dims=(32, 64),
+            depths=(1, 1),
+            num_prototypes=16,
+            num_iterations=2,
+            spatial_prior=True,
         ),
         FlowHeadConfig(
             shared_encoder=True,

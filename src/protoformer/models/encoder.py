@@ -170,6 +170,7 @@ class Mixer(nn.Module):
             torch.cat([ls.key.bias, ls.value.bias]),
             ls.alpha,
             ls.beta,
+            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
         )
         mixed = fused.mix(
             tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
@@ -177,9 +178,11 @@ class Mixer(nn.Module):
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
             return output, None
-        keys = mixed.projected[..., : tokens.shape[2]]
-        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size)
-        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment)
+        keys, before, prior = mixed.projected[..., : tokens.shape[2]], None, None
+        if cap.spatial_prior:
+            before, prior = cap.prior_at(mixed.earlier_positions[-1], size), cap.prior_at(mixed.positions, size)
+        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size, before)
+        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment, prior, tokens)
 
 
 class Block(nn.Module):
@@ -209,10 +212,7 @@ class Block(nn.Module):
         Returns:
             The new tokens, B x HW x C, and the prototypes, or None if they were not requested.
         """
-        features = self.norm(tokens)
-        mixed, prototypes = self.mixer(features, size, return_prototypes)
-        if prototypes is not None:
-            prototypes = replace(prototypes, features=features)
+        mixed, prototypes = self.mixer(self.norm(tokens), size, return_prototypes)
         tokens = tokens + mixed
         return tokens + self.mlp(tokens), prototypes
 
@@ -312,6 +312,7 @@ def build_block(config: EncoderConfig, channels: int) -> Block:
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,
+        spatial_prior=config.spatial_prior and config.components != "base",
     )
     synchronization = SYNCHRONIZATIONS[config.synchronization if use_ls else "none"]
     return Block(channels, Mixer(prototyping, synchronization(channels, heads)))

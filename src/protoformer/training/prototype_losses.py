@@ -1,8 +1,8 @@
 """Losses on prototypes: motion, planes and instance labels, rebuilt from one value per prototype.
 
-A is the soft form of the assignment of Latent Synchronization, K x pixels: the softmax over the prototypes of the
-cosine similarity divided by `TEMPERATURE`. Unlike the memberships of EM it is what the pixels are assigned by, and it
-has a gradient in every implementation, through the features and, by the EM iterations, through all projections.
+A is `Prototypes.soft_assignment`, K x pixels, the soft form of the assignment of Latent Synchronization. Unlike the
+memberships of EM it is what the pixels are assigned by, and it has a gradient in every implementation: through the
+features and the centers and, with a spatial prior, through positions, width and temperature.
 
 - Motion: an affine motion per prototype is fitted to the true flow by least squares weighted with A, and the flow is
   rebuilt as sum_k A_k affine_k. Only prototypes whose pixels move alike rebuild it well.
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -28,8 +27,6 @@ from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import accumulation_dtype, full_precision, maps_to_tokens
 from protoformer.training.recipe import LossSection
 
-TEMPERATURE = 0.06
-"""Divisor of the cosine similarity; a learned one settled there."""
 RIDGE = 1e-4
 """Added to the variances of the positions of a prototype's pixels, in units of (image side / 8) squared."""
 MIN_MASS = 1e-4
@@ -58,13 +55,6 @@ class Targets:
 
     values: Tensor
     mask: Tensor
-
-
-def soft_assignment(prototypes: Prototypes) -> Tensor:
-    """Return the soft assignment of the pixels to the prototypes, B x K x HW; it sums to 1 over the prototypes."""
-    assert prototypes.features is not None  # the encoder returns them
-    features, centers = (F.normalize(each.float(), dim=-1) for each in (prototypes.features, prototypes.centers))
-    return (centers @ features.transpose(1, 2) / TEMPERATURE).softmax(dim=1)
 
 
 def sample_cells(values: Tensor, mask: Tensor, size: tuple[int, int], stride: int) -> Targets:
@@ -205,5 +195,5 @@ def mean_errors(
 
 
 def _block_errors(targets: dict[str, Targets], terms: Tensor, prototypes: Prototypes) -> dict[str, Tensor]:
-    assignment = soft_assignment(prototypes)
+    assignment = prototypes.soft_assignment()
     return {name: ERRORS[name](assignment, each, terms) for name, each in targets.items()}
