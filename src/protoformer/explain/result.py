@@ -18,6 +18,7 @@ from protoformer.explain.groups import (
     cells_to_pixels,
     cluster_groups,
     extract_groups,
+    match_scores,
     mutual_matches,
 )
 from protoformer.explain.parts import MovingParts, find_moving_parts
@@ -31,7 +32,7 @@ from protoformer.explain.tracing import (
     measure_removals,
     trace_encoder,
 )
-from protoformer.geometry.resizing import Padding
+from protoformer.geometry.resizing import Padding, resize_flow
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
@@ -249,11 +250,19 @@ class Explanation(SummaryRepr):
         return (self.first,) if self.second is None else (self.first, self.second)
 
     def matches(self, layer: str | None = None) -> tuple[Match, ...]:
-        """Return the mutually most similar prototypes of both images; empty for a single image."""
+        """Return the prototypes of both images that match each other best; empty for a single image.
+
+        With flow, a match has a similar prototype (cosine) and the pixels that those of the first image move to
+        (intersection over union); without flow, a similar prototype.
+        """
         if self.second is None:
             return ()
-        one, two = self.first.layer(layer), self.second.layer(layer)
-        return mutual_matches(one.centers(), two.centers(), (one.used, two.used))
+        one, two, scores = self.first.layer(layer), self.second.layer(layer), None
+        if self.task == "flow" and self.first.values is not None:
+            flow, stride = resize_flow(self.first.values[None].float().cpu(), one.input_size), one.trace.stride
+            cells = F.avg_pool2d(flow, stride, ceil_mode=True)[0] / stride
+            scores = match_scores((one.centers(), one.assignment), (two.centers(), two.assignment), cells)
+        return mutual_matches(one.centers(), two.centers(), (one.used, two.used), scores)
 
     def parts(self, layer: str | None = None) -> MovingParts | None:
         """Segment moving parts from the prototypes of a layer and the flow; None without the flow of two images."""
