@@ -31,7 +31,7 @@ def tokens_of(dtype: torch.dtype = torch.float64) -> Tensor:
 
 
 def reference_em(module: Mixer, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return centers, positions in cells from the corner of the map, and the assignment, image by image and head by head."""
+    """Return centers, positions in cells from the corner of the map, and the assignment, image by image."""
     cap, (height, width), (rows, columns) = module.prototyping, SIZE, GRID
     pixels = in_cells(pixel_grid(height, width).flatten(1).T.double())
     squared_width, temperature = cap.log_width.exp() ** 2, cap.log_temperature.exp()
@@ -168,7 +168,9 @@ def test_the_soft_assignment_has_its_maximum_at_the_assignment_and_reaches_every
 def test_parts_of_a_batch_and_copies_keep_the_prior():
     _, prototypes = mixer()(tokens_of(torch.float32), SIZE)
     part = prototypes.first(1).cpu()
-    torch.testing.assert_close((part.positions, part.memberships), (prototypes.positions[:1], prototypes.memberships[:1]))
+    torch.testing.assert_close(
+        (part.positions, part.memberships), (prototypes.positions[:1], prototypes.memberships[:1])
+    )
 
 
 def test_half_precision_keeps_positions_in_single_precision():

@@ -359,7 +359,10 @@ class _PositionsGradient:
         self.d_log_width = torch.zeros_like(log_width)
 
     def before_step(self, step: int, mass: Tensor) -> tuple[reference.Prior | None, Tensor]:
-        """Return the prior of an iteration, and the gradient of its moments and mass, B x K x 3; mass: B x K x heads."""
+        """Return the prior of an iteration, and the gradient of its sums of (x, y, 1), B x K x 3.
+
+        mass: B x K x heads.
+        """
         total = mass.sum(dim=2)[..., None]
         has_members = total > reference.MIN_MASS
         d_moments = torch.where(has_members, self.d_after / total.clamp_min(reference.MIN_MASS), 0.0)

@@ -77,7 +77,7 @@ def sums_kernel(
 ):  # fmt: skip
     """Partial sums (parts x B x K x heads x d) and masses (parts x B x K x heads) of one part of the pixels.
 
-    has_prior: add the logits of the prior (B x K x 3, HW x 2), and sum the positions: moments, parts x B x K x heads x 2.
+    has_prior: add the logits of the prior (B x K x 3, HW x 2), and sum positions: moments, parts x B x K x heads x 2.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
@@ -204,9 +204,9 @@ def sums_backward_kernel(
     """Gradients of one part of the pixels, and its terms of those of the queries and of a bias of the keys.
 
     d_sums: gradient of the sums or, if `of_means`, of the means. accumulate: add to d_keys and d_values.
-    d_queries: parts x (B K + B) x heads x d; the last B rows are the gradients of the bias by image. has_prior: with the
-    prior of the sums; d_moments: B x K x 3, gradients of the sums of (x, y, 1) over all heads; d_coefficients: parts x B
-    x K x heads x 3.
+    d_queries: parts x (B K + B) x heads x d; the last B rows are the gradients of the bias by image. has_prior: with
+    the prior of the sums; d_moments: B x K x 3, gradients of the sums of (x, y, 1) over all heads; d_coefficients:
+    parts x B x K x heads x 3.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     image, head = row // heads, row % heads
