@@ -20,8 +20,8 @@ other entries of `UPDATE_RULES` replace the E-step, for the rows "prototype upda
 With `spatial_prior`, the factor s of the paper's Eq. 3, each prototype k also has a position c_k. It starts in the
 center of its cell, both assignments (the E-step here, and that of Latent Synchronization) get the term
 -|x_i - c_k|^2 / (2 w^2) for a pixel at x_i, and the M-step sets c_k to the mean position of the members. Positions are
-in cells of the grid, and w is learned. A prototype is one region of the image, so it has one position, and w is the same
-for all heads: the mean is over the memberships of all heads together.
+in cells of the grid, and w is learned. A prototype is one region of the image, so that all heads share its position and
+w: the mean is over the memberships of all heads together.
 
 `Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
 the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
@@ -40,16 +40,12 @@ from torch import Tensor, nn
 from protoformer.geometry.warps import cell_of_pixel, cells, grid_shape
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import (
-    Prior,
     cell_positions,
     competing,
     directions,
     mean_positions,
     means,
     member_sums,
-    pixel_positions,
-    prior_coefficients,
-    prior_logits,
     similarities,
     spatial_moments,
 )
@@ -60,86 +56,11 @@ from protoformer.models.runtime import (
     split_heads,
     to_autocast_dtype,
 )
-
-INITIAL_WIDTH = 0.8
-"""Width w of the spatial prior before training, cells."""
-INITIAL_TEMPERATURE = 0.07
-"""Temperature of the cosine similarity in the assignment before training, and without a spatial prior."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Spatial layout of a feature map and of its prototypes.
-
-    Attributes:
-        size: (H, W) of the feature map.
-        grid: (rows, columns) of the grid of cells that the prototypes are initialized from; rows * columns = K.
-    """
-
-    size: tuple[int, int]
-    grid: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class SpatialPrior:
-    """Positions of prototypes, and the parameters of the assignment of pixels to them.
-
-    Attributes:
-        positions: B x K x 2, (x, y) of each prototype in cells of the grid, from the middle of the map.
-        log_width: Logarithm of the width w of the prior, in cells.
-        log_temperature: Logarithm of the temperature of the cosine similarity in Latent Synchronization.
-        layout: Sizes of the feature map and of the grid.
-    """
-
-    positions: Tensor
-    log_width: Tensor
-    log_temperature: Tensor
-    layout: Layout
-
-    @property
-    def pixels(self) -> Tensor:
-        """Positions of the pixels, HW x 2, in the units of `positions`."""
-        return pixel_positions(self.layout.size, self.layout.grid, self.positions.device, self.positions.dtype)
-
-    @property
-    def pixel_positions(self) -> Tensor:
-        """Positions of the prototypes, B x K x 2, in pixels of the map; the centers of pixels are at whole numbers."""
-        (height, width), (rows, columns) = self.layout.size, self.layout.grid
-        scale, middle = ((width / columns, height / rows), ((width - 1) / 2, (height - 1) / 2))
-        return self.positions * self.positions.new_tensor(scale) + self.positions.new_tensor(middle)
-
-    def logits(self) -> Tensor:
-        """Return -|x_i - c_k|^2 / (2 w^2), B x K x HW."""
-        return prior_logits(self.positions, self.log_width, self.pixels)
-
-    def of_expectation(self) -> Prior:
-        """Return the prior of the E-step in the form of the fused versions."""
-        return Prior(prior_coefficients(self.positions, self.log_width), self.pixels)
-
-    @torch.no_grad()
-    def of_assignment(self) -> Prior:
-        """Return the prior of Latent Synchronization, in units of the cosine similarity."""
-        coefficients, pixels = self.of_expectation()
-        return Prior(coefficients * self.log_temperature.exp(), pixels)
-
-    def first(self, count: int) -> "SpatialPrior":
-        """Return the prior of the first `count` images of the batch."""
-        return replace(self, positions=self.positions[:count])
-
-    def kept(self, prototypes: list[int]) -> "SpatialPrior":
-        """Return the prior of some of the prototypes."""
-        return replace(self, positions=self.positions[:, prototypes])
-
-    def cpu(self) -> "SpatialPrior":
-        """Return a copy in CPU memory."""
-        return SpatialPrior(
-            self.positions.cpu(), self.log_width.detach().cpu(), self.log_temperature.detach().cpu(), self.layout
-        )
-
+from protoformer.models.spatial_prior import INITIAL_TEMPERATURE, INITIAL_WIDTH, Layout, SpatialPrior
 
 UpdateRule = Callable[[Tensor, Tensor, Layout, Tensor | float], Tensor]
-"""An E-step: maps queries (B x heads x K x d), keys (B x heads x HW x d) and the logits of the prior (B x 1 x K x HW, or
-0) to memberships (B x heads x K x HW)."""
+"""An E-step: maps queries (B x heads x K x d), keys (B x heads x HW x d) and the logits of the prior (B x 1 x K x HW,
+or 0) to memberships (B x heads x K x HW)."""
 
 
 def normalize_directions(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:

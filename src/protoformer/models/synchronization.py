@@ -14,14 +14,24 @@ The encoder block adds the result to the features (residual). `SYNCHRONIZATIONS`
 "synchronization" of the paper's ablation.
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import gated, nearest_prototype, take
-from protoformer.models.prototyping import Prototypes
-from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dtype
+from protoformer.models.layers import TokenNorm
+from protoformer.models.prototyping import Prototypes, Prototyping
+from protoformer.models.runtime import (
+    map_size,
+    maps_to_tokens,
+    merge_heads,
+    split_heads,
+    to_autocast_dtype,
+    tokens_to_maps,
+)
 
 SynchronizationOutput = tuple[Tensor, Tensor | None]
 """The update of the features (B x HW x C), and the hard assignment (B x HW, int64) or None if there is none."""
@@ -94,6 +104,36 @@ class LatentSynchronization(nn.Module):
     def project(self, features: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries of the pixels (B x HW x C), and the keys and values of the prototypes (B x K x C)."""
         return self.query(to_autocast_dtype(features)), self.key(centers), self.value(centers)
+
+
+class CrossSynchronization(nn.Module):
+    """Synchronize the features of two images with the prototypes of each other.
+
+    Each image is clustered by CAP, and its features get the update of LS from the prototypes of the other image
+    (residual). Both images are treated alike, and positions play no part in the assignment, because things move between
+    the images. The module works on features of an encoder, so that each frame of a video is still encoded once.
+
+    Args:
+        channels: C, channels of the features.
+        heads: Number of attention heads.
+        prototyping: Clusters each image.
+    """
+
+    def __init__(self, channels: int, heads: int, prototyping: Prototyping) -> None:
+        super().__init__()
+        self.norm = TokenNorm(channels)
+        self.prototyping = prototyping
+        self.synchronization = LatentSynchronization(channels, heads)
+
+    def forward(self, maps1: Tensor, maps2: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new features of both images, B x C x H x W like `maps1` and `maps2`."""
+        size, maps = map_size(maps1), torch.cat((maps1, maps2))
+        tokens = self.norm(maps_to_tokens(maps))
+        prototypes = self.prototyping(tokens, size)
+        centers = torch.cat(prototypes.centers.chunk(2)[::-1])
+        update, _ = self.synchronization(tokens, replace(prototypes, centers=centers, prior=None))
+        new1, new2 = (maps + tokens_to_maps(update, size)).chunk(2)
+        return new1, new2
 
 
 class UngatedSynchronization(nn.Module):

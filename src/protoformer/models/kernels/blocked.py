@@ -92,7 +92,13 @@ def prototype_sums_backward(
 
 
 def spatial_sums_backward(
-    d_sums: Tensor, d_mass: Tensor, d_moments: Tensor, queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | None
+    d_sums: Tensor,
+    d_mass: Tensor,
+    d_moments: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prior: Prior | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys, values and the coefficients of the prior, zero without one."""
     batch, heads, num_prototypes, head_dim = queries.shape
@@ -149,7 +155,9 @@ def synchronize(
         split_values = gates.split(values[image])
         for block in blocks(pixels, directions.shape[1] + 2 * channels):
             nearest = assignment[image, block]
-            _nearest(features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block))
+            _nearest(
+                features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block)
+            )
             gate = gates.of(queries[image, block], nearest)
             attended[image, block] = (gate[..., None] * split_values.index_select(0, nearest)).flatten(1)
     return attended, assignment
@@ -184,7 +192,9 @@ def synchronize_and_feed(
         table = torch.einsum("khd,ohd->kho", gates.split(values[image]), gates.split(first)).flatten(0, 1)
         for block in blocks(pixels, directions.shape[1] + first.shape[0]):
             nearest = assignment[image, block]
-            _nearest(features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block))
+            _nearest(
+                features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block)
+            )
             gate = gates.of(F.linear(features[image, block], *query), nearest)
             hidden = F.embedding_bag(nearest[:, None] * heads + head, table, mode="sum", per_sample_weights=gate)
             hidden += first_bias
