@@ -77,9 +77,10 @@ def affine_terms(size: tuple[int, int], device: torch.device) -> Tensor:
 
     Positions are relative to the center of the map, and a unit is about the distance between two prototypes.
     """
-    sides = torch.tensor((size[1], size[0]), device=device, dtype=torch.float32).view(2, 1)
-    grid = (8 * (pixel_grid(*size, device).flatten(1) + 0.5) / sides - 4).T
-    return torch.cat((torch.ones_like(grid[:, :1]), grid), dim=1)
+    x, y = pixel_grid(*size, device).flatten(1)
+    # Numbers, not a tensor made of them, whose copy to a GPU would synchronize it.
+    x, y = ((place + 0.5) * (8 / side) - 4 for place, side in ((x, size[1]), (y, size[0])))
+    return torch.stack((torch.ones_like(x), x, y), dim=1)
 
 
 def rebuild_affine(assignment: Tensor, targets: Targets, terms: Tensor) -> Tensor:
