@@ -173,7 +173,7 @@ class WindowAttention(Attention):
             inside = _split_windows(F.pad(tokens.new_ones(1, 1, height, width), padding)).squeeze(2) > 0
             mask = F.pad(inside, (0, cells.shape[1]), value=True).repeat(tokens.shape[0], 1)[:, None, None]
         key, value = split_heads(key, self.heads), split_heads(value, self.heads)
-        attended = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
+        attended: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
         return maps_to_tokens(_join_windows(attended, map_size(maps))[:, :, :height, :width])
 
 
