@@ -36,6 +36,7 @@ from protoformer.geometry.regions import owners
 from protoformer.geometry.warps import cell_of_pixel, grid_shape
 from protoformer.io.files import write_atomically
 from protoformer.loading import load
+from protoformer.models.encoder import STRIDES
 from protoformer.synthetic.generator import SyntheticScenes
 from region_baselines import REGIONS
 from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
@@ -187,6 +188,12 @@ def count_segments(scenes: list[Scene]) -> dict[str, float]:
     }
 
 
+def grid_joined(size: tuple[int, int], num_prototypes: int, stride: int) -> float:
+    """Return `joined_cells` of a grid of squares on the map of a layer, for images of (H, W)."""
+    rows, columns = (-(-side // stride) for side in size)
+    return joined_cells(cell_of_pixel((rows, columns), grid_shape(num_prototypes)).view(rows, columns))
+
+
 def main() -> None:
     """Measure, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -221,6 +228,9 @@ def main() -> None:
     for family in arguments.families:
         things, motions = next((row["true_things"], row["true_motions"]) for row in rows if row["family"] == family)
         console.print(f"{family}: {things:.1f} true things and {motions:.1f} true motions per scene")
+    for layer in layers:
+        joined = grid_joined(size, model.network.config.encoder.num_prototypes, STRIDES[int(layer.split(".")[0]) - 1])
+        console.print(f"layer {layer}: a grid of squares joins {joined:.3f} of the neighboring cells")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.json, json.dumps(rows, indent=1).encode())

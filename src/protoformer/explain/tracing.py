@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from protoformer.models.encoder import STRIDES, Encoder, Mixer
 from protoformer.models.kernels.reference import nearest_prototype, similarities
-from protoformer.models.prototyping import Prototypes, Prototyping, SpatialPrior, cosine_similarities
+from protoformer.models.prototyping import Prototypes, Prototyping, cosine_similarities
 from protoformer.models.runtime import split_heads
+from protoformer.models.spatial_prior import SpatialPrior
 
 
 @dataclass(frozen=True)
