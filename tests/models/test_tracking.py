@@ -66,8 +66,8 @@ def test_gradients_reach_every_parameter(fields: dict[str, int]) -> None:
     total(network(*example(2))).backward()
     still = [name for name, parameter in network.named_parameters() if not (parameter.grad is not None)]
     assert still == []
-    # Zero where a bias adds the same to every key of a softmax, or to every cell of a heat map, and for the temperature of
-    # a hard assignment.
+    # Zero where a bias adds the same to every key of a softmax, or to every cell of a heat map, and for the temperature
+    # of a hard assignment.
     dead = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().max() > 0]
     assert all(name.endswith((".key.bias", "heatmap_proj.bias", ".log_temperature")) for name in dead)
 

@@ -179,8 +179,9 @@ class WindowAttention(Attention):
 
 def _split_windows(maps: Tensor) -> Tensor:
     """Split maps, B x C x H x W, into the tokens of their windows, row by row: (B windows) x WINDOW^2 x C."""
-    windows = maps.unflatten(3, (-1, WINDOW)).unflatten(2, (-1, WINDOW)).permute(0, 2, 4, 3, 5, 1)
-    return windows.reshape(-1, WINDOW**2, maps.shape[1])
+    batch, channels, height, width = maps.shape
+    windows = maps.reshape(batch, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW).permute(0, 2, 4, 3, 5, 1)
+    return windows.reshape(-1, WINDOW**2, channels)
 
 
 def _join_windows(windows: Tensor, size: tuple[int, int]) -> Tensor:
