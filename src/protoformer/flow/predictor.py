@@ -373,8 +373,9 @@ class FlowPredictor(SummaryRepr):
     def _estimate_small(self, images: tuple[Tensor, Tensor], num_updates: int | None) -> Tensor:
         """Predict the flow of two images, 1 x 3 x H x W, at the size at which they are explained: 2 x H x W."""
         size = (images[0].shape[2], images[0].shape[3])
-        small = (normalize_images(shrink(each.to(self.device), limited_size(size, MAX_PIXELS))) for each in images)
-        return resize_flow(self.network.flow(*small, num_updates=num_updates).flows[-1].float(), size)[0]
+        first, second = (shrink(each.to(self.device), limited_size(size, MAX_PIXELS)) for each in images)
+        prediction = self.network.flow(normalize_images(first), normalize_images(second), num_updates=num_updates)
+        return resize_flow(prediction.flows[-1].float(), size)[0]
 
     def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[tuple[int, int], int]:
         """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""
