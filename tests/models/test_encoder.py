@@ -106,7 +106,7 @@ def test_every_row_of_the_ablations_is_one_field_away_from_a_preset_and_learns(c
     # A softmax does not change when all its logits do: a bias of queries, where prototypes compete, has no say. A hard
     # assignment has no gradient, so its temperature, and without EM its width, learn from losses on prototypes alone.
     without = ("query.bias", "key.bias", "log_temperature")
-    without = (*without, "log_width") if change.get("components") == "ls" else without
+    without = (*without, "log_width") if change.get("components") in ("ls", "base") else without
     assert [name for name in silent if not name.endswith(without)] == []
     assert all(each.grad is not None for each in network.parameters())
 

@@ -323,7 +323,7 @@ def build_block(config: EncoderConfig, channels: int) -> Block:
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,
-        spatial_prior=config.spatial_prior and config.components != "base",
+        spatial_prior=config.spatial_prior,
     )
     synchronization = SYNCHRONIZATIONS[config.synchronization if use_ls else "none"]
     return Block(channels, Mixer(prototyping, synchronization(channels, heads)))

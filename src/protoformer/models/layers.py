@@ -173,14 +173,15 @@ class WindowAttention(Attention):
             inside = _split_windows(F.pad(tokens.new_ones(1, 1, height, width), padding)).squeeze(2) > 0
             mask = F.pad(inside, (0, cells.shape[1]), value=True).repeat(tokens.shape[0], 1)[:, None, None]
         key, value = split_heads(key, self.heads), split_heads(value, self.heads)
-        attended = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
+        attended: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
         return maps_to_tokens(_join_windows(attended, map_size(maps))[:, :, :height, :width])
 
 
 def _split_windows(maps: Tensor) -> Tensor:
     """Split maps, B x C x H x W, into the tokens of their windows, row by row: (B windows) x WINDOW^2 x C."""
-    windows = maps.unflatten(3, (-1, WINDOW)).unflatten(2, (-1, WINDOW)).permute(0, 2, 4, 3, 5, 1)
-    return windows.reshape(-1, WINDOW**2, maps.shape[1])
+    batch, channels, height, width = maps.shape
+    windows = maps.reshape(batch, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW).permute(0, 2, 4, 3, 5, 1)
+    return windows.reshape(-1, WINDOW**2, channels)
 
 
 def _join_windows(windows: Tensor, size: tuple[int, int]) -> Tensor:

@@ -180,10 +180,10 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.spatial_sums`, float32."""
     with torch.cuda.device_of(keys):
-        inputs = map(with_contiguous_rows, (queries, keys, values))
-        sums, masses, moments = partial_sums(*inputs, prior=_contiguous(prior))
-        heads_first = (each.sum(dim=0).transpose(1, 2).contiguous() for each in (sums, masses))
-        return *heads_first, moments.sum(dim=(0, 3))  # type: ignore[return-value]
+        queries, keys, values = map(with_contiguous_rows, (queries, keys, values))
+        sums, masses, moments = partial_sums(queries, keys, values, prior=_contiguous(prior))
+        sums, masses = (each.sum(dim=0).transpose(1, 2).contiguous() for each in (sums, masses))
+        return sums, masses, moments.sum(dim=(0, 3))
 
 
 def _contiguous(prior: Prior | None) -> Prior | None:

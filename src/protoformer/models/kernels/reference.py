@@ -31,7 +31,8 @@ class Prior(NamedTuple):
         """Return the logits of all images, B x K x HW, in full precision."""
         slopes, offset = self.coefficients.split((2, 1), dim=-1)
         with full_precision(offset):
-            return slopes @ self.pixels.T + offset
+            logits: Tensor = slopes @ self.pixels.T + offset
+            return logits
 
     def of(self, image: int, block: slice) -> Tensor:
         """Return the logits of a block of n pixels of an image: n x K."""
