@@ -26,7 +26,7 @@ from protoformer.explain.result import (
 )
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import ImageLike, as_image, split_batch
 from protoformer.models.heads.depth import depth_padding
 from protoformer.models.pretrained import save_weights

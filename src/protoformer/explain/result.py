@@ -32,7 +32,7 @@ from protoformer.explain.tracing import (
     measure_removals,
     trace_encoder,
 )
-from protoformer.geometry.resizing import Padding, resize_flow
+from protoformer.geometry.warps import Padding, resize_flow
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
