@@ -101,7 +101,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
         (("all",), "runs need a budget"),
         (("all", "--steps", "1", "--minutes", "1"), "and only one of them"),
         (("all", "--minutes-each", "1", "--minutes", "1"), "and only one of them"),
-        (("all", "--minutes", "0.1"), "seconds for each of 16 runs; give at least 1.4"),
+        (("all", "--minutes", "0.1"), "seconds for each of 26 runs; give at least 2.2"),
         (("all", "--steps", "1", "--seeds", "0"), "--seeds is 0"),
         (("all", "--steps", "1", "--task", "track"), "choose one of flow, depth"),
         (("all", "--steps", "1", "--data", "."), "it has none of the folders Sintel, Middlebury"),

@@ -32,8 +32,8 @@ from protoformer.cli.options import (
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.explain.drawing import draw_prototype_frame
-from protoformer.explain.groups import FAMILIES
 from protoformer.explain.page import save_explanation
+from protoformer.explain.result import NUM_REMOVED
 from protoformer.explain.video import TrackingRate, check_layer, describe_tracking_rate
 from protoformer.flow.engine import check_num_updates
 from protoformer.io.files import check_output, make_folder
@@ -84,6 +84,8 @@ def explain_video(
     print_summary(video, outcome, [target], as_json, summary, text)
 
 
+MAX_REMOVED = 1000
+"""Largest number of prototypes that are removed from a layer; each takes as long as an estimate."""
 _FILE_SUFFIXES = SUFFIXES | IMAGE_SUFFIXES | {".html", ".json"}
 """Suffixes that a folder does not have."""
 
@@ -95,6 +97,7 @@ def explain_images(
     task: str,
     layer: str | None,
     prototypes: tuple[int, ...],
+    removals: int,
     num_updates: int | None,
     as_json: bool,
 ) -> None:
@@ -107,6 +110,7 @@ def explain_images(
         task: "flow" or "depth".
         layer: The layer to explain; None: all.
         prototypes: Prototypes whose soft membership is drawn.
+        removals: Number of prototypes that are removed from each layer.
         num_updates: Number of refinement updates.
         as_json: Whether the summary is JSON.
     """
@@ -126,7 +130,9 @@ def explain_images(
     with progress_bar("estimating", total=num_updates or default_updates) as progress:
         explanation = predictor.explain(*images, num_updates=num_updates, progress=progress)
     with progress_bar("explaining", total=2 * len(explanation.first.layers)) as progress:
-        written = save_explanation(folder, explanation, layer=layer, prototypes=prototypes, progress=progress)
+        written = save_explanation(
+            folder, explanation, layer=layer, prototypes=prototypes, removals=removals, progress=progress
+        )
     shown, parts = explanation.first.layer(layer), explanation.parts(layer)
     num_matched = len(explanation.matches(layer)) if explanation.second else None
     if as_json:
@@ -179,6 +185,15 @@ def explain(
         list[int] | None,
         typer.Option(help="Images: also write the soft membership of this prototype as a png. Repeat for several."),
     ] = None,
+    removals: Annotated[
+        int | None,
+        typer.Option(
+            help="Images: remove this many of the largest prototypes of each layer, one at a time, and report where "
+            f"the flow or depth changes. [default: {NUM_REMOVED}]",
+            min=0,
+            max=MAX_REMOVED,
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A preset or a .safetensors file. [default: the task's]"),
@@ -189,7 +204,7 @@ def explain(
     families: Annotated[
         int | None,
         typer.Option(
-            help="Video: number of colors, one per family of similar prototypes; 0: one per prototype. [default: 12]",
+            help="Video: number of colors, one per family of similar prototypes; 0: one per prototype. [default: 0]",
             min=0,
         ),
     ] = None,
@@ -204,6 +219,8 @@ def explain(
 
     Example: `protoformer explain frame1.png frame2.png -o explained`
 
+    Example: `protoformer explain room.jpg --task depth -o explained --layer 2.1 --removals 10`
+
     Example: `protoformer explain clip.mp4 -o groups.mp4 --layer 1.2`
     """
     if task not in TASKS:
@@ -215,11 +232,11 @@ def explain(
     check_num_updates(num_updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):
-        reject_options("images", "a video", prototype=prototype or None)
+        reject_options("images", "a video", prototype=prototype or None, removals=removals)
         if task != "flow":
             raise InputError(f"--task {task} is for images; leave it out for a video.")
         options = {
-            **{"layer": layer, "families": FAMILIES if families is None else families or None},
+            **{"layer": layer, "families": families or None},
             **{"start": start, "end": end, "frame_step": 1 if frame_step is None else frame_step},
             "num_updates": num_updates,
         }
@@ -227,4 +244,5 @@ def explain(
         return
     span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
     reject_options("videos", "images", families=families, **span, drop=drop is not None, timeout=timeout)
-    explain_images(sources, output, named, task, layer, tuple(prototype or ()), num_updates, as_json)
+    removals = NUM_REMOVED if removals is None else removals
+    explain_images(sources, output, named, task, layer, tuple(prototype or ()), removals, num_updates, as_json)

@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -15,7 +16,14 @@ from protoformer.depth.camera import Camera, CameraHint, resolve_camera
 from protoformer.depth.engine import DepthEngine, Estimate, choose_batch_size, depth_confidence, enlarge_depth
 from protoformer.depth.result import DepthRange, DepthResult, check_depth_range, network_range
 from protoformer.depth.video import DepthVideo, DepthVideoOptions
-from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
+from protoformer.explain.result import (
+    Explainer,
+    Explanation,
+    ImageExplanation,
+    NetworkRun,
+    check_result,
+    explain_image,
+)
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.geometry.warps import limited_size, shrink
@@ -160,9 +168,15 @@ class DepthPredictor(NetworkPredictor, SummaryRepr):
             progress: as in `depth`.
         """
         check_num_updates(num_updates)
-        explanation1 = self._explain_image(image, result, num_updates, progress)
-        explanation2 = None if second is None else self._explain_image(second, None, num_updates, progress)
-        return Explanation("depth", explanation1, explanation2, trained=self.trained)
+        result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
+        explanation1 = self._explain_image(image, result)
+        explanation2 = None
+        if second is not None:
+            explanation2 = self._explain_image(second, self.depth(second, num_updates=num_updates, progress=progress))
+        pixels, camera = explanation1.image, Camera(result.intrinsics, result.camera)
+        engine = DepthEngine(self.network, self.device, _size(pixels), camera, num_updates)
+        run = NetworkRun(self.network.encoder_of("depth"), partial(_estimate_depth, engine, pixels))
+        return Explanation("depth", explanation1, explanation2, trained=self.trained, network=run)
 
     def depth_video(
         self,
@@ -220,10 +234,7 @@ class DepthPredictor(NetworkPredictor, SummaryRepr):
         return DepthVideo(self.network, self.trained, self.device, source, options)
 
     @torch.no_grad()
-    def _explain_image(
-        self, image: ImageLike, result: DepthResult | None, num_updates: int | None, progress: ProgressCallback | None
-    ) -> ImageExplanation:
-        result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
+    def _explain_image(self, image: ImageLike, result: DepthResult) -> ImageExplanation:
         pixels = as_image(image)[0]
         check_result(result.depth, pixels, "depth")
         working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth.max_pixels)
@@ -252,6 +263,11 @@ class DepthPredictor(NetworkPredictor, SummaryRepr):
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("depth", self.network, self.trained, self.device)
+
+
+def _estimate_depth(engine: DepthEngine, image: Tensor) -> Tensor:
+    """Predict the depth of an image, 3 x H x W: 1 x H x W, meters."""
+    return enlarge_depth(engine.to_metric_log(engine.predict_frame(image)), engine.size).exp()
 
 
 def _read_image(image: ImageLike, hint: CameraHint) -> tuple[Tensor, Camera]:

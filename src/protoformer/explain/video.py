@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES, PrototypeTracker, assignment_map, cells_to_pixels
+from protoformer.explain.groups import PrototypeTracker, assignment_map, cells_to_pixels
 from protoformer.explain.result import layer_index
 from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.files import PathLike
@@ -105,7 +105,7 @@ class PrototypeVideo:
         source: Source,
         span: Span,
         layer: str | None = None,
-        families: int | None = FAMILIES,
+        families: int | None = None,
         updates: int | None = None,
     ) -> None:
         if families is not None and families < 1:

@@ -4,14 +4,21 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES
-from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
+from protoformer.explain.result import (
+    Explainer,
+    Explanation,
+    ImageExplanation,
+    NetworkRun,
+    check_result,
+    explain_image,
+)
 from protoformer.explain.video import MAX_PIXELS, PrototypeVideo
 from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow, propagate_flow
 from protoformer.flow.result import FlowResult
@@ -219,14 +226,15 @@ class FlowPredictor(NetworkPredictor, SummaryRepr):
         else:
             result = self.flow(*images, num_updates=num_updates, tile="auto", progress=progress)
         explained = (self._explain_image(images[0], result), self._explain_image(images[1], None))
-        return Explanation("flow", *explained, trained=self.trained)
+        run = NetworkRun(self.network.encoder_of("flow"), partial(self._estimate_small, images, num_updates))
+        return Explanation("flow", *explained, trained=self.trained, network=run)
 
     def explain_video(
         self,
         source: Source,
         *,
         layer: str | None = None,
-        families: int | None = FAMILIES,
+        families: int | None = None,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
         frame_step: int = 1,
@@ -357,6 +365,14 @@ class FlowPredictor(NetworkPredictor, SummaryRepr):
         resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MAX_PIXELS))
         motion = (None, None) if result is None else (result.flow, result.confidence)
         return explain_image(self.network.encoder_of("flow"), image[0], resized, flow_padding(resized), *motion)
+
+    @torch.no_grad()
+    def _estimate_small(self, images: tuple[Tensor, Tensor], num_updates: int | None) -> Tensor:
+        """Predict the flow of two images, 1 x 3 x H x W, at the size at which they are explained: 2 x H x W."""
+        size = (images[0].shape[2], images[0].shape[3])
+        first, second = (shrink(each.to(self.device), limited_size(size, MAX_PIXELS)) for each in images)
+        prediction = self.network.flow(normalize_images(first), normalize_images(second), num_updates=num_updates)
+        return resize_flow(prediction.flows[-1].float(), size)[0]
 
     def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[tuple[int, int], int]:
         """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""
