@@ -111,7 +111,7 @@ def test_weights_without_a_spatial_prior_start_a_network_with_one(recipe: Recipe
     assert added == {"log_width", "log_temperature"}
 
 
-def test_the_network_is_told_where_each_camera_looks(recipe: Recipe) -> None:
+def test_the_network_gets_the_principal_point_of_each_camera(recipe: Recipe) -> None:
     """A crop that was cut beside the middle is not one of a camera that looks at its middle."""
     task = DepthTask(recipe)
     network, batch = task.build().eval(), next(task.source(0, 1, CPU, pytest.fail).batches(0))
