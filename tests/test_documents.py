@@ -110,6 +110,8 @@ def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
     assert [each["version"] for each in figures["versions"]] == [
         "CAP + LS, plain",
         "CAP + LS, fused",
+        "CAP + LS with prior, fused",
+        "CAP + LS with prior, K=49, fused",
         "MLP of the block",
         "self-attention",
     ]
