@@ -13,7 +13,7 @@ from protoformer.datasets.depth import kinect
 from protoformer.depth.camera import CameraHint, resolve_camera
 from protoformer.depth.engine import DepthEngine
 from protoformer.errors import InputError
-from protoformer.geometry.resizing import limited_size
+from protoformer.geometry.warps import limited_size
 from protoformer.models.config import preset
 from protoformer.models.heads.depth import focal_length
 from protoformer.models.protoformer import ProtoFormer, build_network

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
+from protoformer.geometry.regions import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
 from protoformer.models.heads.tracking import Template, TrackingPrediction
 from protoformer.tracking.predictor import TrackingPredictor

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import protoformer as pf
-from protoformer.geometry.boxes import Crops, box_iou
+from protoformer.geometry.regions import Crops, box_iou
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.baselines import BaselineTracker
 from protoformer.tracking.engine import _cut_patch

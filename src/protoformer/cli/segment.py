@@ -97,7 +97,7 @@ def segment(
         end=end,
         frame_step=step,
         method=method,
-        precision=cast(Precision, precision or "auto"),
+        precision=cast(Precision | None, precision),
     )
     objects: dict[int, int] = {}
     covered: list[float] = []

@@ -9,25 +9,23 @@ from typing import cast
 
 import cv2
 import numpy as np
-import torch
 
 from protoformer.errors import InputError
 from protoformer.flow.engine import EncodedFrame, FlowEngine
 from protoformer.flow.tiling import FlowPlan
-from protoformer.geometry.resizing import shrink
+from protoformer.geometry.warps import shrink
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE
 from protoformer.models.heads.update import FACTOR
-from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.pretrained import NetworkPredictor
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
 from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
 from protoformer.video.clip import ClipFrames, Source, Span
-from protoformer.video.pipeline import ResultFolder, run_pipeline
+from protoformer.video.pipeline import ResultFolder, run_pipeline, save_results
 from protoformer.video.types import DEFAULT_FPS, ImageArray, VideoFrame, to_uint8_array
-from protoformer.video.writer import VideoWriter
 from protoformer.viz.report import SummaryRepr, predictor_summary
 
 NUM_UPDATES = 4
@@ -51,20 +49,8 @@ def working_size(size: tuple[int, int]) -> tuple[int, int]:
     return height, width
 
 
-class SegmentationPredictor(SummaryRepr):
-    """Finds what moves on its own in videos. It has no weights besides those of the flow network.
-
-    Attributes:
-        network: The flow network, in eval mode.
-        trained: Whether the network has trained weights; every result repeats it.
-        device: Device of the network.
-    """
-
-    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
-        """Move the network to a device; by default a GPU if there is one."""
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = network.eval().to(self.device)
-        self.trained = trained
+class SegmentationPredictor(NetworkPredictor, SummaryRepr):
+    """Finds what moves on its own in videos. It has no weights besides those of the flow network."""
 
     def segment(
         self,
@@ -75,7 +61,7 @@ class SegmentationPredictor(SummaryRepr):
         frame_step: int = 1,
         fps: float | Fraction = DEFAULT_FPS,
         method: str = "model",
-        precision: Precision = "auto",
+        precision: Precision | None = None,
     ) -> "SegmentationVideo":
         """Segment the moving objects of a video.
 
@@ -99,7 +85,7 @@ class SegmentationPredictor(SummaryRepr):
         """
         if method not in METHODS:
             raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}.")
-        half = use_half_precision(self.device, precision)
+        half = use_half_precision(self.device, self._choose_precision(precision))
         return SegmentationVideo(self, ClipFrames(source, Span(start, end, frame_step, fps)), method, half)
 
     __call__ = segment
@@ -211,9 +197,7 @@ class SegmentationVideo:
             file = MaskFile(target, self.clip.name)
             run_pipeline(self, outputs=[file], on_result=lambda result, _: file.add(result), progress=report)
         elif suffix:
-            fps = self.clip.span.fps if self.video is None else self.video.info.fps
-            writer = VideoWriter(target, self.video, Fraction(fps) / self.clip.span.frame_step)
-            run_pipeline(self, SegmentationFrame.draw, writer, progress=report)
+            save_results(target, self.clip, self, SegmentationFrame.draw, progress=progress)
         else:
             folder = ResultFolder(target, ".png")
             run_pipeline(self, outputs=[folder], on_result=lambda result, _: folder.save(result), progress=report)

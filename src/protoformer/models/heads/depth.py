@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding, upsample_2x
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import EMBEDDINGS, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
