@@ -123,8 +123,8 @@ def test_after_sigkill_the_same_command_goes_on_and_does_nothing_twice(
     protoformer, few_textures: tuple[int, int]
 ) -> None:
     code = (
-        "from protoformer.training import mixes; from protoformer.synthetic.texture_bank import procedural_bank\n"
-        f"mixes._bank = lambda name, device: procedural_bank(*{few_textures})\n"
+        "from protoformer.training import sources; from protoformer.synthetic.texture_bank import procedural_bank\n"
+        f"sources._bank = lambda name, device: procedural_bank(*{few_textures})\n"
         "from protoformer.cli.main import main; main()"
     )
     command = ["ablate", "iterations", "--steps", "6", "--set", "run.checkpoint_every=2", "-o", "out", *SMALL]

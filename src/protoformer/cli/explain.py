@@ -16,13 +16,16 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    LIVE_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
     JsonOption,
     StartOption,
+    TimeoutOption,
     UpdatesOption,
     reject_options,
 )
@@ -58,7 +61,7 @@ def explain_video(
     writer = make_video_writer([target], None, video, options["frame_step"])
     results = load(*model, task="flow").explain_video(video, **options)
     rate = TrackingRate()
-    with report_interruption("frame"):
+    with report_interruption("frame", video):
         outcome = run_with_bar(
             "explaining",
             estimate_frame_count(video, options["start"], options["end"], options["frame_step"]),
@@ -161,7 +164,9 @@ TASKS = ("flow", "depth")
 def explain(
     sources: Annotated[
         list[str],
-        typer.Argument(help="One or two images; or a video, a folder of frames or a quoted pattern of their names."),
+        typer.Argument(
+            help=f"One or two images; or a video, a folder of frames, a quoted pattern of their names; {LIVE_HELP}."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -207,6 +212,8 @@ def explain(
     end: EndOption = None,
     frame_step: FrameStepOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Show the prototypes of images or a video, on an interactive page or as a video.
 
@@ -233,8 +240,9 @@ def explain(
             **{"start": start, "end": end, "frame_step": 1 if frame_step is None else frame_step},
             "num_updates": num_updates,
         }
-        explain_video(open_clip(sources[0], fps), output, named, options, as_json)
+        explain_video(open_clip(sources[0], fps, drop, timeout), output, named, options, as_json)
         return
-    reject_options("videos", "images", families=families, start=start, end=end, frame_step=frame_step, fps=fps)
+    span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
+    reject_options("videos", "images", families=families, **span, drop=drop is not None, timeout=timeout)
     removals = NUM_REMOVED if removals is None else removals
     explain_images(sources, output, named, task, layer, tuple(prototype or ()), removals, num_updates, as_json)

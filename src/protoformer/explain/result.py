@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -33,6 +34,7 @@ from protoformer.explain.tracing import (
     trace_encoder,
 )
 from protoformer.geometry.warps import Padding, resize_flow
+from protoformer.io.files import PathLike
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
@@ -278,6 +280,14 @@ class Explanation(SummaryRepr):
                 layer_of_first.input_size,
             )
         return self._parts[layer_of_first.name]
+
+    def save(
+        self, folder: PathLike, *, layer: str | None = None, prototypes: tuple[int, ...] = (), removals: int = 0
+    ) -> list[Path]:
+        """Write an interactive page, index.html, with its images and numbers to a folder; see `save_explanation`."""
+        from protoformer.explain.page import save_explanation  # it draws the results of this module
+
+        return save_explanation(folder, self, layer=layer, prototypes=prototypes, removals=removals)
 
     def removals(self, layer: str | None = None, count: int = NUM_REMOVED) -> tuple[Removal, ...]:
         """Remove the largest prototypes of the first image from a layer, one at a time, and run the network again.

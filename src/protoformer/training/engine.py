@@ -454,7 +454,8 @@ def load_initial_weights(network: ProtoFormer, start: ProtoFormer, name: str | N
     """
     same_task = network.tasks == start.tasks
     target, source = (network, start) if same_task else (network.encoder, start.encoder)
-    encoder, start_encoder, added = network.config.encoder, start.config.encoder, ()
+    encoder, start_encoder = network.config.encoder, start.config.encoder
+    added: tuple[str, ...] = ()
     if encoder.spatial_prior and not start_encoder.spatial_prior:
         start_encoder, added = replace(start_encoder, spatial_prior=True), PRIOR_PARAMETERS
     shapes = {name: shape for name, shape in _get_shapes(target).items() if not name.endswith(added)}
