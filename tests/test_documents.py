@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("document", "written"),
     [
-        ("README.md", {"motion.flo", "motion.png"}),
+        ("README.md", {"motion.flo", "motion.png", "depth.npy", "track.mp4", "overlay.mp4", "steady.mp4"}),
         ("docs/index.md", {"motion.flo"}),
         ("docs/video.md", {"motion.mp4"}),
         ("docs/depth.md", {"depth.npy", "colors.png", "room.ply", "depth.mp4"}),
