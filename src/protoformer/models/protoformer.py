@@ -202,6 +202,10 @@ class ProtoFormer(
         """
         with torch.no_grad():
             features = self._encode_cells("stabilize", frames).features[-1]
+        return self.predict_warps(features, trajectories)
+
+    def predict_warps(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
+        """Predict warps as `stabilize`, from features of the encoder at 1/8, B x C x h x w."""
         prediction: StabilizationPrediction = self._head("stabilize")(features, trajectories)
         return prediction
 
