@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.flow.engine import predict_flow
-from protoformer.geometry.motion_fields import CELL, chain_flows
+from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
 from protoformer.geometry.resizing import shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
@@ -205,7 +205,7 @@ class MotionAnalyzer:
         Returns:
             One view per frame; None if the frame is blank.
         """
-        smalls = torch.cat([_resize(to_float(frame.pixels)[None], self.working) for frame in frames])
+        smalls = torch.cat([_resize(frame.pixels[None], self.working) for frame in frames])
         arrays = (255 * smalls).byte().permute(0, 2, 3, 1).numpy()
         grays = [np.asarray(cv2.cvtColor(array, cv2.COLOR_RGB2GRAY), np.uint8) for array in arrays]
         kept = [index for index, gray in enumerate(grays) if gray.std() >= BLANK_STD]
@@ -250,13 +250,17 @@ class MotionAnalyzer:
         Args:
             features: Features of the frames for the stabilization network, C x h x w each.
             flows: Flows around them, as in `FramePair`, by index of their first frame in the shot.
-            indices: Indices of the frames in the shot.
+            indices: Indices of the frames in the shot, consecutive.
 
         Returns:
             One field per frame, 2 x h x w, pixels of the full frame.
         """
         past, future = self.window
-        windows = torch.stack([self._window_flows(flows, index, past, future) for index in indices]).to(self._device)
+        zeros = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)  # outside the shot
+        numbers = range(indices[0] - past, indices[-1] + future)
+        track = torch.stack([flows.get(number, zeros) for number in numbers]).to(self._device)
+        # Windows of consecutive frames overlap, so they are views of one track: B x T - 1 x 2 x 3 x h x w.
+        windows = track.unfold(0, past + future, 1).movedim(-1, 1)
         forward, backward = windows[:, :, 0], windows[:, :, 1]
         trajectories = chain_flows(forward[:, :, :2], backward[:, :, :2], forward[:, :, 2:], backward[:, :, 2:], past)
         with torch.no_grad(), self._autocast():
@@ -267,15 +271,18 @@ class MotionAnalyzer:
         """Predict the flows of pairs of frames, weighted by their texture."""
         if not pairs:
             return []
-        both = [(one, two) for before, after in pairs for one, two in ((before, after), (after, before))]
-        images = torch.stack([one.image for one, _ in both])
-        encoded = (torch.stack([pair[index].encoded for pair in both]) for index in (0, 1))
-        (flows,) = self._decode(images, *encoded)
-        flows = flows.cpu()
-        flows[:, 2] *= torch.from_numpy(np.stack([one.texture for one, _ in both]))
+        images = torch.stack([before.image for before, _ in pairs])
+        encoded = (torch.stack([pair[index].encoded for pair in pairs]) for index in (0, 1))
+        (forward,) = self._decode(images, *encoded)
+        forward = forward.cpu()
+        # The inverse costs a fraction of a second pass of the network.
+        backward = torch.cat(invert_flow(forward[:, :2], forward[:, 2:]), dim=1)
+        for flows, index in ((forward, 0), (backward, 1)):
+            flows[:, 2] *= torch.from_numpy(np.stack([pair[index].texture for pair in pairs]))
+        both = torch.stack((forward, backward), dim=1)
         numbers = [(before.number, after.number) for before, after in pairs]
         # Copied, so that flows which are kept do not keep those of other pairs.
-        return [_Prepared(pair, flow.clone()) for pair, flow in zip(numbers, flows.split(2), strict=True)]
+        return [_Prepared(pair, flows.clone()) for pair, flows in zip(numbers, both, strict=True)]
 
     @torch.no_grad()
     def _run_encoders(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -297,11 +304,6 @@ class MotionAnalyzer:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
-
-    def _window_flows(self, flows: Mapping[int, Tensor], index: int, past: int, future: int) -> Tensor:
-        """Stack the flows around a frame, T - 1 x 2 x 3 x h x w; zero outside the shot."""
-        zeros = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)
-        return torch.stack([flows.get(number, zeros) for number in range(index - past, index + future)])
 
     def _subtract_similarity(self, warp: npt.NDArray[np.float64]) -> StoredField:
         """Subtract the nearest similarity from a warp and limit what is left."""
@@ -485,11 +487,17 @@ def _have_same_weights(one: nn.Module, two: nn.Module) -> bool:
     )
 
 
-def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images; small ones are enlarged to the minimum size of the networks."""
-    if images.shape[2] >= size[0] and images.shape[3] >= size[1]:
-        return shrink(images, size)
-    return F.interpolate(images, size, mode="bilinear").clamp(0, 1)
+def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize an image, 1 x 3 x H x W, uint8 or float in [0, 1], to float in [0, 1].
+
+    Small images are enlarged to the minimum size of the networks.
+    """
+    if image.shape[2] < size[0] or image.shape[3] < size[1]:
+        return F.interpolate(to_float(image), size, mode="bilinear").clamp(0, 1)
+    if image.dtype != torch.uint8 or image.shape[2:] == size:
+        return shrink(to_float(image), size)
+    # Reduced as bytes, which is several times as fast for large frames; it rounds to gray levels.
+    return to_float(F.interpolate(image, size, mode="bilinear", antialias=True))
 
 
 def _color_histogram(image: npt.NDArray[np.uint8]) -> StoredField:
