@@ -50,7 +50,7 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
-    outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "-o", "o.mp4"))
+    outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "--scores", "-o", "o.mp4"))
     assert outcome.out.startswith("8 frames of 128x96 pixels; 8") and "wrote o.mp4, o.html\n" in outcome.out
     assert "<h1>clip.mp4, stabilized</h1>" in Path("o.html").read_text()
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out

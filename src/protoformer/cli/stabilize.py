@@ -133,7 +133,10 @@ def stabilize(
             "--delay: grid if the model has both]"
         ),
     ] = None,
-    scores: Annotated[bool, typer.Option(help="Measure the stability before and after, which takes time.")] = True,
+    scores: Annotated[
+        bool,
+        typer.Option(help="Also measure the stability before and after, which takes longer than stabilizing."),
+    ] = False,
     model: ModelOption = STABILIZATION_MODEL,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
@@ -146,7 +149,7 @@ def stabilize(
 
     Example: `protoformer stabilize clip.mp4 -o stable.mp4 --side-by-side`
 
-    Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod`
+    Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod --scores`
     """
     options = StabilizeOptions(strength, parse_crop(crop), tripod, delay)
     page = output.with_suffix(".html") if path_page is None else path_page
