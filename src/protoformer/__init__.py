@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
     from protoformer.tracking.tracker import Tracker as Tracker
+    from protoformer.video.reader import demo_clip as demo_clip
     from protoformer.video.reader import open_video as open_video
 
 _EXPORTS = {
@@ -75,6 +76,7 @@ _EXPORTS = {
     "TrackingPredictor": "protoformer.tracking.predictor",
     "UntrainedWarning": "protoformer.errors",
     "batch_flow": "protoformer.batch.flow",
+    "demo_clip": "protoformer.video.reader",
     "export_model": "protoformer.export.exporter",
     "load": "protoformer.loading",
     "open_video": "protoformer.video.reader",
@@ -111,6 +113,7 @@ __all__ = [
     "TrackingPredictor",
     "UntrainedWarning",
     "batch_flow",
+    "demo_clip",
     "export_model",
     "load",
     "open_video",

@@ -10,7 +10,7 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.video.decoding import SeekPoint
-from protoformer.video.reader import open_video
+from protoformer.video.reader import DEMO_CLIPS, demo_clip, open_video
 from protoformer.video.types import Video
 from protoformer.video.writer import write_video
 
@@ -407,3 +407,16 @@ def test_without_pyav_the_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(InputError, match=r"pip install av\.$"):
         open_video(path)
+
+
+@pytest.mark.parametrize(("name", "size", "frames"), [("cockatoo", (360, 640), 60), ("tears_of_steel", (266, 640), 72)])
+def test_a_demonstration_clip_is_three_seconds_of_real_footage(name: str, size: tuple[int, int], frames: int) -> None:
+    video = open_video(demo_clip(name))
+    assert (video.info.size, video.info.num_frames, video.info.duration) == (size, frames, 3)
+    assert f"`{name}.mp4`" in (demo_clip(name).parent / "ATTRIBUTION.md").read_text(encoding="utf-8")
+
+
+def test_the_demonstration_clips_are_small_and_others_are_refused() -> None:
+    assert sum(demo_clip(name).stat().st_size for name in DEMO_CLIPS) < 1_500_000
+    with pytest.raises(InputError, match="choose one of cockatoo, tears_of_steel"):
+        demo_clip("../../secret")

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -297,3 +298,21 @@ def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Itera
             break
     if requested:
         raise InputError(f"{path} has no frame {min(requested)}, or it is damaged; make or download the video again.")
+
+
+DEMO_CLIPS = ("cockatoo", "tears_of_steel")
+"""Names of the packaged clips; their sources and licenses are in assets/clips/ATTRIBUTION.md."""
+
+
+def demo_clip(name: str = "cockatoo") -> Path:
+    """Return the path of a packaged clip of real footage, three seconds long.
+
+    Args:
+        name: One of `DEMO_CLIPS`.
+
+    Raises:
+        InputError: There is no clip of this name.
+    """
+    if name not in DEMO_CLIPS:
+        raise InputError(f"{name!r} is no demonstration clip; choose one of {', '.join(DEMO_CLIPS)}.")
+    return Path(str(resources.files("protoformer") / "assets" / "clips" / f"{name}.mp4"))

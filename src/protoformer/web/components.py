@@ -12,8 +12,8 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
-from protoformer.viz.html import png_data_uri
-from protoformer.viz.images import Pixels, draw_assignment
+from protoformer.viz.colormaps import Pixels, draw_assignment
+from protoformer.viz.report import png_data_uri
 from protoformer.web.job import DELETED, Job, JobOutput, error_message, message_html
 from protoformer.web.results import KEEP_SECONDS, load_view
 from protoformer.web.site import Example, Site

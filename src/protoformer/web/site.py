@@ -16,7 +16,7 @@ from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.images import Pixels, to_uint8
+from protoformer.viz.colormaps import Pixels, to_uint8
 from protoformer.web.limits import Limits
 from protoformer.web.results import KEEP_SECONDS, RECENT_SECONDS, Results, Sweeper
 

@@ -9,7 +9,7 @@ from protoformer.stabilization.drawing import plot_path
 from protoformer.stabilization.predictor import Crop, StabilizationPredictor
 from protoformer.stabilization.result import StabilizedFrame
 from protoformer.video.types import ImageArray
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 from protoformer.web.components import ResultPanel, clip_box, require_gradio
 from protoformer.web.decoding import clip_writer
 from protoformer.web.job import Job, JobOutput

@@ -13,7 +13,7 @@ from protoformer.tracking.drawing import draw_targets, target_color
 from protoformer.tracking.result import HEAD, check_boxes, describe_targets, table_rows
 from protoformer.tracking.video import TrackFrame, track_frames
 from protoformer.video.types import ImageArray
-from protoformer.viz.html import jpeg_data_uri
+from protoformer.viz.report import jpeg_data_uri
 from protoformer.web.components import ResultPanel, clip_box, read_asset, require_gradio
 from protoformer.web.decoding import decode_first_frame
 from protoformer.web.job import Job, JobOutput, error_message, message_html
