@@ -40,6 +40,7 @@ from protoformer.cli.options import (
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.flow.drawing import arrow_factor, draw_flow_frame
+from protoformer.flow.predictor import FAST
 from protoformer.flow.result import FlowResult, flow_format
 from protoformer.flow.tiling import FlowPlan, TileSize, plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo
@@ -256,19 +257,25 @@ def flow(
         bool, typer.Option("--warm-start", help="Video: initialize each pair with the previous flow.")
     ] = False,
     precision: PrecisionOption = None,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Half the resolution, 4 updates and bfloat16: several times as fast, less detail."),
+    ] = False,
 ) -> None:
     """Estimate optical flow between two images or along a video.
 
     Example: `protoformer flow frame1.png frame2.png -o motion.flo -o motion.png`
 
-    Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side`
+    Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side --fast`
     """
-    inference = {
+    inference: dict[str, Any] = {
         "num_updates": num_updates,
         "tile": parse_tile(tile, TILES),
         "memory": parse_memory(memory),
         "zoom": parse_zoom(zoom),
     }
+    if fast:
+        inference |= FAST | {name: value for name, value in inference.items() if value is not None}
     if second is not None:
         span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
         drawing = {"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "scale": scale}

@@ -35,10 +35,13 @@ from protoformer.models.heads.flow import LEAST_SIDE, flow_padding, normalize_im
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import save_weights
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import Precision, ProgressCallback
+from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary
+
+FAST: dict[str, Any] = {"num_updates": 4, "zoom": 0.5, "precision": "auto"}
+"""Options of `FlowPredictor.flow` and `flow_video` for several times the speed and less detail."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ class _FlowOptions:
     previous: FlowResult | None
     low_memory: bool | None
     progress: ProgressCallback | None
+    half: bool = False
 
 
 Pair = tuple[ImageLike, ImageLike]
@@ -107,6 +111,7 @@ class FlowPredictor(SummaryRepr):
         tile: TileSize = None,
         memory: int | None = None,
         zoom: float | None = None,
+        precision: Precision = "full",
         progress: ProgressCallback | None = None,
     ) -> FlowResult:
         """Predict the flow from the first image to the second.
@@ -125,6 +130,7 @@ class FlowPredictor(SummaryRepr):
             zoom: size at which the network runs, divided by the image size, from 0.25 to 4; tiles have that
                 resolution, the result has the images' own. None: small images are enlarged to the network's
                 `min_pixels` if memory allows it for the whole image.
+            precision: as in `flow_video`.
             progress: called after every update, or every tile.
 
         Returns:
@@ -136,13 +142,14 @@ class FlowPredictor(SummaryRepr):
         check_num_updates(num_updates)
         images = image_pair(frame1, frame2)
         size = (images[0].shape[2], images[0].shape[3])
-        options = _FlowOptions(num_updates, occlusion, return_prototypes, previous, low_memory, progress)
+        half = use_half_precision(self.device, precision)
+        options = _FlowOptions(num_updates, occlusion, return_prototypes, previous, low_memory, progress, half)
         if tile is None and memory is None:
             working, _ = self._working_size(size, zoom, pairs=2 if occlusion else 1)
         else:
             # Forward and backward flow of tiles run one after the other.
             pairs = 2 if occlusion and return_prototypes else 1
-            plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
+            plan = plan_flow(size, self.network.config, self.device, tile, memory, half=half, zoom=zoom, pairs=pairs)
             if plan.tile is not None and return_prototypes:
                 raise InputError("prototypes are not available for tiled images; leave out prototypes or tiles.")
             options = replace(options, low_memory=plan.low_memory if low_memory is None else low_memory)
@@ -314,15 +321,16 @@ class FlowPredictor(SummaryRepr):
             init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
         if options.occlusion:
             first, second = torch.cat((first, second)), torch.cat((second, first))
-        prediction = self.network.flow(
-            normalize_images(first),
-            normalize_images(second),
-            num_updates=options.num_updates,
-            init_flow=init_flow,
-            low_memory=options.low_memory,
-            return_prototypes=options.return_prototypes,
-            progress=options.progress,
-        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=options.half):
+            prediction = self.network.flow(
+                normalize_images(first),
+                normalize_images(second),
+                num_updates=options.num_updates,
+                init_flow=init_flow,
+                low_memory=options.low_memory,
+                return_prototypes=options.return_prototypes,
+                progress=options.progress,
+            )
         output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
         flow, backward = output[:, :2].split(count) if options.occlusion else (output[:, :2], None)
         occlusion = None if backward is None else occlusion_by_consistency(flow, backward).cpu()
@@ -341,7 +349,7 @@ class FlowPredictor(SummaryRepr):
 
     def _predict_by_plan(self, images: tuple[Tensor, Tensor], plan: FlowPlan, options: _FlowOptions) -> FlowResult:
         """Predict the flow of images, 1 x 3 x H x W each, in tiles or with forward and backward flow in sequence."""
-        engine = FlowEngine(self.network, self.device, plan, options.num_updates)
+        engine = FlowEngine(self.network, self.device, plan, options.num_updates, options.half)
         first, second = engine.encode([image[0] for image in images])
         init_flows: tuple[Tensor | None, ...] = (None, None)
         if options.previous is not None:

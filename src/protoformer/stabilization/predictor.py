@@ -33,6 +33,7 @@ from protoformer.stabilization.result import (
     mean_acceleration,
 )
 from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.pipeline import read_ahead
 from protoformer.video.types import DEFAULT_FPS, VideoFrame, to_uint8_array
 from protoformer.viz.report import SummaryRepr, predictor_summary
 
@@ -184,8 +185,10 @@ class StabilizationPredictor(SummaryRepr):
         Raises:
             InputError: If the source has fewer frames than before.
         """
-        first, count = result.times[0], len(result.times)
-        frames = iter(ClipFrames(source, Span(first, None, 1, fps)))
+        yield from read_ahead(self._render(ClipFrames(source, Span(result.times[0], None, 1, fps)), result))
+
+    def _render(self, clip: ClipFrames, result: StabilizationResult) -> Iterator[StabilizedFrame]:
+        frames, count = iter(clip), len(result.times)
         for index in range(count):
             frame = next(frames, None)
             if frame is None:
