@@ -11,6 +11,7 @@ the commands beside one spinning process per core. vid.stab needs an ffmpeg with
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import statistics
@@ -21,7 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,7 @@ class Cost:
         method: Method.
         size: Name of the frame size.
         milliseconds: Per frame, or of a command.
+        cpu_milliseconds: The same, in time of all cores; it changes less if other programs run.
         mib: Peak memory, MiB; None where it is unknown.
         accuracy: Score, with its unit; empty where it is unknown.
     """
@@ -78,6 +80,7 @@ class Cost:
     method: str
     size: str
     milliseconds: float
+    cpu_milliseconds: float
     mib: float | None = None
     accuracy: str = ""
 
@@ -94,17 +97,20 @@ def shaky_frames(size: tuple[int, int], count: int) -> list[ImageArray]:
     return [np.asarray(cv2.warpAffine(wide, move, (width, height)), np.uint8) for move in moves]
 
 
-def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float | None]:
-    """Return the median milliseconds of a call after the first, and the memory of the first."""
+def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float, float | None]:
+    """Return the median milliseconds of a call after the first, also of all cores, and the memory of the first."""
     mib = peak_mib(step, device)
-    times = []
-    for _ in range(repeats):
-        synchronize(device)
-        start = time.perf_counter()
-        step()
-        synchronize(device)
-        times.append(1000 * (time.perf_counter() - start))
-    return statistics.median(times), mib
+    times = [time_once(step, device) for _ in range(repeats)]
+    return *(statistics.median(each) for each in zip(*times, strict=True)), mib
+
+
+def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Return the milliseconds of a call, and those of all cores for this process and its children."""
+    synchronize(device)
+    start, cpu_start = time.perf_counter(), sum(os.times()[:4])
+    step()
+    synchronize(device)
+    return 1000 * (time.perf_counter() - start), 1000 * (sum(os.times()[:4]) - cpu_start)
 
 
 def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
@@ -123,7 +129,7 @@ def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
     except (ImportError, RuntimeError) as error:
         print(f"RAFT-large is left out: {error}", file=sys.stderr)
     else:
-        yield Cost("flow", cost.name, size, cost.milliseconds, cost.mib)
+        yield Cost("flow", cost.name, size, cost.milliseconds, math.nan, cost.mib)
 
 
 def depth_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
@@ -165,8 +171,9 @@ def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cos
             )
 
         stabilize(end=0.2)
-        milliseconds, mib = _time_once(stabilize, device)
-        yield Cost("stabilize", "protoformer stabilize", size, milliseconds / len(frames), mib)
+        times: list[float] = []
+        mib = peak_mib(lambda: times.extend(time_once(stabilize, device)), device)
+        yield Cost("stabilize", "protoformer stabilize", size, *(each / len(frames) for each in times), mib)
         if reason := vidstab_missing():
             print(f"vid.stab is left out: {reason}", file=sys.stderr)
             return
@@ -176,13 +183,8 @@ def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cos
                 for _, after in run_vidstab(video, None):
                     writer.write(after)
 
-        yield Cost("stabilize", f"vid.stab {_vidstab_version()}", size, _time_once(vidstab, device)[0] / len(frames))
-
-
-def _time_once(step: Callable[[], object], device: torch.device) -> tuple[float, float | None]:
-    start = time.perf_counter()
-    mib = peak_mib(step, device)
-    return 1000 * (time.perf_counter() - start), mib
+        times = [each / len(frames) for each in time_once(vidstab, device)]
+        yield Cost("stabilize", f"vid.stab {_vidstab_version()}", size, *times)
 
 
 def _vidstab_version() -> str:
@@ -205,8 +207,8 @@ def command_costs(repeats: int) -> Iterator[Cost]:
         }
         for name, arguments in programs.items():
             step = partial(subprocess.run, [sys.executable, *arguments], cwd=folder, check=True, capture_output=True)
-            milliseconds, _ = time_call(step, torch.device("cpu"), repeats)
-            yield Cost("start to end", name, "480x640" if "flow A" in name else "", milliseconds)
+            milliseconds, cpu_milliseconds, _ = time_call(step, torch.device("cpu"), repeats)
+            yield Cost("start to end", name, "480x640" if "flow A" in name else "", milliseconds, cpu_milliseconds)
 
 
 def flow_errors(root: Path, device: torch.device) -> dict[str, str]:
@@ -257,12 +259,14 @@ def cost_table(costs: list[Cost], device: torch.device) -> Table:
     load_average = os.getloadavg()[0]
     title = f"{device}, {torch.get_num_threads()} threads, {core_count()} cores, load average {load_average:.1f}"
     table = Table(title=title, box=None)
-    for column in ("task", "method", "size", "ms", "frames/s", "MiB", "accuracy"):
-        table.add_column(column, justify="right" if column in ("ms", "frames/s", "MiB") else "left")
+    for column in ("task", "method", "size", "ms", "ms of cores", "frames/s", "MiB", "accuracy"):
+        is_number = column in ("ms", "ms of cores", "frames/s", "MiB")
+        table.add_column(column, justify="right" if is_number else "left")
     for cost in costs:
         rate = "" if cost.task.startswith(("start", "busy: start")) else f"{1000 / cost.milliseconds:.1f}"
         mib = "" if cost.mib is None else f"{cost.mib:.0f}"
-        table.add_row(cost.task, cost.method, cost.size, f"{cost.milliseconds:.0f}", rate, mib, cost.accuracy)
+        times = (f"{each:.0f}" for each in (cost.milliseconds, cost.cpu_milliseconds))
+        table.add_row(cost.task, cost.method, cost.size, *times, rate, mib, cost.accuracy)
     return table
 
 
@@ -274,7 +278,7 @@ def busy_costs(quiet: list[Cost], size: str, device: torch.device, repeats: int)
                 each for each in quiet if (each.task, each.method, each.size) == (cost.task, cost.method, cost.size)
             )
             slowdown = f"{cost.milliseconds / before.milliseconds:.1f} times as long"
-            yield Cost(f"busy: {cost.task}", cost.method, cost.size, cost.milliseconds, accuracy=slowdown)
+            yield replace(cost, task=f"busy: {cost.task}", mib=None, accuracy=slowdown)
 
 
 def main() -> None:
@@ -296,7 +300,7 @@ def main() -> None:
         for task in arguments.tasks:
             for size in arguments.sizes:
                 for cost in MEASUREMENTS[task](size, device, arguments.repeats):
-                    costs.append(Cost(**{**asdict(cost), "accuracy": errors.get(cost.method, "")}))
+                    costs.append(replace(cost, accuracy=errors.get(cost.method, "")))
                     print(
                         f"{cost.task}, {cost.method}, {size}: {cost.milliseconds:.0f} ms", file=sys.stderr, flush=True
                     )
