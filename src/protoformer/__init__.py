@@ -15,8 +15,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from protoformer.batch.flow import batch_flow as batch_flow
     from protoformer.batch.running import BatchResult as BatchResult
+    from protoformer.batch.tasks import batch_flow as batch_flow
+    from protoformer.batch.tasks import batch_videos as batch_videos
     from protoformer.depth.predictor import DepthPredictor as DepthPredictor
     from protoformer.depth.result import DepthResult as DepthResult
     from protoformer.depth.result import PointCloud as PointCloud
@@ -75,7 +76,8 @@ _EXPORTS = {
     "Tracker": "protoformer.tracking.tracker",
     "TrackingPredictor": "protoformer.tracking.predictor",
     "UntrainedWarning": "protoformer.errors",
-    "batch_flow": "protoformer.batch.flow",
+    "batch_flow": "protoformer.batch.tasks",
+    "batch_videos": "protoformer.batch.tasks",
     "demo_clip": "protoformer.video.reader",
     "export_model": "protoformer.export.exporter",
     "load": "protoformer.loading",
@@ -113,6 +115,7 @@ __all__ = [
     "TrackingPredictor",
     "UntrainedWarning",
     "batch_flow",
+    "batch_videos",
     "demo_clip",
     "export_model",
     "load",

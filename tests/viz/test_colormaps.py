@@ -77,9 +77,9 @@ def test_every_vector_has_the_published_color_to_the_nearest_level() -> None:
     rng = np.random.default_rng(3)
     flow = rng.uniform(-1.5, 1.5, (20, 25, 2)).astype(np.float32)
     expected = np.array([[published_color(float(u), float(v)) for u, v in row] for row in flow])
-    picture = flow_to_color(flow, max_motion=1.0)
-    assert (picture.dtype, picture.shape) == (np.uint8, (20, 25, 3))
-    assert np.abs(picture - expected).max() <= 0.5 + 1e-3
+    drawn = flow_to_color(flow, max_motion=1.0)
+    assert (drawn.dtype, drawn.shape) == (np.uint8, (20, 25, 3))
+    assert np.abs(drawn - expected).max() <= 0.5 + 1e-3
 
 
 def test_opposite_directions_have_opposite_hues() -> None:
@@ -121,13 +121,13 @@ def test_a_flow_that_is_unknown_everywhere_is_black() -> None:
     assert not flow_to_color(np.full((3, 4, 2), np.nan)).any()
 
 
-def test_one_outlier_does_not_wash_out_the_picture() -> None:
+def test_one_outlier_does_not_wash_out_the_colors() -> None:
     flow = np.zeros((20, 20, 2))
     flow[..., 0] = 2
     flow[0, 0] = 1e6
-    picture = flow_to_color(flow)
-    assert picture[10, 10].tolist() == [255, 0, 0]
-    assert picture[0, 0].max() == 191
+    drawn = flow_to_color(flow)
+    assert drawn[10, 10].tolist() == [255, 0, 0]
+    assert drawn[0, 0].max() == 191
 
 
 def test_the_rounding_noise_of_a_still_scene_stays_white() -> None:

@@ -170,3 +170,11 @@ def parse_zoom(text: str) -> float | None:
         raise InputError(
             f"a zoom is auto or a number from {MIN_ZOOM:g} to {MAX_ZOOM:g}, not {text!r}; give one of these."
         ) from None
+
+
+def parse_crop(text: str) -> float | str:
+    """Parse a crop of stabilized videos: a number, auto or none; `StabilizeOptions` checks it."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

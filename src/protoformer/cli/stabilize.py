@@ -27,6 +27,7 @@ from protoformer.cli.options import (
     PrecisionOption,
     SideBySideOption,
     StartOption,
+    parse_crop,
 )
 from protoformer.cli.terminal import frames_bar
 from protoformer.io.files import check_output, write_atomically
@@ -36,21 +37,13 @@ from protoformer.stabilization.camera_motion import FeatureFinder
 from protoformer.stabilization.drawing import describe_too_short
 from protoformer.stabilization.drawing import path_page as make_path_page
 from protoformer.stabilization.metrics import StabilityMeter, StabilityScores
-from protoformer.stabilization.predictor import Crop, StabilizeOptions
+from protoformer.stabilization.predictor import StabilizeOptions
 from protoformer.stabilization.result import StabilizationResult, StabilizedFrame
 from protoformer.viz.colormaps import Pixels
 from protoformer.viz.report import format_count
 
 MAX_CUTS = 5
 """Number of cuts whose times are printed."""
-
-
-def parse_crop(text: str) -> Crop:
-    """Parse a crop: auto, none, or a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 class _ClipScores:

@@ -450,7 +450,7 @@ class Rgbd(Dataset[DepthSample]):
         self._cameras: dict[str, Tensor] = {}
         names = []
         for scene in select_folders(scene_folders, scenes, self.root):
-            self._cameras[scene.name] = _read_intrinsics(scene / "intrinsics.txt", self.root)
+            self._cameras[scene.name] = read_intrinsics(scene / "intrinsics.txt", self.root)
             names += [f"{scene.name}/{frame}" for frame in pair_names(scene, self.root)]
         self.names = tuple(names)
 
@@ -464,7 +464,8 @@ class Rgbd(Dataset[DepthSample]):
         return depth_record(name, image, depth.values, self._cameras[scene], farthest=MAX_MM_DEPTH)
 
 
-def _read_intrinsics(path: Path, root: Path) -> Tensor:
+def read_intrinsics(path: Path, root: Path) -> Tensor:
+    """Read the intrinsics, 3 x 3 in pixels, from a text file with fx fy cx cy."""
     text = read_text(expect_file(path, "the intrinsics fx fy cx cy", root))
     numbers = text.rpartition(":")[2].split()
     is_valid = len(numbers) == 4 and all(re.fullmatch(_NUMBER, number) for number in numbers)

@@ -18,7 +18,7 @@ from protoformer.depth.video import DepthVideo, DepthVideoOptions
 from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import ImageLike, as_image, split_batch
 from protoformer.models.heads.depth import depth_padding
 from protoformer.models.pretrained import save_weights

@@ -15,8 +15,7 @@ from protoformer.depth.result import DepthResult, network_range
 from protoformer.errors import InputError
 from protoformer.flow.baselines import baseline_flow
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.geometry.resizing import Padding
-from protoformer.geometry.warps import occlusion_by_consistency, pixel_grid, sample
+from protoformer.geometry.warps import Padding, occlusion_by_consistency, pixel_grid, sample
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrames, Source, Span

@@ -21,7 +21,7 @@ from protoformer.explain.groups import (
 )
 from protoformer.explain.parts import MovingParts, find_moving_parts
 from protoformer.explain.tracing import Convergence, LayerTrace, log_likelihood, measure_convergence, trace_encoder
-from protoformer.geometry.resizing import Padding
+from protoformer.geometry.warps import Padding
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images

@@ -11,7 +11,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.explain.groups import FAMILIES, PrototypeTracker, assignment_map, cells_to_pixels
 from protoformer.explain.result import layer_index
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES

@@ -27,8 +27,7 @@ from protoformer.flow.tiling import (
     zoom_between,
 )
 from protoformer.flow.video import FlowVideo, FlowVideoOptions
-from protoformer.geometry.resizing import Padding, limited_size, resize, resize_flow, shrink
-from protoformer.geometry.warps import occlusion_by_consistency
+from protoformer.geometry.warps import Padding, limited_size, occlusion_by_consistency, resize, resize_flow, shrink
 from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.heads.flow import LEAST_SIDE, flow_padding, normalize_images

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding
+from protoformer.geometry.warps import Padding
 from protoformer.models.config import EncoderConfig
 from protoformer.models.initialization import init_for_relu
 from protoformer.models.kernels import fused

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from protoformer.flow.engine import predict_flow
 from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
-from protoformer.geometry.resizing import shrink
+from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
 from protoformer.models.layers import match_layout

@@ -311,6 +311,22 @@ class Recipe:
             apply_setting(values, setting, "optimizer.lr=1e-4")
         return Recipe.from_dict(values)
 
+    def with_data(self, root: str | os.PathLike[str]) -> "Recipe":
+        """Return a copy whose only dataset is in the folder or manifest `root`.
+
+        Raises:
+            InputError: If the recipe has no dataset, or several.
+        """
+        if len(self.data.datasets) != 1:
+            raise InputError(
+                f"the recipe has {len(self.data.datasets)} datasets, and a folder can be given to a recipe with one, "
+                "such as flow-own; set data.datasets.NAME.root for each."
+            )
+        (name,) = self.data.datasets
+        values = self.as_dict()
+        values["data"]["datasets"][name]["root"] = os.fspath(root)
+        return Recipe.from_dict(values)
+
     def differences(self, other: "Recipe") -> tuple[str, ...]:
         """Return the dotted keys whose values differ."""
         return changed_fields(self.as_dict(), other.as_dict())

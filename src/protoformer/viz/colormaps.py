@@ -18,7 +18,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.geometry.regions import boundaries
-from protoformer.geometry.resizing import resize
+from protoformer.geometry.warps import resize
 from protoformer.io.formats import as_flow, as_values, valid_flow
 from protoformer.models.prototyping import Prototypes
 

@@ -28,8 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.correlation import (
