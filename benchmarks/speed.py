@@ -3,10 +3,11 @@
     python benchmarks/speed.py --root data --busy --json out/speed.json
 
 Frames are a texture under a shaking camera. Times are the median over the frames of a clip, or of `--repeats` calls,
-after one to warm up; memory is what a call takes beyond what was held before. Stabilization is timed from a file to a
-file, and the commands from the start of their process to its end. `--root` has Sintel and Middlebury in their official
-layouts, for the end-point error of the methods of flow (each pair weighted equally). `--busy` repeats stabilization and
-the commands beside one spinning process per core. vid.stab needs an ffmpeg with it, and RAFT-large needs torchvision.
+after one to warm up; the time of all cores is the least of any call. Memory is what a call takes beyond what was held
+before. Stabilization is timed from a file to a file, and the commands from the start of their process to its end.
+`--root` has Sintel and Middlebury in their official layouts, for the end-point error of the methods of flow (each pair
+weighted equally). `--busy` repeats stabilization and the commands beside one spinning process per core. vid.stab needs
+an ffmpeg with it, and RAFT-large needs torchvision.
 """
 
 import argparse
@@ -71,7 +72,7 @@ class Cost:
         method: Method.
         size: Name of the frame size.
         milliseconds: Per frame, or of a command.
-        cpu_milliseconds: The same, in time of all cores; it changes less if other programs run.
+        cpu_milliseconds: Least time of all cores, which changes less than the elapsed time if other programs run.
         mib: Peak memory, MiB; None where it is unknown.
         accuracy: Score, with its unit; empty where it is unknown.
     """
@@ -98,10 +99,10 @@ def shaky_frames(size: tuple[int, int], count: int) -> list[ImageArray]:
 
 
 def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float, float | None]:
-    """Return the median milliseconds of a call after the first, also of all cores, and the memory of the first."""
+    """Return the milliseconds of a call after the first, the least of all cores, and the memory of the first."""
     mib = peak_mib(step, device)
-    times = [time_once(step, device) for _ in range(repeats)]
-    return *(statistics.median(each) for each in zip(*times, strict=True)), mib
+    elapsed, of_cores = zip(*(time_once(step, device) for _ in range(repeats)), strict=True)
+    return statistics.median(elapsed), min(of_cores), mib
 
 
 def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
