@@ -30,11 +30,11 @@ ROOT = Path(__file__).parents[1]
     [
         ("README.md", {"motion.flo", "motion.png"}),
         ("docs/index.md", {"motion.flo"}),
-        ("docs/video.md", set()),
-        ("docs/depth.md", {"depth.npy", "colors.png", "room.ply"}),
+        ("docs/video.md", {"motion.mp4"}),
+        ("docs/depth.md", {"depth.npy", "colors.png", "room.ply", "depth.mp4"}),
         ("docs/tracking.md", {"track.csv"}),
-        ("docs/explain.md", {"explained"}),
-        ("docs/stabilization.md", set()),
+        ("docs/explain.md", {"explained", "explained.mp4"}),
+        ("docs/stabilization.md", {"stable.mp4"}),
     ],
 )
 def test_the_example_of_a_document_runs(
@@ -110,6 +110,8 @@ def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
     assert [each["version"] for each in figures["versions"]] == [
         "CAP + LS, plain",
         "CAP + LS, fused",
+        "CAP + LS with prior, fused",
+        "CAP + LS with prior, K=49, fused",
         "MLP of the block",
         "self-attention",
     ]

@@ -40,13 +40,18 @@ if TYPE_CHECKING:
     from protoformer.models.config import ModelConfig as ModelConfig
     from protoformer.models.config import preset as preset
     from protoformer.models.protoformer import ProtoFormer as ProtoFormer
+    from protoformer.stabilization.online import StabilizedVideo as StabilizedVideo
     from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
     from protoformer.stabilization.result import StabilizationResult as StabilizationResult
+    from protoformer.stabilization.result import StabilizedFrame as StabilizedFrame
     from protoformer.tracking.predictor import TrackingPredictor as TrackingPredictor
     from protoformer.tracking.result import TrackedBox as TrackedBox
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
     from protoformer.tracking.tracker import Tracker as Tracker
+    from protoformer.tracking.video import TrackFrame as TrackFrame
+    from protoformer.tracking.video import Tracks as Tracks
+    from protoformer.tracking.video import TrackVideo as TrackVideo
     from protoformer.video.reader import demo_clip as demo_clip
     from protoformer.video.reader import open_video as open_video
 
@@ -75,6 +80,11 @@ _EXPORTS = {
     "TrackedBox": "protoformer.tracking.result",
     "Tracker": "protoformer.tracking.tracker",
     "TrackingPredictor": "protoformer.tracking.predictor",
+    "StabilizedVideo": "protoformer.stabilization.online",
+    "Tracks": "protoformer.tracking.video",
+    "TrackVideo": "protoformer.tracking.video",
+    "TrackFrame": "protoformer.tracking.video",
+    "StabilizedFrame": "protoformer.stabilization.result",
     "UntrainedWarning": "protoformer.errors",
     "batch_flow": "protoformer.batch.tasks",
     "batch_videos": "protoformer.batch.tasks",
@@ -109,10 +119,15 @@ __all__ = [
     "ProtoFormer",
     "StabilizationPredictor",
     "StabilizationResult",
+    "StabilizedFrame",
+    "StabilizedVideo",
+    "TrackFrame",
     "TrackResult",
+    "TrackVideo",
     "TrackedBox",
     "Tracker",
     "TrackingPredictor",
+    "Tracks",
     "UntrainedWarning",
     "batch_flow",
     "batch_videos",

@@ -14,6 +14,7 @@ import pytest
 import protoformer as pf
 from protoformer.batch import tasks as batch_module
 from protoformer.batch.running import BatchResult
+from protoformer.errors import install_command
 from protoformer.io.formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
@@ -200,7 +201,7 @@ def test_a_cluster_without_ray_is_one_sentence(place: Path, protoformer: Run, mo
     outcome = protoformer("batch", "flow", "videos/*", "-o", "out", *QUICK, "--cluster", "auto")
     assert outcome.code == 2
     assert outcome.errors == [
-        "protoformer: a cluster needs the package ray; install it with: pip install 'protoformer[cluster]'"
+        f"protoformer: a cluster needs the package ray; install it with: {install_command('cluster')}."
     ]
 
 

@@ -30,7 +30,7 @@ from protoformer.datasets.base import (
     select_folders,
     variant_folders,
 )
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.io.files import PathLike, natural_key, read_image_bytes
 from protoformer.io.formats import (
     MAX_MM_DEPTH,
@@ -418,8 +418,7 @@ def _import_h5py() -> Any:
         return importlib.import_module("h5py")
     except ImportError:
         raise InputError(
-            f"reading NYUv2's {OFFICIAL_FILE} requires h5py, which is not installed; "
-            'install it with pip install "protoformer[mat]".'
+            f"reading NYUv2's {OFFICIAL_FILE} requires h5py, which is not installed: {install_command('mat')}."
         ) from None
 
 

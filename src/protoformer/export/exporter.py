@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from protoformer.depth.predictor import DepthPredictor
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.export.graphs import Graph, Tensors, default_size, make_graphs
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
@@ -214,8 +214,7 @@ def check_packages(format: str) -> None:
     missing = [name for name in REQUIRED_PACKAGES[format] if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
-            f"an export to {format} needs {' and '.join(missing)}, not installed here; "
-            "run: pip install 'protoformer[export]'."
+            f"an export to {format} needs {' and '.join(missing)}, not installed here: {install_command('export')}."
         )
 
 

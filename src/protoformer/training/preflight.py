@@ -15,13 +15,13 @@ from protoformer.training.recipe import Recipe
 FIXED_BYTES = 1150 * 2**20
 """Memory of a run without its activations: program, weights, optimizer, checkpoint and one decoded sample."""
 PIXEL_BYTES = {
-    "flow": {"tiny": 2000, "fast": 4500, "paper": 19500},
+    "flow": {"tiny": 2000, "fast": 4500, "paper": 18500},
     "depth": {"tiny": 1000, "fast": 1800, "paper": 2500},
-    "track": {"tiny": 800, "fast": 1500, "paper": 6000},
-    "stabilize": {"tiny": 4000, "fast": 8000, "paper": 8000},
+    "track": {"tiny": 800, "fast": 1500, "paper": 3000},
+    "stabilize": {"tiny": 800, "fast": 1200, "paper": 3000},
 }
-"""Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset, from measurements by
-`benchmarks/training_memory.py`."""
+"""Bytes of activations and gradients in bfloat16 per pixel of a batch, by task and preset. All of "fast" were measured
+by `benchmarks/training_memory.py`, and so were flow with "tiny" and flow, depth and tracking with "paper"."""
 FULL_PRECISION = 1.7
 """Factor of the activations in float32."""
 MIN_CROP = 64
@@ -95,12 +95,10 @@ def check_own_samples(recipe: Recipe) -> None:
     if recipe.data.source == "synthetic":
         return
     for name, section in recipe.data.datasets.items():
-        if not name.startswith("own") or not section.weight:
+        if section.root is None and section.weight:
+            raise InputError(f"the recipe has no folder for {name}; set data.datasets.{name}.root to it.")
+        if not name.startswith("own") or not section.weight or section.root is None:
             continue
-        if section.root is None:
-            raise InputError(
-                f"the recipe has no folder for {name}; give it by --data, or set data.datasets.{name}.root."
-            )
         dataset = open_dataset(name, section.root, section.split, **section.options)
         count = min(len(dataset), CHECKED_SAMPLES)
         for index in (number * len(dataset) // count for number in range(count)):

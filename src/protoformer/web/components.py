@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
 from protoformer.viz.colormaps import Pixels, draw_assignment
@@ -29,7 +29,7 @@ def require_gradio() -> Any:
         return import_module("gradio")
     except ImportError:
         raise InputError(
-            "the web page is served with gradio, which is not installed: pip install 'protoformer[web]'."
+            f"the web page is served with gradio, which is not installed: {install_command('web')}."
         ) from None
 
 
