@@ -115,8 +115,28 @@ for _name, _entry in COMMANDS.items():
     _add_stub(app, _name, _entry.summary)
 
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+"""Environment variables by which torch, numpy and OpenCV choose their number of threads when they are imported."""
+
+
+def _limit_threads(count: int | None) -> int | None:
+    """Limit the threads of this process and of its worker processes."""
+    if count is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
+    return count
+
+
 @app.callback(invoke_without_command=True)
-def about(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def about(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    threads: int | None = typer.Option(
+        None,
+        min=1,
+        is_eager=True,  # before the command is imported, and torch with it
+        callback=_limit_threads,
+        help="Threads of each process, before the command: protoformer --threads 1 flow ... [default: one per core]",
+    ),
+) -> None:
     """Optical flow, depth, tracking, stabilization and segmentation with a prototype-based encoder."""
     if version:
         from protoformer import __version__
