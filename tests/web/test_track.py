@@ -12,10 +12,11 @@ import pytest
 from protoformer.errors import InputError
 from protoformer.loading import load_method
 from protoformer.video.reader import open_video
+from protoformer.web.components import first_frame
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
 from protoformer.web.results import load_view
-from protoformer.web.track import first_frame, track_clip
+from protoformer.web.track import track_clip
 
 LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=5, max_seconds=60, max_jobs=1)
 BOX = (20, 30, 24, 24)
