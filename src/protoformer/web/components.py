@@ -241,21 +241,17 @@ class ResultPanel:
         with gr.Column(visible="hidden", elem_id=f"{name}-result", elem_classes="pf-output") as output:
             video = gr.Video(label=video_label, visible=False, elem_id=f"{name}-video", interactive=False, buttons=[])
             if viewer is None:
+                files = self._download_buttons(downloads)
                 viewer = gr.HTML("", elem_id=f"{name}-viewer")
+                slider = gr.Slider(1, 2, step=1, label="Frame", visible=False, elem_id=f"{name}-slider", buttons=[])
             else:
                 viewer.render()
-            slider = gr.Slider(
-                1, 2, value=1, step=1, label="Frame", visible=False, elem_id=f"{name}-slider", buttons=[]
-            )
-            with gr.Row(elem_classes="pf-downloads"):
-                buttons = [
-                    gr.DownloadButton(label, visible=False, elem_id=f"{name}-download-{suffix[1:]}", size="md")
-                    for suffix, label in downloads.items()
-                ]
+                slider = gr.Slider(1, 2, step=1, label="Frame", visible=False, elem_id=f"{name}-slider", buttons=[])
+                files = self._download_buttons(downloads)
             with gr.Accordion("Prototypes", open=False, visible=False) as accordion:
                 prototypes = gr.HTML("", elem_id=f"{name}-prototypes", elem_classes="pf-prototypes")
         self._outputs = [self._result, self._secret, self.message, output]
-        self._outputs += [video, viewer, slider, accordion, prototypes, *buttons]
+        self._outputs += [video, viewer, slider, accordion, prototypes, *files]
         slider.change(
             self._select_view,
             [slider, self._result],
@@ -265,6 +261,14 @@ class ResultPanel:
             trigger_mode="always_last",
             api_visibility="private",
         )
+
+    def _download_buttons(self, downloads: dict[str, str]) -> list[Any]:
+        gr = require_gradio()
+        with gr.Row(elem_classes="pf-downloads"):
+            return [
+                gr.DownloadButton(label, visible=False, elem_id=f"{self._name}-download-{suffix[1:]}", size="md")
+                for suffix, label in downloads.items()
+            ]
 
     def connect_clip(self, clip: ClipInput, picker: Any = None) -> None:
         """Show the properties of a clip when it is chosen.

@@ -58,6 +58,10 @@ def stabilize_clip(
 
         frames = predictor.frames(clip, result)
         count = job.write_clip(stable, clip, frames, draw, writing, outputs=[both], on_result=write_comparison)
+    charts = "".join(
+        f"<figure><figcaption>{escape(figure.caption.capitalize())}</figcaption>{figure.content}</figure>"
+        for figure in plot_path(result)
+    )
     (height, width), (before, after) = result.size, result.acceleration
     return JobOutput(
         summary=(
@@ -65,10 +69,7 @@ def stabilize_clip(
             f"side is shown; mean camera acceleration {after:.2f} px/frame\u00b2, {before:.2f} px/frame\u00b2 before."
         ),
         downloads={".mp4": stable},
-        view="".join(
-            f"<figure>{figure.content}<figcaption>{escape(figure.caption)}</figcaption></figure>"
-            for figure in plot_path(result)
-        ),
+        view=f'<div class="pf-charts">{charts}</div>',
         video=comparison,
     )
 
