@@ -34,9 +34,8 @@ def stabilize_clip(
 ) -> JobOutput:
     """Stabilize a clip; write stable.mp4 and, with the input on the left, comparison.mp4."""
     stable, comparison = job.folder / "stable.mp4", job.folder / "comparison.mp4"
-    analyzing, writing = (
-        job.progress(*phase, keeps=True) for phase in (("analyzing frame", 0, 0.8), ("writing frame", 0.8, 1))
-    )
+    analyzing = job.progress("analyzing frame", 0, 0.8, keeps=True)
+    writing = job.progress("writing frame", 0.8, 1, keeps=True)
     with job.decode_clip(path) as clip:
         clip.is_stopped = lambda: job.control.stopped  # the frames that were analyzed are then stabilized
         result = predictor.stabilize(
@@ -56,8 +55,16 @@ def stabilize_clip(
         def draw(frame: StabilizedFrame) -> ImageArray:
             return frame.stabilized
 
-        frames = predictor.frames(clip, result)
-        count = job.write_clip(stable, clip, frames, draw, writing, outputs=[both], on_result=write_comparison)
+        frames, total = predictor.frames(clip, result), len(result.times)
+        count = job.write_clip(
+            stable,
+            clip,
+            frames,
+            draw,
+            lambda done, _: writing(done, total),
+            outputs=[both],
+            on_result=write_comparison,
+        )
     charts = "".join(
         f"<figure><figcaption>{escape(figure.caption.capitalize())}</figcaption>{figure.content}</figure>"
         for figure in plot_path(result)
