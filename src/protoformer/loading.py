@@ -23,6 +23,7 @@ from protoformer.models.pretrained import load_weights, packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
 from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.tracking.baselines import TRACKERS, BaselineTracker, check_tracker
 from protoformer.tracking.predictor import TrackingPredictor
@@ -47,7 +48,7 @@ RANDOM_WEIGHTS = "{name} holds random weights, saved before any training: the re
 
 
 class Predictor:
-    """All tasks behind one object: `flow`, `depth`, `track`, `stabilize` and `explain`.
+    """All tasks behind one object: `flow`, `depth`, `track`, `stabilize`, `segment` and `explain`.
 
     Each task is a predictor of its own, loaded when it is first used: `model.flow(frame1, frame2)` or
     `model.flow.flow_video("clip.mp4")`. Packaged weights come from separate trainings: stabilization uses
@@ -81,6 +82,11 @@ class Predictor:
     def stabilize(self) -> StabilizationPredictor:
         """A stabilized video."""
         return cast(StabilizationPredictor, self._load("stabilize"))
+
+    @cached_property
+    def segment(self) -> SegmentationPredictor:
+        """Masks of what moves on its own in a video, by the flow network."""
+        return SegmentationPredictor(self.flow.network, self.flow.trained, self._device)
 
     def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
         """Show what the prototypes of the flow network stand for.
@@ -136,6 +142,16 @@ def load(name: Literal["track"], device: str | torch.device | None = None) -> Tr
 
 
 @overload
+def load(name: Literal["segment"], device: str | torch.device | None = None) -> SegmentationPredictor: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["segment"], **sections: Any
+) -> SegmentationPredictor: ...
+
+
+@overload
 def load(
     name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["track"], **sections: Any
 ) -> TrackingPredictor: ...
@@ -181,8 +197,9 @@ def load(
     """Load a predictor.
 
     Args:
-        name: A task (flow, depth, track, stabilize), which loads the packaged weights; a preset (paper, fast, tiny),
-            whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one `Predictor`.
+        name: A task (flow, depth, track, stabilize, segment), which loads packaged weights; a preset (paper, fast,
+            tiny), whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one
+            `Predictor`.
         device: "cpu", "cuda", ...; None takes a GPU if there is one.
         task: Task of the predictor; by default that of the name or file, and flow for a preset.
         **sections: Changes to the configuration of a preset, such as `encoder={"num_prototypes": 50}`.
@@ -198,6 +215,11 @@ def load(
             raise InputError("a task or changes to a configuration need the name of a model; give one.")
         return Predictor(device)
     device, name = None if device is None else checked_device(device), os.fspath(name)
+    if "segment" in (name, task):
+        if name == "segment" and task not in (None, "segment"):
+            raise InputError(f"{name} is a model for {name}, not for {task}; give one for {task}.")
+        flow = load("flow" if name == "segment" else name, device, task="flow", **sections)
+        return SegmentationPredictor(flow.network, flow.trained, device)
     if task is not None and task not in TASKS:
         raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join(TASKS)}.")
     path = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
