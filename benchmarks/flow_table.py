@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protoformer.cli.terminal import progress_bar
-from protoformer.datasets.published import peer_results
-from protoformer.datasets.registry import open_dataset
+from protoformer.datasets.registry import open_dataset, peer_results
 from protoformer.flow.evaluation import evaluate_flow, predictor_method
 from protoformer.io.files import write_atomically
 from protoformer.loading import load

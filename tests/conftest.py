@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from protoformer.synthetic.texture_bank import procedural_bank
-from protoformer.training import mixes as world_mix
+from protoformer.training import sources as world_mix
 
 pytest_plugins = ("datasets_fixtures", "io_fixtures", "predictor_fixtures", "training_fixtures")
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from protoformer.ablation.summary import read_result
-from protoformer.datasets.published import peer_results
-from protoformer.datasets.registry import open_dataset
+from protoformer.datasets.registry import open_dataset, peer_results
 from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.png import encode_png
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import FORMAT, MANIFEST
-from protoformer.training.loggers import read_log
 from protoformer.training.recipe import read_recipe
+from protoformer.training.run_folder import read_log
 
 DEEP = "[" * 100_000
 

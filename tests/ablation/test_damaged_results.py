@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protoformer.ablation.summary import RESULT, RunResult, read_result, write_result
-from protoformer.training.loggers import read_log
+from protoformer.training.run_folder import read_log
 
 WHOLE = RunResult("key", 1, 10, 2.5, 1000, 0.5, 3.0, (64, 96), "cpu", {"synthetic": {"epe": 1.0, "fl": 2.0}})
 

@@ -24,7 +24,7 @@ from protoformer.ablation.plan import (
 from protoformer.ablation.runner import SPEED, AblationRunner
 from protoformer.ablation.summary import read_result, summarize
 from protoformer.training import checkpoint as checkpoints
-from protoformer.training.loggers import Observer, TrainingProgress, read_log
+from protoformer.training.run_folder import Observer, TrainingProgress, read_log
 from protoformer.training.task import ValidationResult
 
 SMALL = (

@@ -18,7 +18,7 @@ from protoformer.datasets.clips import write_clips
 from protoformer.io.image import read_image
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
-from protoformer.training.loggers import read_log
+from protoformer.training.run_folder import read_log
 
 SMALL = [
     *(

@@ -13,7 +13,7 @@ import pytest
 
 import protoformer as pf
 from protoformer.batch import flow as batch_module
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
 
@@ -127,7 +127,7 @@ def test_what_changed_is_done_anew(place: Path, protoformer: Run, make_video: Ma
 
 def test_other_weights_of_the_same_name_are_another_option(place: Path, protoformer: Run) -> None:
     options = ("--model", "mine.safetensors", *QUICK[2:])
-    for fields in ({}, {"prototypes": 9}):
+    for fields in ({}, {"encoder": {"num_prototypes": 9}}):
         with pytest.warns(pf.UntrainedWarning):
             pf.load("tiny", **fields).save("mine.safetensors")
         done(protoformer("batch", "flow", "videos/clip1.mp4", "-o", "out", *options))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from protoformer import PRESETS
 from protoformer.cli import main
 from protoformer.cli.main import app
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.io.image import read_image
 from protoformer.loading import TASKS
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from protoformer.datasets.registry import DATASETS
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo
 
 CLEAN = "clean/alley_1/frame_0001"
 

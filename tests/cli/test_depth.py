@@ -11,8 +11,8 @@ from PIL import Image
 
 import protoformer as pf
 from protoformer.cli import demo as demo_command
+from protoformer.io.formats import read_kitti_depth, read_mm_depth
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_depth, read_mm_depth
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 

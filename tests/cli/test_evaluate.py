@@ -14,9 +14,8 @@ from PIL import Image
 import protoformer as pf
 from protoformer.flow.baselines import baseline_flow
 from protoformer.flow.metrics import FlowScores, flow_scores
-from protoformer.io.float_formats import read_flo, write_flo
+from protoformer.io.formats import read_flo, read_kitti_flow, write_flo, write_kitti_flow
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_flow, write_kitti_flow
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 

@@ -13,7 +13,7 @@ from PIL import Image
 from protoformer.cli.train import TOOLS
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import UntrainedWarning
-from protoformer.io.kitti import write_kitti_depth
+from protoformer.io.formats import write_kitti_depth
 from protoformer.loading import load
 from protoformer.models.config import preset
 from protoformer.models.protoformer import build_network

@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 import protoformer as pf
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo, read_kitti_flow
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_flow
 from protoformer.io.png import encode_png
 from protoformer.models.pretrained import save_weights
 from protoformer.viz.colormaps import flow_to_color

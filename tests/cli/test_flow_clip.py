@@ -14,7 +14,7 @@ import torch
 import protoformer as pf
 from protoformer.cli import flow as flow_clip
 from protoformer.flow.drawing import colorize_flow
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.io.image import write_image
 from protoformer.video.reader import open_video
 

@@ -16,7 +16,7 @@ from protoformer.io.image import read_image
 from protoformer.synthetic import generator
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
-from protoformer.training.loggers import TrainingProgress, read_log
+from protoformer.training.run_folder import TrainingProgress, read_log
 
 RECIPE = """
 description: a toy

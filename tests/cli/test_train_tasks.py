@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from protoformer.cli.train import TOOLS
-from protoformer.datasets.tracking import Otb
+from protoformer.datasets.video import Otb
 from protoformer.models.config import preset
 from protoformer.models.protoformer import build_network
 from protoformer.tasks import TASKS

@@ -10,7 +10,7 @@ from PIL import Image
 
 import protoformer as pf
 from protoformer.flow import tiling as planning
-from protoformer.io.float_formats import read_flo, write_flo
+from protoformer.io.formats import read_flo, write_flo
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
 RNG = np.random.default_rng(3)

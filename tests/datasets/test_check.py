@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.datasets.registry import DATASETS, CheckReport, check_dataset, open_dataset
-from protoformer.datasets.tree import (
+from protoformer.datasets.base import (
     expect_equal_counts,
     expect_file,
     expect_files,
@@ -20,9 +19,10 @@ from protoformer.datasets.tree import (
     folders_in,
     read_text,
 )
+from protoformer.datasets.registry import DATASETS, CheckReport, check_dataset, open_dataset
 from protoformer.errors import InputError
 from protoformer.io.files import natural_key
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo
 
 Paint = Callable[..., Path]
 

@@ -22,7 +22,7 @@ from protoformer.datasets.clips import (
 from protoformer.datasets.registry import check_dataset, open_dataset
 from protoformer.errors import InputError
 from protoformer.geometry.warps import pixel_grid, rotation
-from protoformer.io.float_formats import read_cam, read_dpt, read_flo
+from protoformer.io.formats import read_cam, read_dpt, read_flo
 from protoformer.io.image import read_image
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes

@@ -8,7 +8,7 @@ import torch
 
 from protoformer.datasets.depth import KittiEigen, SintelDepth, Vkitti2Depth
 from protoformer.errors import InputError
-from protoformer.io.float_formats import Camera, write_cam, write_dpt
+from protoformer.io.formats import Camera, write_cam, write_dpt
 from protoformer.io.image import write_image
 
 HEIGHT, WIDTH = 3, 5

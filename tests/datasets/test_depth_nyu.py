@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.depth_indoor import NyuV2, kinect
+from protoformer.datasets.depth import NyuV2, kinect
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
 

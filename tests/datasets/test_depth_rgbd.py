@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.depth_indoor import Rgbd
+from protoformer.datasets.depth import Rgbd
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.image import write_image

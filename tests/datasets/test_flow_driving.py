@@ -9,7 +9,7 @@ from vkitti2_writers import write_vkitti2_flow
 
 from protoformer.datasets.flow import Hd1k, Kitti2012, Kitti2015, Vkitti2
 from protoformer.errors import InputError
-from protoformer.io.kitti import write_kitti_flow
+from protoformer.io.formats import write_kitti_flow
 from protoformer.synthetic.samples import FlowPair
 
 Paint = Callable[..., Path]

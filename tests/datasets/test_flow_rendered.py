@@ -9,7 +9,7 @@ import torch
 
 from protoformer.datasets.flow import FlyingChairs, FlyingThings3D, Middlebury, Sintel
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_flo, write_pfm_flow
+from protoformer.io.formats import write_flo, write_pfm_flow
 from protoformer.synthetic.samples import FlowPair, FlowSample
 
 Paint = Callable[..., Path]

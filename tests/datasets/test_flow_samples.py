@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from protoformer.datasets.base import Dataset
 from protoformer.datasets.registry import check_dataset, open_dataset
-from protoformer.datasets.tree import Dataset
 from protoformer.errors import InputError
 from protoformer.geometry.warps import warp_back
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.synthetic.samples import FlowSample
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.depth_indoor import NyuV2
-from protoformer.datasets.tree import Dataset, InMemory, in_memory
+from protoformer.datasets.base import Dataset, InMemory, in_memory
+from protoformer.datasets.depth import NyuV2
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
 from protoformer.synthetic.samples import DepthSample

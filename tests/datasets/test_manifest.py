@@ -10,8 +10,7 @@ import pytest
 
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_dpt, write_flo, write_pfm, write_pfm_flow
-from protoformer.io.kitti import write_kitti_flow
+from protoformer.io.formats import write_dpt, write_flo, write_kitti_flow, write_pfm, write_pfm_flow
 from protoformer.io.png import encode_png
 from protoformer.synthetic.samples import FlowPair, FlowSample
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.datasets.published import peer_results
+from protoformer.datasets.registry import peer_results
 from protoformer.errors import InputError
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from protoformer.datasets.augmentation.depth import DepthAugmentation, augment_depth, sample_depth_parameters
-from protoformer.datasets.depth_indoor import kinect
-from protoformer.datasets.pairs import pinhole
+from protoformer.datasets.base import pinhole
+from protoformer.datasets.depth import kinect
 from protoformer.depth.camera import CameraHint, resolve_camera
 from protoformer.depth.engine import DepthEngine
 from protoformer.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.published import PublishedDepth
+from protoformer.datasets.registry import PublishedDepth
 from protoformer.depth.drawing import depth_viewer_data, draw_depth_frame
 from protoformer.depth.evaluation import (
     OWN_TABLE_COLUMNS,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
 from protoformer.depth.evaluation import (
     RULES,
     DepthEvaluation,

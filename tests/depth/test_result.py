@@ -11,8 +11,8 @@ import torch
 import protoformer as pf
 from protoformer.depth.metrics import depth_scores
 from protoformer.errors import InputError
+from protoformer.io.formats import read_kitti_depth, read_mm_depth
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_depth, read_mm_depth
 
 CAMERA = torch.tensor([[10.0, 0, 3], [0, 20.0, 2], [0, 0, 1]])
 

@@ -26,7 +26,7 @@ from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
 from protoformer.io.image import image_size
 from protoformer.synthetic.layers import random_scene
-from protoformer.viz.images import distinct_colors, label_colors
+from protoformer.viz.colormaps import distinct_colors, label_colors
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 SIZE = (44, 60)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.datasets.published import PublishedFlow, peer_results
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
+from protoformer.datasets.registry import PublishedFlow, peer_results
 from protoformer.errors import InputError
 from protoformer.flow.evaluation import (
     FlowEvaluation,
@@ -27,8 +27,7 @@ from protoformer.flow.evaluation import (
 )
 from protoformer.flow.metrics import FlowScores, flow_scores
 from protoformer.geometry.resizing import resize, resize_flow
-from protoformer.io.float_formats import read_flo
-from protoformer.io.kitti import read_kitti_flow
+from protoformer.io.formats import read_flo, read_kitti_flow
 from protoformer.synthetic.samples import FlowPair, FlowSample
 
 SIZE = (8, 10)

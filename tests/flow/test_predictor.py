@@ -13,7 +13,7 @@ from protoformer.errors import InputError
 from protoformer.flow import predictor as flow_module
 from protoformer.io.memory import BYTES_PER_PIXEL, free_bytes
 from protoformer.synthetic.samples import FlowSample
-from protoformer.viz.images import to_uint8
+from protoformer.viz.colormaps import to_uint8
 
 
 @pytest.mark.parametrize("size", [(1, 1), (15, 15), (64, 64), (37, 61), (61, 37), (2, 90), (8, 2000), (300, 1)])

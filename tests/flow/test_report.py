@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from protoformer.datasets.published import PublishedFlow
+from protoformer.datasets.registry import PublishedFlow
 from protoformer.flow.evaluation import (
     OWN_TABLE_COLUMNS,
     TABLE_COLUMNS,
@@ -22,8 +22,7 @@ from protoformer.flow.evaluation import (
 from protoformer.flow.metrics import FlowScores, flow_scores
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import FlowSample
-from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.images import to_uint8
+from protoformer.viz.colormaps import flow_to_color, to_uint8
 
 NAN = math.nan
 SIZE = (6, 8)

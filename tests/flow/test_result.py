@@ -10,9 +10,8 @@ import torch
 
 import protoformer as pf
 from protoformer.errors import InputError
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo, read_kitti_flow
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_flow
 from protoformer.viz.colormaps import flow_to_color
 
 

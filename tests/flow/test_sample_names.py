@@ -11,7 +11,7 @@ from torch import Tensor
 from protoformer.datasets.manifest import ManifestFlow
 from protoformer.errors import InputError
 from protoformer.flow.evaluation import write_submission
-from protoformer.viz.text import WorstSamples
+from protoformer.viz.report import WorstSamples
 
 
 def still(first: Tensor, second: Tensor) -> Tensor:

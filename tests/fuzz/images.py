@@ -11,32 +11,30 @@ import numpy as np
 from PIL import Image
 
 from protoformer.datasets.manifest import ManifestDepth
-from protoformer.io.float_formats import (
+from protoformer.io.formats import (
     Camera,
     read_cam,
     read_dpt,
     read_flo,
-    read_pfm,
-    read_pfm_flow,
-    write_cam,
-    write_dpt,
-    write_flo,
-    write_pfm,
-    write_pfm_flow,
-)
-from protoformer.io.image import focal_in_35mm, image_size, read_cutout, read_image
-from protoformer.io.kitti import (
     read_kitti_depth,
     read_kitti_disparity,
     read_kitti_flow,
     read_mm_depth,
+    read_pfm,
+    read_pfm_flow,
     read_vkitti2_depth,
     read_vkitti2_flow,
+    write_cam,
+    write_dpt,
+    write_flo,
     write_kitti_depth,
     write_kitti_disparity,
     write_kitti_flow,
     write_mm_depth,
+    write_pfm,
+    write_pfm_flow,
 )
+from protoformer.io.image import focal_in_35mm, image_size, read_cutout, read_image
 from protoformer.io.png import encode_png
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import (

@@ -17,21 +17,20 @@ import torch
 from protoformer.ablation.summary import RunResult, read_result, write_result
 from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, describe_output, file_stamp
-from protoformer.datasets.depth_indoor import Rgbd
+from protoformer.datasets.depth import Rgbd
 from protoformer.datasets.manifest import ManifestDepth, ManifestFlow, ManifestStabilization, ManifestTracking
-from protoformer.datasets.published import peer_results
-from protoformer.datasets.tracking import read_boxes
+from protoformer.datasets.registry import peer_results
+from protoformer.datasets.video import read_boxes
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo, write_mm_depth
 from protoformer.io.image import write_image
-from protoformer.io.kitti import write_mm_depth
 from protoformer.models.config import preset
 from protoformer.models.pretrained import load_weights, save_weights
 from protoformer.models.protoformer import build_network
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import MANIFEST
-from protoformer.training.loggers import read_log
 from protoformer.training.recipe import packaged_recipes, read_recipe
+from protoformer.training.run_folder import read_log
 from tests.fuzz.images import pixels, written
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import TEXT

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import av
 import numpy as np
 
-from protoformer.datasets.stabilization import count_frames
+from protoformer.datasets.video import count_frames
 from protoformer.video.reader import open_video, read_frames
 from protoformer.video.writer import VideoWriter, write_video
 from tests.fuzz.images import pixels, written

@@ -6,9 +6,8 @@ import torch
 from protoformer.ablation.plan import TASKS, EvaluationPlan, RunBudget, base_recipe, plan_ablation, select_tables
 from protoformer.tasks import task_of
 from protoformer.training.distributed import launch
-from protoformer.training.engine import build_engine
+from protoformer.training.engine import WARM_UP, build_engine
 from protoformer.training.recipe import Recipe
-from protoformer.training.step import WARM_UP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

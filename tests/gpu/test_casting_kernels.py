@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from protoformer.geometry.warps import pixel_grid
-from protoformer.synthetic import casting
+from protoformer.synthetic import surface as casting
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Renderer

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from protoformer.datasets.augmentation.light import Light, relight_depth, relight_flow
+from protoformer.datasets.augmentation.photometric import Light, relight_depth, relight_flow
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import DepthSample, FlowSample
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.heads.correlation import KernelCorrelation, KernelOnDemandCorrelation, StoredCorrelation
 from protoformer.models.heads.flow import CorrelationCosts
-from protoformer.training.step import recompute_activations
+from protoformer.training.engine import recompute_activations
 
 pytestmark = pytest.mark.usefixtures("requires_kernels")
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from protoformer.synthetic.casting import _against_the_light, _bounds
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample, stability_clip, track_clip
 from protoformer.synthetic.renderer import Renderer, View
+from protoformer.synthetic.surface import _against_the_light, _bounds
 from protoformer.synthetic.texture_bank import procedural_bank
 
 pytestmark = [pytest.mark.usefixtures("requires_kernels"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -63,7 +63,7 @@ def test_a_clean_image_equals_torch(family: str, numbers) -> None:
 
 @pytest.mark.parametrize("family", FEW)
 def test_motion_equals_torch(family: str, numbers) -> None:
-    from protoformer.synthetic.kernels.motion_kernels import moved
+    from protoformer.synthetic.kernels.surface_kernels import moved
 
     device_renderer, reference = renderers(family, numbers.device)
     view, plain = make_views(reference, numbers.device)

@@ -10,10 +10,9 @@ import torch
 from protoformer.synthetic.ground_truth import flow_sample
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.samples import FlowSample
-from protoformer.training.mixes import SyntheticMix
 from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection
-from protoformer.training.sources import open_source
+from protoformer.training.sources import SyntheticMix, open_source
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(96, 128), families={"objects": 0.6, "drive": 0.4})

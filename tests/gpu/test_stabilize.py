@@ -12,8 +12,8 @@ from protoformer.stabilization.data import SyntheticWindows
 from protoformer.stabilization.training import StabilizeTask
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.training.engine import WARM_UP
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
-from protoformer.training.step import WARM_UP
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

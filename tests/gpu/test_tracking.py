@@ -22,8 +22,8 @@ from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
 from protoformer.tracking.tracker import UPDATE_INTERVAL
 from protoformer.tracking.training import TrackTask
+from protoformer.training.engine import WARM_UP
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
-from protoformer.training.step import WARM_UP
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

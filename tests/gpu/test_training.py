@@ -11,10 +11,9 @@ from torch import Tensor
 from protoformer.tasks import task_of
 from protoformer.training.checkpoint import load
 from protoformer.training.distributed import launch
-from protoformer.training.engine import Engine, build_engine
+from protoformer.training.engine import WARM_UP, Engine, build_engine
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, Recipe, RunSection, ScheduleSection
 from protoformer.training.schedule import StepTimer
-from protoformer.training.step import WARM_UP
 from protoformer.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

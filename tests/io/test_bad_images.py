@@ -14,8 +14,7 @@ from PIL import Image, ImageFile
 
 from protoformer.errors import InputError
 from protoformer.io.files import MAX_PIXELS, check_input
-from protoformer.io.image import read_image
-from protoformer.io.image_checks import quiet_pillow
+from protoformer.io.image import quiet_pillow, read_image
 
 PIXELS = np.random.default_rng(11).integers(0, 256, (24, 31, 3), dtype=np.uint8)
 

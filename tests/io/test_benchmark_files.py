@@ -6,10 +6,18 @@ import cv2
 import numpy as np
 import pytest
 
-from protoformer.io.arrays import valid_flow
-from protoformer.io.float_formats import read_flo, read_pfm_flow, write_flo, write_pfm_flow
+from protoformer.io.formats import (
+    read_flo,
+    read_kitti_disparity,
+    read_kitti_flow,
+    read_pfm_flow,
+    valid_flow,
+    write_flo,
+    write_kitti_disparity,
+    write_kitti_flow,
+    write_pfm_flow,
+)
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_disparity, read_kitti_flow, write_kitti_disparity, write_kitti_flow
 from protoformer.viz.colormaps import flow_to_color
 
 

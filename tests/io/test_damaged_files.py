@@ -20,16 +20,19 @@ import pytest
 from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.io.float_formats import read_cam, read_dpt, read_flo, read_pfm, read_pfm_flow
-from protoformer.io.image import read_image
-from protoformer.io.image_checks import quiet_pillow
-from protoformer.io.kitti import (
+from protoformer.io.formats import (
+    read_cam,
+    read_dpt,
+    read_flo,
     read_kitti_depth,
     read_kitti_disparity,
     read_kitti_flow,
+    read_pfm,
+    read_pfm_flow,
     read_vkitti2_depth,
     read_vkitti2_flow,
 )
+from protoformer.io.image import quiet_pillow, read_image
 from protoformer.io.png import encode_png
 
 MOST_MEMORY = 64 * 2**20

@@ -17,8 +17,7 @@ from PIL import Image
 import protoformer
 from protoformer.errors import InputError
 from protoformer.io.files import PixelLimitError
-from protoformer.io.image import focal_in_35mm, image_size, load_image, read_image
-from protoformer.io.image_checks import MAX_JPEG_SCANS
+from protoformer.io.image import MAX_JPEG_SCANS, focal_in_35mm, image_size, load_image, read_image
 from protoformer.video.reader import open_video
 
 SIDE = 11_584

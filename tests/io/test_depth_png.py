@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protoformer.io.kitti import read_mm_depth, write_mm_depth
+from protoformer.io.formats import read_mm_depth, write_mm_depth
 
 
 def test_millimeters_come_back_and_what_does_not_fit_is_none(tmp_path: Path) -> None:

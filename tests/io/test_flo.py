@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protoformer.errors import InputError
-from protoformer.io.arrays import valid_flow
-from protoformer.io.float_formats import read_flo, write_flo
+from protoformer.io.formats import read_flo, valid_flow, write_flo
 
 # A flow of one row and two pixels: (1, 2) and (-0.5, 3.25).
 TINY = struct.pack("<fii4f", 202021.25, 2, 1, 1.0, 2.0, -0.5, 3.25)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protoformer.errors import InputError
-from protoformer.io.kitti import read_kitti_flow, write_kitti_flow
+from protoformer.io.formats import read_kitti_flow, write_kitti_flow
 from protoformer.io.png import encode_png
 
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 6))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protoformer.errors import InputError
-from protoformer.io.kitti import read_kitti_depth, read_kitti_disparity, write_kitti_depth, write_kitti_disparity
+from protoformer.io.formats import read_kitti_depth, read_kitti_disparity, write_kitti_depth, write_kitti_disparity
 from protoformer.io.png import encode_png
 
 both = pytest.mark.parametrize(

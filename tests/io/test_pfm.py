@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from protoformer.errors import InputError
-from protoformer.io.float_formats import read_pfm, read_pfm_flow, write_pfm, write_pfm_flow
+from protoformer.io.formats import read_pfm, read_pfm_flow, write_pfm, write_pfm_flow
 
 # Two columns and two rows; the bottom row, (3, 4), is stored first.
 GRAY = b"Pf\n2 2\n-1.0\n" + struct.pack("<4f", 3, 4, 1, 2)

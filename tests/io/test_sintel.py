@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from protoformer.errors import InputError
 from protoformer.io.files import read_exactly
-from protoformer.io.float_formats import Camera, read_cam, read_dpt, write_cam, write_dpt
+from protoformer.io.formats import Camera, read_cam, read_dpt, write_cam, write_dpt
 
 # Two columns, one row.
 DEPTH = struct.pack("<fii2f", 202021.25, 2, 1, 1.5, 20.25)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from vkitti2_writers import write_vkitti2_depth, write_vkitti2_flow
 
 from protoformer.errors import InputError
-from protoformer.io.kitti import read_vkitti2_depth, read_vkitti2_flow
+from protoformer.io.formats import read_vkitti2_depth, read_vkitti2_flow
 from protoformer.io.png import encode_png
 
 sizes = st.tuples(st.integers(1, 6), st.integers(1, 6))

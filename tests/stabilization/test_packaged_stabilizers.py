@@ -12,7 +12,7 @@ from protoformer.stabilization.training import StabilizeTask
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.training.recipe import read_recipe
-from protoformer.viz.images import to_uint8
+from protoformer.viz.colormaps import to_uint8
 
 UNSEEN = 11
 """A seed of scenes that nothing was trained on."""

@@ -13,9 +13,9 @@ from protoformer.depth.training import DepthTask
 from protoformer.flow.training import FlowTask
 from protoformer.synthetic.samples import DepthSample, FlowSample
 from protoformer.training.checkpoint import Checkpoint, find_newest, load, save
-from protoformer.training.loggers import Observer, TrainingProgress
 from protoformer.training.prefetch import BrokenSamples
 from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.run_folder import Observer, TrainingProgress
 from protoformer.training.task import Example, TaskLoss, ValidationResult
 from protoformer.training.trainer import Trainer
 

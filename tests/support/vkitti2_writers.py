@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from protoformer.errors import InputError
-from protoformer.io.arrays import as_flow, as_valid, as_values
 from protoformer.io.files import write_atomically
+from protoformer.io.formats import as_flow, as_valid, as_values
 from protoformer.io.png import encode_png
 
 _MAX_UINT16 = 65535

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid, rotation
-from protoformer.synthetic.casting import _blocked, _nearest, in_shadow, nearest, ripple, unripple
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Renderer, View
 from protoformer.synthetic.scene import KINDS, Frame, Scenes
+from protoformer.synthetic.surface import _blocked, _nearest, in_shadow, nearest, ripple, unripple
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]

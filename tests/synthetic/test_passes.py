@@ -11,9 +11,9 @@ from torch import Tensor
 
 from protoformer.geometry.warps import warp_back
 from protoformer.synthetic.assembly import Material
-from protoformer.synthetic.casting import in_shadow
 from protoformer.synthetic.renderer import Renderer
 from protoformer.synthetic.scene import MotionPath, Scenes
+from protoformer.synthetic.surface import in_shadow
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid, warp_back
 from protoformer.synthetic.assembly import Material
-from protoformer.synthetic.casting import NEAREST
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Motion, Renderer, View
 from protoformer.synthetic.scene import KINDS, MotionPath, Scenes
-from protoformer.synthetic.surface import transport_points
+from protoformer.synthetic.surface import NEAREST, transport_points
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from protoformer.datasets.augmentation.flow import Augmentation
-from protoformer.datasets.tracking import Otb
+from protoformer.datasets.video import Otb
 from protoformer.errors import InputError
 from protoformer.models.config import preset
 from protoformer.synthetic.generator import SyntheticScenes

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking
-from protoformer.datasets.registry import open_dataset
+from protoformer.datasets.registry import PUBLISHED_TRACKING, PublishedTracking, open_dataset
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
 from protoformer.synthetic.samples import TrackSequence

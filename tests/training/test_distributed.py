@@ -12,7 +12,7 @@ import torch
 from protoformer.errors import InputError
 from protoformer.flow.losses import flow_loss, valid_pixels
 from protoformer.training.distributed import launch
-from protoformer.training.loggers import read_log
+from protoformer.training.run_folder import read_log
 
 START = """
 import sys

@@ -14,7 +14,7 @@ from protoformer.depth.losses import depth_loss
 from protoformer.flow.losses import flow_loss
 from protoformer.models.config import preset
 from protoformer.models.protoformer import build_network
-from protoformer.training.step import compile_parts, recompute_activations
+from protoformer.training.engine import compile_parts, recompute_activations
 
 SIZE = (64, 64)
 

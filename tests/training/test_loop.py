@@ -12,9 +12,9 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.training.checkpoint import Checkpoint
-from protoformer.training.loggers import read_log
 from protoformer.training.prefetch import BrokenSamples
 from protoformer.training.recipe import ModelSection, Recipe, ScheduleSection
+from protoformer.training.run_folder import read_log
 from protoformer.training.task import ValidationResult
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.tasks import task_of
 from protoformer.training.checkpoint import Checkpoint, find_newest, load, save
+from protoformer.training.engine import NonFiniteGuard
 from protoformer.training.recipe import DataSection, ModelSection, Recipe, RunSection, ScheduleSection
-from protoformer.training.step import NonFiniteGuard
 from protoformer.training.trainer import Trainer
 
 UNTAUGHT = r"^no step changed the weights, so none were written: of 3 steps, {} had no valid target, .*\.$"

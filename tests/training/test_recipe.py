@@ -6,7 +6,7 @@ import pytest
 
 from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS
 from protoformer.datasets.augmentation.flow import AUGMENTATIONS
-from protoformer.datasets.augmentation.light import Light
+from protoformer.datasets.augmentation.photometric import Light
 from protoformer.errors import InputError
 from protoformer.models.config import PRESETS
 from protoformer.models.protoformer import TASKS

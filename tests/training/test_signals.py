@@ -15,8 +15,8 @@ import torch
 
 from protoformer.flow.training import FlowTask
 from protoformer.training.distributed import StopRequest
-from protoformer.training.loggers import read_log
 from protoformer.training.recipe import read_recipe
+from protoformer.training.run_folder import read_log
 from protoformer.training.trainer import Trainer
 
 RECIPE = """

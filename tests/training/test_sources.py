@@ -17,14 +17,21 @@ from PIL import Image
 from protoformer.datasets.augmentation.flow import augment_flow
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
-from protoformer.io.float_formats import write_flo
+from protoformer.io.formats import write_flo
 from protoformer.synthetic.generator import SyntheticScenes, flow_stream
 from protoformer.synthetic.ground_truth import flow_sample
 from protoformer.synthetic.samples import FlowSample
-from protoformer.training.mixes import DatasetMix, SyntheticMix, augment_flow_sample, epoch_order, family_seed
 from protoformer.training.prefetch import prefetch
 from protoformer.training.recipe import DataSection, DatasetSection
-from protoformer.training.sources import Source, open_source
+from protoformer.training.sources import (
+    DatasetMix,
+    Source,
+    SyntheticMix,
+    augment_flow_sample,
+    epoch_order,
+    family_seed,
+    open_source,
+)
 
 FAMILIES = {"objects": 0.5, "drive": 0.3, "handheld": 0.2}
 SCENES = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families=FAMILIES)

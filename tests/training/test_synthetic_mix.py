@@ -7,14 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from protoformer.datasets.augmentation.light import Light
+from protoformer.datasets.augmentation.photometric import Light
 from protoformer.errors import InputError
 from protoformer.stabilization.training import StabilizeTask
 from protoformer.synthetic.samples import FlowSample
 from protoformer.tracking.training import TrackTask
-from protoformer.training.mixes import SyntheticMix
 from protoformer.training.recipe import DataSection, ModelSection, Recipe
-from protoformer.training.sources import DEPTH, open_source
+from protoformer.training.sources import DEPTH, SyntheticMix, open_source
 
 PLAIN = DataSection(seed=3, batch_size=4, crop_size=(16, 24), families={"objects": 0.5, "drive": 0.5})
 LIGHT = Light(

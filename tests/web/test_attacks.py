@@ -22,7 +22,7 @@ pytestmark = pytest.mark.web
 
 FILES = {"image", "video"}
 """Types of components whose value is a file."""
-NUM_FILE_EVENTS, NUM_HTML_EVENTS, NUM_EXAMPLES = 14, 6, 19
+NUM_FILE_EVENTS, NUM_HTML_EVENTS, NUM_EXAMPLES = 16, 7, 21
 """Events of all tabs that take a file, those that also take boxes or a span, and examples."""
 IMAGE_TYPES = ["image", "number", "radio", "state", "state"]
 """Inputs of the depth of an image."""

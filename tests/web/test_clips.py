@@ -22,12 +22,13 @@ from protoformer.web.explain import explain_clip
 from protoformer.web.flow import flow_clip
 from protoformer.web.job import Job, JobControl, JobOutput
 from protoformer.web.limits import LOCAL_LIMITS, Deadline, Limits
+from protoformer.web.segment import segment_clip
 from protoformer.web.stabilize import stabilize_clip
 from protoformer.web.track import track_clip
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=6, max_seconds=60, max_jobs=1)
-TABS = ("flow", "depth", "track", "explain", "stabilize")
+TABS = ("flow", "depth", "track", "segment", "explain", "stabilize")
 
 
 def computation(name: str) -> Callable[[Job, Path], JobOutput]:
@@ -37,6 +38,8 @@ def computation(name: str) -> Callable[[Job, Path], JobOutput]:
     if name == "stabilize":
         steady = protoformer.load("tiny", "cpu", task="stabilize", stabilization={"field_window": 2})
         return partial(stabilize_clip, steady)
+    if name == "segment":
+        return partial(segment_clip, protoformer.load("tiny", "cpu", task="segment"))
     if name == "depth":
         return partial(depth_clip, protoformer.load("tiny", "cpu", task="depth"))
     return partial(flow_clip if name == "flow" else explain_clip, protoformer.load("tiny", "cpu"))
@@ -230,7 +233,7 @@ def test_every_tab_fits_the_window(browser: Any, local: Any, clip: Path, size: d
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         brightness = sum(int(value) for value in re.findall(r"\d+", background)[:3]) / 3
         assert brightness < 80 if scheme == "dark" else brightness > 200
-        for name in ("Flow", "Depth", "Track", "Stabilize", "Explain"):
+        for name in ("Flow", "Depth", "Track", "Segment", "Stabilize", "Explain"):
             page.get_by_role("tab", name=name, exact=True).click()
             page.wait_for_selector(f"#{name.lower()}-message .pf-empty")
             assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]

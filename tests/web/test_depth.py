@@ -11,7 +11,7 @@ from PIL import Image
 
 import protoformer
 from protoformer.errors import InputError
-from protoformer.io.kitti import read_mm_depth
+from protoformer.io.formats import read_mm_depth
 from protoformer.video.reader import open_video
 from protoformer.web.depth import depth_clip, depth_image
 from protoformer.web.job import Job

@@ -17,7 +17,7 @@ from protoformer.errors import InputError
 from protoformer.flow import tiling as planning
 from protoformer.flow.drawing import flow_viewer_data
 from protoformer.flow.result import FlowResult
-from protoformer.io.float_formats import read_flo
+from protoformer.io.formats import read_flo
 from protoformer.video.reader import open_video
 from protoformer.web.flow import flow_clip, flow_pair
 from protoformer.web.job import Job

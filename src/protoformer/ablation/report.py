@@ -18,7 +18,7 @@ from protoformer.ablation.summary import (
     SummaryRow,
 )
 from protoformer.errors import InputError
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 from protoformer.viz.plots import Bar, bar_plot
 
 METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}

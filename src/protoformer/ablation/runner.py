@@ -20,8 +20,7 @@ from protoformer.models.protoformer import build_network
 from protoformer.tasks import task_of
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.distributed import StopRequest, launch
-from protoformer.training.loggers import Observer, read_log
-from protoformer.training.run_folder import RunFolder
+from protoformer.training.run_folder import Observer, RunFolder, read_log
 from protoformer.training.task import ValidationResult, ValidationSet, Validator
 from protoformer.training.trainer import Trainer
 

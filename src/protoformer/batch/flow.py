@@ -25,7 +25,7 @@ from protoformer.models.pretrained import packaged_weights
 from protoformer.video.pipeline import ResultFolder, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 
 
 @dataclass(frozen=True)

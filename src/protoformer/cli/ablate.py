@@ -40,8 +40,7 @@ from protoformer.io.image import write_image
 from protoformer.models.pretrained import save_weights
 from protoformer.models.profiling import measure_forward_ms
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.training.loggers import Observer
-from protoformer.training.run_folder import RunFolder
+from protoformer.training.run_folder import Observer, RunFolder
 from protoformer.training.task import ValidationResult
 
 

@@ -25,7 +25,7 @@ from protoformer.cli.options import (
     parse_zoom,
 )
 from protoformer.cli.terminal import interruptible, print_json, videos_bar
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 SOME_FAILED = 1
 """Exit code if some videos failed."""

@@ -20,8 +20,8 @@ from protoformer.video.pipeline import FrameResult, PipelineInterrupt, PipelineO
 from protoformer.video.reader import open_video
 from protoformer.video.types import DEFAULT_FPS, Video
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 Result = TypeVar("Result", bound=FrameResult)
 

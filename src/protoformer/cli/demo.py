@@ -35,10 +35,17 @@ from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.metrics import track_scores
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
-from protoformer.viz.colormaps import color_wheel_legend, default_depth_range, flow_to_color
-from protoformer.viz.html import Figure, Page, Section
-from protoformer.viz.images import Pixels, draw_assignment, draw_gray, to_uint8
+from protoformer.viz.colormaps import (
+    Pixels,
+    color_wheel_legend,
+    default_depth_range,
+    draw_assignment,
+    draw_gray,
+    flow_to_color,
+    to_uint8,
+)
 from protoformer.viz.plots import Curve, line_plot
+from protoformer.viz.report import Figure, Page, Section
 
 SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480)), "handheld": (0, (288, 384))}
 """Index and size (pixels) of the scene of each family."""

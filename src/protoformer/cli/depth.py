@@ -42,16 +42,16 @@ from protoformer.depth.result import DepthResult, check_depth_range, depth_forma
 from protoformer.depth.video import DepthFrame, DepthVideo
 from protoformer.errors import InputError
 from protoformer.io.files import check_input, check_output, make_folder, write_atomically
+from protoformer.io.formats import MAX_KITTI_DEPTH, MAX_MM_DEPTH
 from protoformer.io.image import image_size
-from protoformer.io.kitti import MAX_KITTI_DEPTH, MAX_MM_DEPTH
 from protoformer.io.png import encode_png
 from protoformer.loading import load
 from protoformer.models.runtime import Precision
 from protoformer.video.image_sequence import is_image_file
 from protoformer.video.pipeline import ResultFolder
 from protoformer.video.types import Video
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 ColorRange = tuple[float, float]
 """Depths of the first and the last color, meters."""

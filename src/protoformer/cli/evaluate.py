@@ -34,8 +34,8 @@ from protoformer.cli.options import (
 )
 from protoformer.cli.stabilize import parse_crop
 from protoformer.cli.terminal import frames_bar, print_json, print_scores, print_written, progress_bar, write_scores
+from protoformer.datasets.base import Dataset
 from protoformer.datasets.registry import DATASETS, open_dataset
-from protoformer.datasets.tree import Dataset
 from protoformer.depth.evaluation import (
     RULES,
     DepthMethod,
@@ -105,7 +105,7 @@ from protoformer.tracking.evaluation import (
     write_track_submission,
 )
 from protoformer.video.types import ImageArray, Video
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 
 def _report(

@@ -39,7 +39,7 @@ from protoformer.loading import load
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.image_sequence import IMAGE_SUFFIXES
 from protoformer.video.types import Video
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 
 def explain_video(

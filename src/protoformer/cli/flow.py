@@ -49,8 +49,8 @@ from protoformer.loading import load
 from protoformer.models.runtime import Precision
 from protoformer.video.pipeline import ResultFolder
 from protoformer.video.types import Video
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from protoformer.segmentation.result import MaskFile, SegmentationFrame
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.pipeline import ResultFolder
 from protoformer.video.types import to_uint8_array
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 DEFAULT_OUTPUT = Path("segmented.mp4")
 

@@ -38,8 +38,8 @@ from protoformer.stabilization.drawing import path_page as make_path_page
 from protoformer.stabilization.metrics import StabilityMeter, StabilityScores
 from protoformer.stabilization.predictor import Crop, StabilizeOptions
 from protoformer.stabilization.result import StabilizationResult, StabilizedFrame
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 MAX_CUTS = 5
 """Number of cuts whose times are printed."""

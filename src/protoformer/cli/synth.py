@@ -10,8 +10,8 @@ import typer
 
 from protoformer.cli.options import JsonOption, parse_size
 from protoformer.cli.terminal import interruptible, print_json, progress_bar
+from protoformer.datasets.base import choose
 from protoformer.datasets.clips import LAYOUTS, MIN_FRAMES, ClipFolder, clip_names, default_layout, write_clips
-from protoformer.datasets.tree import choose
 from protoformer.errors import InputError
 from protoformer.io.files import check_output
 from protoformer.io.image import write_image
@@ -20,7 +20,7 @@ from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import bank_from_folder
 from protoformer.viz.contact_sheet import contact_sheet
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 SHEET = "contact_sheet.png"
 

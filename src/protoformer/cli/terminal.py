@@ -26,7 +26,7 @@ from rich.text import Text
 
 from protoformer.io.files import json_value, write_atomically
 from protoformer.models.runtime import ProgressCallback
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 
 
 def make_console() -> Console:

@@ -35,8 +35,8 @@ from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.result import HEAD, Box, check_boxes, describe_targets, table_rows
 from protoformer.tracking.tracker import clip_to_frame
 from protoformer.tracking.video import TrackFrame, track_frames
-from protoformer.viz.images import Pixels
-from protoformer.viz.text import format_count
+from protoformer.viz.colormaps import Pixels
+from protoformer.viz.report import format_count
 
 
 def _note_clipped_boxes(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:

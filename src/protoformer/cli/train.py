@@ -19,8 +19,8 @@ from torch import nn
 
 from protoformer.cli.options import JsonOption, check_dataset_task
 from protoformer.cli.terminal import make_console, print_json
+from protoformer.datasets.base import Dataset
 from protoformer.datasets.registry import open_dataset
-from protoformer.datasets.tree import Dataset
 from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
 from protoformer.flow.predictor import FlowPredictor
@@ -32,12 +32,11 @@ from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.training.distributed import is_first_process
-from protoformer.training.loggers import Observer, TensorBoardLogger, TrainingProgress, read_log
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
-from protoformer.training.run_folder import RunFolder
+from protoformer.training.run_folder import Observer, RunFolder, TensorBoardLogger, TrainingProgress, read_log
 from protoformer.training.task import Drawing, Example, ValidationResult, Validator
 from protoformer.training.trainer import Trainer, TrainingEnd
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 from protoformer.viz.plots import training_summary
 
 Scoring = Callable[[nn.Module, Dataset[Any], str, Path], dict[str, float]]

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from protoformer import __version__
-from protoformer.datasets.tree import choose, read_text
+from protoformer.datasets.base import choose, read_text
 from protoformer.errors import InputError
 from protoformer.geometry.warps import inside_image, pixel_grid
 from protoformer.io.files import check_output, csv_text, make_folder, write_atomically
-from protoformer.io.float_formats import Camera, write_cam, write_dpt, write_flo
+from protoformer.io.formats import Camera, write_cam, write_dpt, write_flo
 from protoformer.io.image import write_image
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import MAX_DEPTH

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from protoformer.datasets.pairs import FlowDataset, PairFiles, read_dense_flo, read_dense_pfm
-from protoformer.datasets.tree import (
+from protoformer.datasets.base import (
+    FlowDataset,
     Names,
+    PairFiles,
     choose,
     expect_files,
     expect_folder,
@@ -16,12 +17,14 @@ from protoformer.datasets.tree import (
     files_in,
     folders_in,
     numbered_files,
+    read_dense_flo,
+    read_dense_pfm,
     read_text,
     variant_folders,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, natural_key
-from protoformer.io.kitti import read_kitti_flow, read_vkitti2_flow
+from protoformer.io.formats import read_kitti_flow, read_vkitti2_flow
 
 _PASSES = ("clean", "final", "both")
 

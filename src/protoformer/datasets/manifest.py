@@ -14,26 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protoformer.datasets.pairs import FlowDataset, PairFiles, depth_record, pinhole, read_dense_flo, read_dense_pfm
-from protoformer.datasets.stabilization import count_frames
-from protoformer.datasets.tracking import read_boxes, track_sequence
-from protoformer.datasets.tree import (
+from protoformer.datasets.base import (
     IMAGES,
     Dataset,
+    FlowDataset,
+    PairFiles,
     S,
+    depth_record,
     expect_equal_counts,
     expect_file,
     expect_files,
     expect_folder,
     files_in,
+    pinhole,
+    read_dense_flo,
+    read_dense_pfm,
     read_text,
 )
+from protoformer.datasets.video import count_frames, read_boxes, track_sequence
 from protoformer.errors import InputError, shorten
-from protoformer.io.arrays import FloatArray, SparseFlow, as_float32
 from protoformer.io.files import PathLike, check_input, check_pixel_count, is_folder
-from protoformer.io.float_formats import read_dpt, read_pfm
+from protoformer.io.formats import FloatArray, SparseFlow, as_float32, read_dpt, read_kitti_flow, read_pfm
 from protoformer.io.image import read_image
-from protoformer.io.kitti import read_kitti_flow
 from protoformer.io.png import GRAY, read_png16
 from protoformer.synthetic.samples import DepthSample, StabilityPair, TrackSequence
 

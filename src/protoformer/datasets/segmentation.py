@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from protoformer.datasets.tree import Dataset, expect_files, expect_folder, folders_in, numbered_files, read_text
+from protoformer.datasets.base import Dataset, expect_files, expect_folder, folders_in, numbered_files, read_text
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, read_image_bytes
 from protoformer.io.image import read_image

@@ -7,9 +7,8 @@ from torch import Tensor
 
 from protoformer.depth.result import DepthResult
 from protoformer.depth.video import DepthFrame
-from protoformer.viz.colormaps import depth_to_color
-from protoformer.viz.html import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
-from protoformer.viz.images import Pixels, frame_pixels
+from protoformer.viz.colormaps import Pixels, depth_to_color, frame_pixels
+from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
 
 def draw_depth_frame(result: DepthFrame, colors: tuple[float, float], side_by_side: bool = False) -> Pixels:

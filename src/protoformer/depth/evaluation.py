@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_DEPTH, PublishedDepth
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
+from protoformer.datasets.registry import PUBLISHED_DEPTH, PublishedDepth
 from protoformer.depth.metrics import (
     COLUMNS,
     EIGEN_SIZE,
@@ -29,9 +29,8 @@ from protoformer.io.files import csv_text
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.metrics import Averages
-from protoformer.viz.colormaps import default_depth_range, depth_to_color
-from protoformer.viz.images import Pixels, draw_gray, stack_2x2, to_uint8
-from protoformer.viz.text import WorstSamples, format_score, score_table
+from protoformer.viz.colormaps import Pixels, default_depth_range, depth_to_color, draw_gray, stack_2x2, to_uint8
+from protoformer.viz.report import WorstSamples, format_score, score_table
 
 
 class DepthMetric(Averages):

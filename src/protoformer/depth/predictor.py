@@ -26,7 +26,7 @@ from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source
 from protoformer.video.types import DEFAULT_FPS
-from protoformer.viz.text import SummaryRepr, predictor_summary
+from protoformer.viz.report import SummaryRepr, predictor_summary
 
 Matrix = Tensor | npt.NDArray[np.generic]
 

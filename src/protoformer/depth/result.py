@@ -19,14 +19,14 @@ from protoformer.errors import InputError, closest_name
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.geometry.warps import pixel_grid
 from protoformer.io.files import PathLike, check_output, short_repr, write_atomically
+from protoformer.io.formats import write_kitti_depth, write_mm_depth
 from protoformer.io.image_input import ImageLike, as_image
-from protoformer.io.kitti import write_kitti_depth, write_mm_depth
 from protoformer.io.png import encode_png
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.depth import CANONICAL_FOCAL
 from protoformer.models.prototyping import Prototypes
 from protoformer.viz.colormaps import depth_to_color
-from protoformer.viz.text import SummaryRepr, format_size, format_training
+from protoformer.viz.report import SummaryRepr, format_size, format_training
 
 RANGES: dict[str, tuple[float, float]] = {"indoor": (0.1, 10.0), "driving": (1.0, 80.0)}
 """Named depth ranges: (nearest, farthest), meters."""

@@ -23,7 +23,7 @@ from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.colormaps import default_depth_range
-from protoformer.viz.text import format_time
+from protoformer.viz.report import format_time
 
 MAX_HISTORY_WEIGHT = 4.0
 """Largest weight of all previous frames together, relative to the new one."""

@@ -8,7 +8,7 @@ from protoformer.explain.groups import cells_to_pixels
 from protoformer.explain.result import Explanation
 from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
-from protoformer.viz.images import Pixels, distinct_colors, draw_gray, frame_pixels, label_colors, to_uint8
+from protoformer.viz.colormaps import Pixels, distinct_colors, draw_gray, frame_pixels, label_colors, to_uint8
 
 STRENGTH = 0.6
 """Weight of the color of a pixel's label; the rest is the image."""

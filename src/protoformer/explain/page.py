@@ -15,10 +15,10 @@ from protoformer.explain.result import Explanation
 from protoformer.io.files import check_output, make_folder, write_atomically
 from protoformer.io.png import encode_png
 from protoformer.models.runtime import ProgressCallback
-from protoformer.viz.html import STYLE as PAGE_STYLE
-from protoformer.viz.html import Figure, Section
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 from protoformer.viz.plots import Curve, line_plot
+from protoformer.viz.report import STYLE as PAGE_STYLE
+from protoformer.viz.report import Figure, Section
 
 STYLE = """
 .controls { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: center; margin: 1rem 0 }

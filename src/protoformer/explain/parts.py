@@ -19,7 +19,7 @@ from protoformer.geometry.regions import (
 )
 from protoformer.geometry.resizing import resize, resize_flow
 from protoformer.geometry.warps import warp_back
-from protoformer.viz.text import SummaryRepr, format_count, format_size
+from protoformer.viz.report import SummaryRepr, format_count, format_size
 
 TERMS = 6
 """Terms of u and of v in a motion: 1, x, y, x^2, xy, y^2, sufficient for a plane seen by a camera."""

@@ -10,8 +10,8 @@ from protoformer.explain.groups import Group, cells_to_pixels
 from protoformer.explain.parts import MovingPart
 from protoformer.explain.result import Explanation, ImageExplanation, LayerExplanation
 from protoformer.models.runtime import ProgressCallback
-from protoformer.viz.html import jpeg_data_uri, to_base64
-from protoformer.viz.images import hex_colors, to_uint8
+from protoformer.viz.colormaps import hex_colors, to_uint8
+from protoformer.viz.report import jpeg_data_uri, to_base64
 
 UNITS = {"flow": "px", "depth": "m"}
 NUM_NEAREST = 3

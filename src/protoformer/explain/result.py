@@ -25,7 +25,7 @@ from protoformer.geometry.resizing import Padding
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
-from protoformer.viz.text import SummaryRepr, format_count, format_size, format_training
+from protoformer.viz.report import SummaryRepr, format_count, format_size, format_training
 
 Task = Literal["flow", "depth"]
 

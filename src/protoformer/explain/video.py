@@ -20,7 +20,7 @@ from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import ImageArray, VideoFrame
-from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
+from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time
 
 MAX_PIXELS = 480 * 640
 """Largest network input; larger frames are shrunk, as the maps are coarser than that in any case."""

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from protoformer.flow.result import FlowResult
 from protoformer.flow.video import FlowFrame
-from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.html import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
-from protoformer.viz.images import Pixels, frame_pixels
+from protoformer.viz.colormaps import Pixels, flow_to_color, frame_pixels
+from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
 ROWS_PER_BAND = 128
 """Rows that are colorized at a time: colorizing takes many times the memory of the image."""

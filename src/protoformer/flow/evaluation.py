@@ -10,22 +10,20 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED, PublishedFlow, peer_rows
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
+from protoformer.datasets.registry import PUBLISHED, PublishedFlow, peer_rows
 from protoformer.errors import InputError
 from protoformer.flow.metrics import COLUMNS, FlowScores, flow_scores, flow_tally, mean_flow_scores
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import Tile, predict_tiled, working_size
 from protoformer.geometry.resizing import resize, resize_flow
 from protoformer.io.files import csv_text, is_outside, make_folder
-from protoformer.io.float_formats import write_flo
-from protoformer.io.kitti import write_kitti_flow
+from protoformer.io.formats import write_flo, write_kitti_flow
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import FlowPair, FlowSample
 from protoformer.training.metrics import Averages
-from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.images import Pixels, draw_gray, stack_2x2, to_uint8
-from protoformer.viz.text import WorstSamples, format_score, score_table
+from protoformer.viz.colormaps import Pixels, draw_gray, flow_to_color, stack_2x2, to_uint8
+from protoformer.viz.report import WorstSamples, format_score, score_table
 
 
 class FlowMetric(Averages):

@@ -38,7 +38,7 @@ from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
-from protoformer.viz.text import SummaryRepr, predictor_summary
+from protoformer.viz.report import SummaryRepr, predictor_summary
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,11 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.io.files import PathLike, check_output, write_atomically
-from protoformer.io.float_formats import write_flo
-from protoformer.io.kitti import write_kitti_flow
+from protoformer.io.formats import write_flo, write_kitti_flow
 from protoformer.io.png import encode_png
 from protoformer.models.prototyping import Prototypes
 from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.text import SummaryRepr, format_size, format_training
+from protoformer.viz.report import SummaryRepr, format_size, format_training
 
 FLOW_FORMATS = ("flo", "kitti", "image")
 

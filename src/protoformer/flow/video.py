@@ -16,7 +16,7 @@ from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import ImageArray, Video, VideoFrame
-from protoformer.viz.text import format_time
+from protoformer.viz.report import format_time
 
 SAMPLED_PAIRS = 8
 """Pairs, spread over the video, from which the typical motion is estimated."""

@@ -29,7 +29,7 @@ from protoformer.synthetic.ground_truth import render_image
 from protoformer.video.clip import Source
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS, ImageArray
-from protoformer.viz.text import format_score, score_table
+from protoformer.viz.report import format_score, score_table
 
 SegmentationMethod = Callable[[Source], Iterable[SegmentationFrame]]
 VOID = 255

@@ -27,7 +27,7 @@ from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import ResultFolder, run_pipeline
 from protoformer.video.types import DEFAULT_FPS, ImageArray, VideoFrame, to_uint8_array
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.text import SummaryRepr, predictor_summary
+from protoformer.viz.report import SummaryRepr, predictor_summary
 
 NUM_UPDATES = 4
 """Flow refinement updates; more do not change the masks."""

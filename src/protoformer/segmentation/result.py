@@ -16,8 +16,8 @@ from PIL import Image
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, check_output, write_atomically
 from protoformer.video.types import ImageArray
-from protoformer.viz.images import Pixels, frame_pixels
-from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time, format_training
+from protoformer.viz.colormaps import Pixels, frame_pixels
+from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time, format_training
 
 Labels = npt.NDArray[np.uint8]
 """H x W: 0 for the background, otherwise the number of an object, up to `MAX_OBJECTS`."""

@@ -11,10 +11,9 @@ from protoformer.geometry.warps import warp_back
 from protoformer.stabilization.metrics import MIN_RELIABLE, StabilityScores
 from protoformer.stabilization.result import CameraPath, StabilizationResult
 from protoformer.synthetic.samples import StabilityWindows
-from protoformer.viz.html import Figure, Page, Section
-from protoformer.viz.images import Pixels, to_uint8
+from protoformer.viz.colormaps import Pixels, to_uint8
 from protoformer.viz.plots import Curve, line_plot
-from protoformer.viz.text import format_count
+from protoformer.viz.report import Figure, Page, Section, format_count
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_STABILITY, PublishedStabilization
-from protoformer.datasets.stabilization import DeepStab
+from protoformer.datasets.registry import PUBLISHED_STABILITY, PublishedStabilization
+from protoformer.datasets.video import DeepStab
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
 from protoformer.stabilization.camera_motion import FeatureFinder
@@ -31,7 +31,7 @@ from protoformer.training.metrics import Averages
 from protoformer.training.task import Tally
 from protoformer.video.reader import open_video
 from protoformer.video.types import ImageArray, Video
-from protoformer.viz.text import format_score, score_table
+from protoformer.viz.report import format_score, score_table
 
 Method = Callable[[Video, int | None], Iterator[tuple[ImageArray, ImageArray]]]
 """Takes a video and the number of frames to use (None: all); yields every frame before and after stabilization."""

@@ -34,7 +34,7 @@ from protoformer.stabilization.result import (
 )
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import DEFAULT_FPS, VideoFrame, to_uint8_array
-from protoformer.viz.text import SummaryRepr, predictor_summary
+from protoformer.viz.report import SummaryRepr, predictor_summary
 
 Crop = str | float
 """auto, none, or the fraction of the sides of a frame that is shown."""

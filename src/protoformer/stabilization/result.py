@@ -16,7 +16,7 @@ from protoformer.io.files import system_reason
 from protoformer.stabilization.planner import Corrections
 from protoformer.stabilization.rendering import Field, View
 from protoformer.video.types import ImageArray
-from protoformer.viz.text import SummaryRepr, format_count, format_size, format_training
+from protoformer.viz.report import SummaryRepr, format_count, format_size, format_training
 
 CameraPath = npt.NDArray[np.float64]
 

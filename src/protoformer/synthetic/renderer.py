@@ -7,10 +7,21 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.synthetic.casting import NEAREST, Shapes, in_shadow, nearest
 from protoformer.synthetic.scene import KINDS, Frame, Scenes, to_device
 from protoformer.synthetic.sensor import compress, defocus, expose, sensor_noise, steps_of, vignette
-from protoformer.synthetic.surface import Hits, build_looks, hits, normals, shade, surface, transport_points
+from protoformer.synthetic.surface import (
+    NEAREST,
+    Hits,
+    Shapes,
+    build_looks,
+    hits,
+    in_shadow,
+    nearest,
+    normals,
+    shade,
+    surface,
+    transport_points,
+)
 from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 
 EDGE_OFFSETS = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1))
@@ -173,7 +184,7 @@ class Renderer:
         behind the camera have no motion in the image and are not valid.
         """
         if self.device.type == "cuda":
-            from protoformer.synthetic.kernels import motion_kernels
+            from protoformer.synthetic.kernels import surface_kernels as motion_kernels
 
             return motion_kernels.moved(hit, self.shapes, positions, frame)
         target, z, ahead = self.project_hits(hit, positions, frame)

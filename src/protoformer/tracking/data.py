@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protoformer.datasets.augmentation.flow import Augmentation
 from protoformer.datasets.augmentation.photometric import Jitter, Key, jitter
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
 from protoformer.errors import InputError
 from protoformer.geometry.boxes import Crops, box_centers, clip_boxes
 from protoformer.io.image import read_image

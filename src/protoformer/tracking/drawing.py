@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protoformer.synthetic.samples import TrackPairs
 from protoformer.tracking.result import Box, TrackedBox
-from protoformer.viz.images import Pixels, distinct_colors, to_uint8
+from protoformer.viz.colormaps import Pixels, distinct_colors, to_uint8
 
 _SUBPIXEL_BITS = 4
 """Fractional bits of OpenCV coordinates, so that boxes move with subpixel steps."""

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from protoformer.datasets.published import PUBLISHED_TRACKING, PublishedTracking, peer_rows
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
+from protoformer.datasets.registry import PUBLISHED_TRACKING, PublishedTracking, peer_rows
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text, open_atomic
 from protoformer.models.runtime import ProgressCallback
@@ -31,9 +31,8 @@ from protoformer.training.metrics import Averages
 from protoformer.training.task import Tally
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS
-from protoformer.viz.html import Figure, Page, Section
 from protoformer.viz.plots import Curve, line_plot
-from protoformer.viz.text import format_score, score_table
+from protoformer.viz.report import Figure, Page, Section, format_score, score_table
 
 
 class TrackMetric(Averages):

@@ -18,7 +18,7 @@ from protoformer.tracking.tracker import Tracker
 from protoformer.tracking.video import track_targets
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.types import DEFAULT_FPS
-from protoformer.viz.text import SummaryRepr, predictor_summary
+from protoformer.viz.report import SummaryRepr, predictor_summary
 
 
 class TrackingPredictor(SummaryRepr):

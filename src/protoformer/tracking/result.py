@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, TableWriter, short_repr
-from protoformer.viz.text import SummaryRepr, format_count, format_training
+from protoformer.viz.report import SummaryRepr, format_count, format_training
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from protoformer.io.image_input import ImageLike
 from protoformer.io.memory import trim_memory
 from protoformer.tracking.result import Boxes, TrackedBox, check_boxes, parse_boxes
 from protoformer.video.types import ImageArray, Video, VideoFrame
-from protoformer.viz.text import SummaryRepr, format_count, format_size, format_time
+from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time
 
 
 class TargetTracker(Protocol):

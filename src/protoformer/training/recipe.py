@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS, DepthAugmentation
 from protoformer.datasets.augmentation.flow import AUGMENTATIONS, Augmentation
-from protoformer.datasets.augmentation.light import Light
+from protoformer.datasets.augmentation.photometric import Light
 from protoformer.datasets.registry import DATASETS
 from protoformer.errors import InputError, closest_name, shorten
 from protoformer.io.config_reader import (

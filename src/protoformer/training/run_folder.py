@@ -1,20 +1,248 @@
-"""The folder of a run: its files, its lock, and the checks before a run starts or resumes there."""
+"""The folder of a run: its files, its lock, the checks before a run, and the observers that write log and curves."""
 
+import dataclasses
+import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import nn
 
 from protoformer import __version__
 from protoformer.errors import InputError
-from protoformer.io.files import make_folder, short_repr, system_reason
+from protoformer.io.files import json_value, make_folder, short_repr, system_reason, write_atomically
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import Checkpoint
-from protoformer.training.loggers import read_log
+from protoformer.training.distributed import StopRequest, single_process
 from protoformer.training.recipe import Recipe
+from protoformer.training.schedule import TimeBudget
+from protoformer.training.task import Drawing, ValidationResult, ValidationSet, Validator
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """Means over the steps since the last log.
+
+    Attributes:
+        step: Steps done.
+        loss: Mean loss, or None if no step had a finite one.
+        metrics: The task's metrics by name.
+        lr: Learning rate.
+        samples_per_second: Training throughput of all processes.
+        seconds: Training time of the whole run.
+        data_fraction: Fraction of the time since the last log spent waiting for data.
+        skipped_steps: Steps skipped in the whole run because they were not finite.
+        broken_samples: Samples of the whole run that could not be read.
+        peak_memory: Peak GPU memory, bytes; None on a CPU.
+        seconds_left: Estimated seconds until the end of the run; None without a limit.
+    """
+
+    step: int
+    loss: float | None
+    metrics: dict[str, float]
+    lr: float
+    samples_per_second: float
+    seconds: float
+    data_fraction: float
+    skipped_steps: int
+    broken_samples: int
+    peak_memory: int | None
+    seconds_left: float | None
+
+
+class Observer:
+    """Callbacks of the training loop that do nothing; only rank 0 calls them."""
+
+    def on_start(self, step: int, steps: int | None) -> None:
+        """Called when a session starts at `step`; `steps` is the run's total, or None."""
+
+    def on_log(self, progress: TrainingProgress) -> None:
+        """Called every `log_every` steps."""
+
+    def on_validation(self, step: int, result: ValidationResult) -> None:
+        """Called with the scores of the averaged network."""
+
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+        """Called with the drawing of a validation example, uint8 H x W x 3."""
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Called after a checkpoint was written."""
+
+    def on_message(self, sentence: str) -> None:
+        """Called with a sentence for the user."""
+
+    def on_end(self, step: int) -> None:
+        """Called when the session ends, also by an error."""
+
+
+class Observers(Observer):
+    """Forwards every call to several observers."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        def forward(name: str) -> Callable[..., None]:
+            def call(*arguments: Any) -> None:
+                for observer in observers:
+                    getattr(observer, name)(*arguments)
+
+            return call
+
+        for name in vars(Observer):
+            if name.startswith("on_"):
+                setattr(self, name, forward(name))
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """Read the records of a log, in order, without lines that were cut off when the process died."""
+    if not path.is_file():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            records.append(record)
+    return records
+
+
+class RunLog(Observer):
+    """Appends JSON lines to a file; each has a step and an event: start, step, validation or checkpoint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_start(self, step: int, steps: int | None) -> None:
+        """Remove the records after `step`, because a resumed run repeats those steps."""
+        records = [record for record in read_log(self.path) if record["step"] <= step]
+        write_atomically(self.path, "".join(map(_to_line, records)).encode())
+        self._append({"event": "start", "step": step, "steps": steps})
+
+    def on_log(self, progress: TrainingProgress) -> None:
+        """Append the progress."""
+        self._append({"event": "step", **dataclasses.asdict(progress)})
+
+    def on_validation(self, step: int, result: ValidationResult) -> None:
+        """Append the scores."""
+        self._append({"event": "validation", "step": step, "dataset": result.name, **result.scores})
+
+    def on_checkpoint(self, step: int, path: Path) -> None:
+        """Append the checkpoint's name."""
+        self._append({"event": "checkpoint", "step": step, "path": path.name})
+
+    def _append(self, record: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(_to_line(record))
+        except OSError as error:
+            raise InputError(
+                f"the log {self.path} could not be written ({system_reason(error)}), so the run ends at its last "
+                "checkpoint; check the disk and its permissions, and start the run again."
+            ) from None
+
+
+def _to_line(record: dict[str, Any]) -> str:
+    return json.dumps(json_value(record)) + "\n"
+
+
+class TensorBoardLogger(Observer):
+    """Writes curves and images for TensorBoard; does nothing where TensorBoard is not installed."""
+
+    def __init__(self, folder: Path, on_message: Callable[[str], None]) -> None:
+        """Write to a folder; `on_message` is called with one sentence if TensorBoard is not installed."""
+        self.folder, self.warn = folder, on_message
+        self.writer: Any = None
+
+    def on_start(self, step: int, steps: int | None) -> None:
+        """Open the folder and purge events after `step`, because a resumed run repeats those steps."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            self.warn("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
+            return
+        self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
+
+    def on_log(self, progress: TrainingProgress) -> None:
+        """Add the progress as scalars."""
+        if self.writer is None:
+            return
+        scalars = dataclasses.asdict(progress)
+        del scalars["step"], scalars["metrics"], scalars["seconds_left"]
+        for name, value in {**scalars, **progress.metrics}.items():
+            if value is not None:
+                self.writer.add_scalar(f"training/{name}", value, progress.step)
+
+    def on_validation(self, step: int, result: ValidationResult) -> None:
+        """Add the scores as scalars."""
+        if self.writer is not None:
+            for name, value in result.scores.items():
+                self.writer.add_scalar(f"{result.name}/{name}", value, step)
+
+    def on_image(self, step: int, name: str, pixels: npt.NDArray[np.uint8]) -> None:
+        """Add the image."""
+        if self.writer is not None:
+            self.writer.add_image(name, pixels, step, dataformats="HWC")
+
+    def on_end(self, step: int) -> None:
+        """Close the writer."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+SLOW_VALIDATION_SECONDS = 10.0
+"""A checkpoint is written before a validation that is expected to take longer."""
+
+
+class RunValidator:
+    """Validates the averaged network and draws examples, in rank 0 only."""
+
+    def __init__(
+        self,
+        validation_set: ValidationSet | None,
+        validators: tuple[Validator, ...],
+        draw: Drawing | None,
+        observer: Observer,
+        budget: TimeBudget,
+        stop: StopRequest,
+    ) -> None:
+        """Collect the validators; a stop request ends the validation between two of them."""
+        self.validation_set, self.draw, self.observer = validation_set, draw, observer
+        self.budget, self.stop = budget, stop
+        self.validators = validators if validation_set is None else (validation_set.validate, *validators)
+        self._validated_step = self._drawn_step = -1
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the last validation took so long that a checkpoint should be written before the next."""
+        return self.budget.durations.get("validation", 0.0) > SLOW_VALIDATION_SECONDS
+
+    def validate(self, step: int, network: nn.Module) -> None:
+        """Score a network in eval mode, unless this step was validated."""
+        if self._validated_step == step:
+            return
+        self._validated_step, start = step, self.budget.elapsed()
+        with single_process():
+            for validator in self.validators:
+                if self.stop.signal_name:
+                    return
+                self.observer.on_validation(step, validator(network))
+        self.budget.durations["validation"] = self.budget.elapsed() - start
+
+    def draw_examples(self, step: int, network: nn.Module) -> None:
+        """Draw the predictions of a network in eval mode on a few samples, unless this step was drawn."""
+        if self._drawn_step == step or self.draw is None or self.validation_set is None or self.stop.signal_name:
+            return
+        self._drawn_step = step
+        with self.budget.measure("drawing"):
+            for example in self.validation_set.examples(network):
+                self.observer.on_image(step, example.name, self.draw(example))
+
 
 UNREPORTED_KEYS = ("description", "run.minutes")
 """Recipe keys that may change between sessions of a run without a note."""

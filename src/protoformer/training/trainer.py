@@ -33,13 +33,19 @@ from protoformer.training.distributed import (
     rng_tensors,
     world_size,
 )
-from protoformer.training.engine import build_engine
-from protoformer.training.loggers import Observer, Observers, RunLog, RunValidator, TrainingProgress
+from protoformer.training.engine import MAX_BAD_STEPS, StepCounts, build_engine
 from protoformer.training.prefetch import Batch, InFlight
 from protoformer.training.recipe import Recipe
-from protoformer.training.run_folder import RunFolder, versions
+from protoformer.training.run_folder import (
+    Observer,
+    Observers,
+    RunFolder,
+    RunLog,
+    RunValidator,
+    TrainingProgress,
+    versions,
+)
 from protoformer.training.schedule import Position, StepTimer, TimeBudget, lr_factor
-from protoformer.training.step import MAX_BAD_STEPS, StepCounts
 from protoformer.training.task import Drawing, Task, Validator
 
 if TYPE_CHECKING:

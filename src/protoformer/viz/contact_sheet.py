@@ -9,16 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
+from protoformer.datasets.base import numbered_files, read_text
 from protoformer.datasets.depth import SintelDepth
 from protoformer.datasets.flow import Sintel
-from protoformer.datasets.tracking import Otb
-from protoformer.datasets.tree import numbered_files, read_text
+from protoformer.datasets.video import Otb
 from protoformer.errors import InputError
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import DepthSample, FlowSample
 from protoformer.video.reader import read_frames
-from protoformer.viz.colormaps import flow_to_color
-from protoformer.viz.images import Pixels, distinct_colors, draw_gray, to_uint8
+from protoformer.viz.colormaps import Pixels, distinct_colors, draw_gray, flow_to_color, to_uint8
 
 WIDTH = 1600
 MAX_ROWS = 10

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protoformer.viz.images import Pixels
+from protoformer.viz.colormaps import Pixels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,8 +21,8 @@ from protoformer.errors import InputError
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
 from protoformer.video.reader import open_video
-from protoformer.viz.html import jpeg_data_uri, png_data_uri
-from protoformer.viz.images import Pixels, draw_assignment
+from protoformer.viz.colormaps import Pixels, draw_assignment
+from protoformer.viz.report import jpeg_data_uri, png_data_uri
 from protoformer.web.decoding import clip_seconds, decode_clip, decode_first_frame
 from protoformer.web.job import (
     CANCELED_EARLY,

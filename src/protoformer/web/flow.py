@@ -13,8 +13,7 @@ from protoformer.geometry.resizing import resize
 from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.heads.flow import normalize_images
 from protoformer.video.types import ImageArray
-from protoformer.viz.colormaps import color_wheel_legend
-from protoformer.viz.images import to_uint8
+from protoformer.viz.colormaps import color_wheel_legend, to_uint8
 from protoformer.web.components import (
     ResultPanel,
     clip_input,

@@ -15,7 +15,7 @@ from protoformer.io.memory import is_out_of_memory
 from protoformer.video.pipeline import Output as PipelineOutput
 from protoformer.video.pipeline import Result, run_pipeline
 from protoformer.video.types import ImageArray
-from protoformer.viz.html import jpeg_data_uri
+from protoformer.viz.report import jpeg_data_uri
 from protoformer.web.decoding import DecodedClip, clip_writer, decode_clip, decode_image
 from protoformer.web.limits import Deadline, Limits
 from protoformer.web.results import cancellation_check, save_view
@@ -177,10 +177,9 @@ class Job:
         *,
         outputs: Sequence[PipelineOutput] = (),
         on_result: Callable[[Result, ImageArray | None], object] | None = None,
+        stops: bool = True,
     ) -> int:
         """Draw the results of a clip and write them as a video with the audio of the clip.
-
-        Where the client stops the computation, the video ends there.
 
         Args:
             output: Video to write.
@@ -190,12 +189,12 @@ class Job:
             progress: Called after each result with the number of results so far and of the frames of the clip.
             outputs: Further outputs, as for `run_pipeline`.
             on_result: Called with each result and its drawn image.
+            stops: Whether the video ends where the client stops the computation; otherwise `results` end by themselves.
 
         Returns:
             The number of results.
         """
         writer = clip_writer(output, clip, self.limits, self.deadline)
-        stopped_before = self.control.stopped
 
         def show(result: Result, image: ImageArray | None) -> None:
             if image is not None:
@@ -210,7 +209,7 @@ class Job:
             outputs=outputs,
             on_result=show,
             progress=lambda done: progress(done, len(clip)),
-            keep_going=lambda: stopped_before or not self.control.stopped,
+            keep_going=lambda: not (stops and self.control.stopped),
         ).num_frames
 
     def _preview(self, image: ImageArray) -> None:

@@ -14,6 +14,7 @@ from protoformer.web.flow import build_flow_tab
 from protoformer.web.limits import upload_limit
 from protoformer.web.results import KEEP_SECONDS
 from protoformer.web.security import PageGuard, check_inputs, guard_lifespan, page_routes
+from protoformer.web.segment import build_segment_tab
 from protoformer.web.site import Example, Site
 from protoformer.web.stabilize import build_stabilize_tab
 from protoformer.web.track import build_track_tab
@@ -22,6 +23,7 @@ TABS: dict[str, Callable[[Site], list[Example]]] = {
     "Flow": build_flow_tab,
     "Depth": build_depth_tab,
     "Track": build_track_tab,
+    "Segment": build_segment_tab,
     "Stabilize": build_stabilize_tab,
     "Explain": build_explain_tab,
 }
@@ -116,7 +118,7 @@ def _build_page(site: Site) -> tuple[Any, str]:
     keep, examples = site.limits.keep_seconds, []
     with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(CLEANUP_SECONDS, keep)) as page:
         gr.HTML(
-            "<h1>protoformer</h1><p>Optical flow, depth, tracking and stabilization of your images and clips</p>",
+            "<h1>protoformer</h1><p>Optical flow, depth, tracking, segmentation and stabilization of your clips</p>",
             elem_classes="pf-head",
         )
         for label, build in TABS.items():

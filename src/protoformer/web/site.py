@@ -12,12 +12,13 @@ from protoformer.errors import UntrainedWarning
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.image import write_image
 from protoformer.loading import NamedMethod, load, load_method, load_stabilizer
+from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.video.reader import demo_clip, read_frames
 from protoformer.video.writer import VideoWriter
-from protoformer.viz.images import Pixels, to_uint8
+from protoformer.viz.colormaps import Pixels, to_uint8
 from protoformer.web.job import JobControl
 from protoformer.web.limits import Limits
 from protoformer.web.results import RECENT_SECONDS, Results, Sweeper
@@ -97,6 +98,11 @@ class Site:
         """Tracking method."""
         with _no_untrained_warning():
             return load_method("model", self.track_model)
+
+    @cached_property
+    def segmenter(self) -> SegmentationPredictor:
+        """Segmentation predictor, on the flow model."""
+        return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device)
 
     @cached_property
     def stabilizer(self) -> StabilizationPredictor:

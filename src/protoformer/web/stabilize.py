@@ -10,7 +10,7 @@ from protoformer.stabilization.drawing import plot_path
 from protoformer.stabilization.predictor import Crop, StabilizationPredictor
 from protoformer.stabilization.result import StabilizedFrame
 from protoformer.video.types import ImageArray
-from protoformer.viz.text import format_count
+from protoformer.viz.report import format_count
 from protoformer.web.components import (
     ResultPanel,
     clip_input,
@@ -64,6 +64,7 @@ def stabilize_clip(
             lambda done, _: writing(done, total),
             outputs=[both],
             on_result=write_comparison,
+            stops=not job.control.stopped,
         )
     charts = "".join(
         f"<figure><figcaption>{escape(figure.caption.capitalize())}</figcaption>{figure.content}</figure>"

@@ -12,7 +12,7 @@ from protoformer.tracking.drawing import draw_targets, target_color
 from protoformer.tracking.result import HEAD, check_boxes, describe_targets, table_rows
 from protoformer.tracking.video import TrackFrame, track_frames
 from protoformer.video.types import ImageArray
-from protoformer.viz.html import jpeg_data_uri
+from protoformer.viz.report import jpeg_data_uri
 from protoformer.web.components import (
     NO_FRAME,
     ResultPanel,

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protoformer.synthetic.families.chase import build_chase
-from protoformer.synthetic.families.drive import build_drive
-from protoformer.synthetic.families.handheld import build_handheld
+from protoformer.synthetic.families.drive import build_drive, build_handheld
 from protoformer.synthetic.families.objects import build_objects
 from protoformer.synthetic.families.room import build_room
 from protoformer.synthetic.scene import Scenes

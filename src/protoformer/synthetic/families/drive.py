@@ -1,4 +1,4 @@
-"""Scenes of a street seen from a driving car."""
+"""Scenes of a street: seen from a driving car, or recorded by a person who walks, with hand shake."""
 
 import math
 
@@ -246,11 +246,11 @@ def camera_rotation(pitch: Tensor, yaw: Tensor) -> Tensor:
     return rotation(torch.stack((zero, yaw, zero), -1)) @ rotation(torch.stack((pitch, zero, zero), -1))
 
 
-FPS = 10.0
+DRIVE_FPS = 10.0
 """Frames per second."""
 FOCAL = 721.5 / 1242
 """Focal length of KITTI's cameras relative to the image width."""
-CARS, PEOPLE = 7, 3
+CARS, DRIVE_PEOPLE = 7, 3
 """Maximum number of cars and of people."""
 
 
@@ -267,11 +267,11 @@ def build_drive(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, sh
     add_sky(assembly)
     return Scenes(
         primitives=assembly.primitives(),
-        camera=_sample_camera(draws, size, shake),
+        camera=_sample_car_camera(draws, size, shake),
         atmosphere=sample_atmosphere(draws, foggy=0.4),
         sensor=sample_sensor(draws, focus=(8.0, 40.0)),
         size=size,
-        fps=FPS,
+        fps=DRIVE_FPS,
     )
 
 
@@ -297,14 +297,18 @@ def _add_traffic(assembly: Assembly, front: Tensor) -> None:
     heading = torch.where(speed < 0, torch.pi, 0.0) + draws.normal("car.heading", 0.0, 0.03, (CARS,))
     alive = draws.whether("car.is", 0.7, (CARS,))
     add_cars(assembly, MotionPath.of(position, velocity), heading, torch.arange(1, 1 + CARS), alive)
-    edge_distance = draws.uniform("person.beside", 0.3, 3.0, (PEOPLE,))
-    person_side = torch.where(draws.whether("person.left", 0.5, (PEOPLE,)), -1.0, 1.0)
-    start = vectors(person_side * (front - edge_distance), 0.0, draws.uniform("person.along", 5.0, 40.0, (PEOPLE,)))
-    instance = torch.arange(1 + CARS, 1 + CARS + PEOPLE)
-    add_people(assembly, sample_walk(assembly, "person", start), instance, draws.whether("person.is", 0.7, (PEOPLE,)))
+    edge_distance = draws.uniform("person.beside", 0.3, 3.0, (DRIVE_PEOPLE,))
+    person_side = torch.where(draws.whether("person.left", 0.5, (DRIVE_PEOPLE,)), -1.0, 1.0)
+    start = vectors(
+        person_side * (front - edge_distance), 0.0, draws.uniform("person.along", 5.0, 40.0, (DRIVE_PEOPLE,))
+    )
+    instance = torch.arange(1 + CARS, 1 + CARS + DRIVE_PEOPLE)
+    add_people(
+        assembly, sample_walk(assembly, "person", start), instance, draws.whether("person.is", 0.7, (DRIVE_PEOPLE,))
+    )
 
 
-def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
+def _sample_car_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
     speed = draws.uniform("ego.speed", 4.0, 26.0) * draws.whether("ego.moves", 0.93)
     yaw = draws.normal("ego.yaw", 0.0, 0.04).clamp(-0.15, 0.15)
     turn_rate = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians per second
@@ -332,4 +336,53 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> C
         base=camera_rotation(draws.normal("ego.pitch", 0.0, 0.02), zero),
         shake=shake,
         horizon=0.47,
+    )
+
+
+HANDHELD_FPS = 30.0
+"""Frames per second."""
+HANDHELD_PEOPLE = 5
+"""Maximum number of people."""
+
+
+def build_handheld(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, shake: float = 1.0) -> Scenes:
+    """Build scenes of a street with people, recorded by a person who stands, turns or walks. shake: strength."""
+    assembly = Assembly(draws, bank.surfaces, bank.cutouts)
+    add_ground(assembly)
+    front = add_road(assembly)
+    add_houses(assembly, front, probability=0.8)
+    add_poles(assembly, front)
+    add_trees(assembly, front - 1.5)
+    x = draws.uniform("walker.at", -1.0, 1.0, (HANDHELD_PEOPLE,)) * front
+    start = vectors(x, 0.0, draws.uniform("walker.along", 4.0, 20.0, (HANDHELD_PEOPLE,)))
+    alive = draws.whether("walker.is", 0.6, (HANDHELD_PEOPLE,))
+    add_people(assembly, sample_walk(assembly, "walker", start), torch.arange(1, 1 + HANDHELD_PEOPLE), alive)
+    add_sky(assembly)
+    return Scenes(
+        primitives=assembly.primitives(),
+        camera=_sample_handheld_camera(draws, size, front, shake),
+        atmosphere=sample_atmosphere(draws),
+        sensor=sample_sensor(draws, focus=(4.0, 20.0)),
+        size=size,
+        fps=HANDHELD_FPS,
+    )
+
+
+def _sample_handheld_camera(draws: SceneRandom, size: tuple[int, int], front: Tensor, shake: float) -> Camera:
+    pace = draws.uniform("walk.pace", 0.0, 1.6) * draws.whether("walk.is", 0.6)
+    heading = draws.normal("walk.heading", 0.0, 0.4)
+    yaw = heading + draws.normal("walk.gaze", 0.0, 0.4)
+    start = vectors(draws.uniform("walk.aside", -0.6, 0.6) * front[:, 0], -draws.uniform("walk.height", 1.3, 1.8), 0.0)
+    velocity = vectors(pace * heading.sin(), 0.0, pace * heading.cos())
+    gaze_frequency = draws.uniform("walk.slow", 0.03, 0.15, (3, 1))
+    gaze = draws.normal("walk.look", 0.0, 0.25, (3, 1)) * torch.tensor([[0.3], [1.0], [0.05]])
+    phase = draws.uniform("walk.phase", 0.0, 2 * math.pi, (3, 1))
+    return build_camera(
+        draws,
+        size,
+        focal=size[1] * draws.uniform("camera.focal", 0.7, 1.2, (1,)),
+        position=MotionPath.of(start, velocity),
+        turn=MotionPath.of(torch.zeros(len(draws), 3)).with_waves(gaze, gaze_frequency, phase),
+        base=camera_rotation(draws.normal("walk.pitch", 0.0, 0.08), yaw),
+        shake=shake,
     )

@@ -1,7 +1,7 @@
 """Triton kernels for ray casting, one block of rays per program.
 
-A block iterates over the primitives of its scene and writes only the nearest hit. The kernels mirror `casting._nearest`
-and `casting._blocked` step by step; tests compare them.
+A block iterates over the primitives of its scene and writes only the nearest hit. The kernels mirror `surface._nearest`
+and `surface._blocked` step by step; tests compare them.
 """
 
 import torch
@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.synthetic import casting
+from protoformer.synthetic import surface
 
-NEAREST = tl.constexpr(casting.NEAREST)
+NEAREST = tl.constexpr(surface.NEAREST)
 FAR = tl.constexpr(float("inf"))
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: adding and subtracting it rounds a float32 to an integer."""
@@ -269,7 +269,7 @@ def nearest(
     table: Tensor, alive: Tensor, outline: Tensor, texture: Tensor, silhouettes: Tensor, side: int, surfaces: int,
     counts: tuple[int, ...], x: Tensor, y: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Run `casting._nearest` in one kernel: depth and primitive index, B x N each."""
+    """Run `surface._nearest` in one kernel: depth and primitive index, B x N each."""
     x, y = x.contiguous(), y.contiguous()
     batch, rays = x.shape
     primitives = alive.shape[1]
@@ -285,7 +285,7 @@ def blocked(
     table: Tensor, alive: Tensor, outline: Tensor, texture: Tensor, silhouettes: Tensor, side: int, surfaces: int,
     counts: tuple[int, ...], sun: Tensor, points: Tensor, own: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Run `casting._blocked` in one kernel: B x N, bool."""
+    """Run `surface._blocked` in one kernel: B x N, bool."""
     points, own = points.contiguous(), own.contiguous()
     batch, rays = own.shape
     primitives = alive.shape[1]

@@ -1,9 +1,9 @@
-"""Single-object tracking datasets: LaSOT, TrackingNet, OTB and VOT.
+"""Video datasets: LaSOT, TrackingNet, OTB and VOT for tracking one object, DeepStab for stabilization.
 
 Boxes are (x, y, w, h) in pixels, where pixel i extends from i to i + 1; frames are sorted by number. In all four
-datasets a box that is not finite, or whose width or height is not positive, means that there is no box: it becomes NaN
-with `present` False, so `boxes[present]` never holds NaN. A valid box of an object that is marked as occluded stays in
-`boxes` with `present` False.
+tracking datasets a box that is not finite, or whose width or height is not positive, means that there is no box: it
+becomes NaN with `present` False, so `boxes[present]` never holds NaN. A valid box of an object that is marked as
+occluded stays in `boxes` with `present` False.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protoformer.datasets.tree import (
+from protoformer.datasets.base import (
     IMAGES,
     Dataset,
     expect_equal_counts,
@@ -24,12 +24,14 @@ from protoformer.datasets.tree import (
     expect_folder,
     files_in,
     folders_in,
+    parse_bool,
     parse_integers,
     read_text,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, natural_key
-from protoformer.synthetic.samples import TrackSequence
+from protoformer.synthetic.samples import StabilityPair, TrackSequence
+from protoformer.video.reader import VideoFile
 
 
 class Lasot(Dataset[TrackSequence]):
@@ -282,3 +284,59 @@ def _otb_name(boxes: Path) -> str:
     """Return the name of a clip, with the number of the object if the box file has one."""
     target = boxes.stem.removeprefix("groundtruth_rect").strip("._")
     return f"{boxes.parent.name}-{target}" if target else boxes.parent.name
+
+
+class DeepStab(Dataset[StabilityPair]):
+    """DeepStab: `stable/<n>.avi` and `unstable/<n>.avi`, sorted by n; other files are ignored.
+
+    The only split is "all". The length of a pair is that of its shorter video. Frames are counted by decoding all of
+    them when a pair is first read, since headers may declare frames that cannot be decoded. `trust_headers` uses the
+    declared number instead, which is fast and correct for most files.
+    """
+
+    name = "deepstab"
+    splits = ("all",)
+    trust_headers: bool
+
+    def __init__(self, root: PathLike, split: str = "all", *, trust_headers: bool | str = False) -> None:
+        super().__init__(root, split)
+        self.trust_headers = parse_bool("trust_headers", trust_headers)
+        self._lengths: dict[int, int] = {}
+        self._stable = _videos_by_number(expect_folder(self.root / "stable", "the folder of stable videos", self.root))
+        self._unstable = _videos_by_number(
+            expect_folder(self.root / "unstable", "the folder of shaky videos", self.root)
+        )
+        expect_files(len(self._stable) + len(self._unstable), "videos stable/<n>.avi and unstable/<n>.avi", self.root)
+        self._check_partners()
+        self._numbers = sorted(self._stable)
+        self.names = tuple(self._stable[number].stem for number in self._numbers)
+
+    def _read(self, index: int) -> StabilityPair:
+        number = self._numbers[index]
+        stable, unstable = self._stable[number], self._unstable[number]
+        if index not in self._lengths:
+            self._lengths[index] = min(count_frames(path, self.trust_headers) for path in (stable, unstable))
+        return StabilityPair(name=self.names[index], unstable=unstable, stable=stable, frames=self._lengths[index])
+
+    def _check_partners(self) -> None:
+        for videos, partners, folder in (
+            (self._stable, self._unstable, "unstable"),
+            (self._unstable, self._stable, "stable"),
+        ):
+            for number in sorted(videos.keys() - partners.keys()):
+                missing = self.root / folder / videos[number].name
+                raise InputError(
+                    f"{missing} does not exist, but {videos[number]} needs it as its partner; "
+                    "copy the missing video there, or remove the other."
+                )
+
+
+def count_frames(path: Path, trust_header: bool = False) -> int:
+    """Count the frames of a video by decoding them, or take the number that its header declares, where it does."""
+    video = VideoFile(path)
+    return (trust_header and video.info.num_frames) or video.count_frames()
+
+
+def _videos_by_number(folder: Path) -> dict[int, Path]:
+    """Map the number of each video in a folder to its path."""
+    return {int(path.stem): path for path in files_in(folder, "*.avi") if path.stem.isdecimal()}
