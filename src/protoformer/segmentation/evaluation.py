@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protoformer.datasets.segmentation import MaskSequence, read_labels
-from protoformer.datasets.tree import Dataset
+from protoformer.datasets.base import Dataset
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
 from protoformer.segmentation.metrics import (
