@@ -358,7 +358,7 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     pixels = np.random.default_rng(0).integers(0, 256, (280, 280, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "large.png")
     path, session = uploaded(served, tmp_path / "large.png"), uuid.uuid4().hex
-    (number,) = (number for number, types, _ in file_events(served) if types[2:3] == ["radio"])
+    (number,) = (number for number, types, _ in file_events(served) if types[:3] == ["image", "image", "radio"])
     body = {"data": [{"path": path}, {"path": path}, "flow", None, None], "fn_index": number, "session_hash": session}
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: served.request("POST", "/gradio_api/queue/join", body), range(40)))

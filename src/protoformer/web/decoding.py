@@ -74,7 +74,7 @@ class DecodedClip(Video):
         self._idle, self._closed, self._lock = [decoder], False, threading.Lock()
 
     @property
-    def span(self) -> dict[str, float | None]:
+    def span(self) -> dict[str, Any]:
         """The part to process, as keyword arguments `start` and `end` of predictors."""
         return dict(zip(("start", "end"), self._span, strict=True))
 
